@@ -1,0 +1,189 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Deadlines for one call to the sidecar, from the connection to the last byte of the body.
+const (
+	// statusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialisation.
+	statusDeadline = 15 * time.Second
+	// triggerDeadline is short: the sidecar answers at once and initialises in the background.
+	triggerDeadline = 10 * time.Second
+	// configDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
+	configDeadline = 60 * time.Second
+	// dialDeadline bounds the TCP connection and, again, the TLS handshake.
+	dialDeadline = 5 * time.Second
+)
+
+// Bounds of what is read of a reply, in bytes.
+const (
+	maxStatusBody = 256
+	maxConfigBody = 1 << 20
+)
+
+// ClientOptions say where the sidecar is.
+type ClientOptions struct {
+	HostPort string // <host>:<port>; an empty host means localhost
+	TLS      bool   // talk HTTPS
+	CAPath   string // PEM bundle that the sidecar's certificate must chain to; read at every connection, for rotation
+}
+
+// Client talks to the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.
+//
+// Every call uses a connection of its own and HTTP/1.1: on a reused connection Go's transport repeats a GET that went
+// unanswered, and reading the status twice throws a verdict away.
+type Client struct {
+	base url.URL
+	http *http.Client
+}
+
+// NewClient checks the options and returns a client; it connects to nothing yet. The error names the flag at fault.
+func NewClient(options ClientOptions) (*Client, error) {
+	host, port, err := net.SplitHostPort(options.HostPort)
+	if err != nil || port == "" || strings.Contains(host, "/") {
+		return nil, fmt.Errorf("--backup-restore-host-port: %q is not <host>:<port>", options.HostPort)
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		DialContext:            (&net.Dialer{Timeout: dialDeadline}).DialContext,
+		TLSHandshakeTimeout:    dialDeadline,
+		MaxResponseHeaderBytes: 64 << 10,
+		Protocols:              new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP1(true)
+	scheme := "http"
+	if options.TLS {
+		scheme = "https"
+		if _, err := loadCABundle(options.CAPath); err != nil {
+			return nil, fmt.Errorf("--backup-restore-ca-cert-bundle-path: %w", err)
+		}
+		transport.DialTLSContext = dialTLS(host, options.CAPath)
+	}
+	return &Client{
+		base: url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)},
+		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
+	}, nil
+}
+
+// Status asks where initialisation stands. The sidecar resets a verdict when it is read, so a caller must act on what
+// it is told. It takes at most 15 s.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	body, err := c.get(ctx, statusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
+	if err != nil {
+		return "", err
+	}
+	status, err := ParseStatus(body)
+	if err != nil {
+		return "", fmt.Errorf("cannot read initialization status from %s: %w", c.base.Host, err)
+	}
+	return status, nil
+}
+
+// Trigger asks for an initialisation. The sidecar ignores it unless it stands at New. It takes at most 10 s.
+func (c *Client) Trigger(ctx context.Context, mode Mode) error {
+	query := url.Values{"mode": {string(mode)}}
+	_, err := c.get(ctx, triggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)
+	return err
+}
+
+// Config fetches etcd's configuration, YAML of at most 1 MiB. Asking again is safe. It takes at most 60 s.
+func (c *Client) Config(ctx context.Context) ([]byte, error) {
+	return c.get(ctx, configDeadline, "etcd configuration", maxConfigBody, "/config", nil)
+}
+
+// get reads the whole reply before the request ends. Errors name what was asked for and where, never what came back.
+func (c *Client) get(
+	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
+) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	target := c.base
+	target.Path, target.RawQuery = path, query.Encode()
+	body, err := c.fetch(ctx, target.String(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("cannot fetch %s from %s: %w", what, c.base.Host, err)
+	}
+	return body, nil
+}
+
+func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read to its end, or given up
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP status %d", response.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > limit {
+		return nil, fmt.Errorf("reply is larger than %d bytes", limit)
+	}
+	return body, nil
+}
+
+// refuseRedirect makes a redirect an answer like any other that is not 200: only the sidecar itself is trusted.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// withoutURL drops the layer of the error that repeats method and URL.
+func withoutURL(err error) error {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+// dialTLS connects with the CA bundle as it is on disk at that moment, so that a CA may rotate while we wait.
+func dialTLS(host, caPath string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		pool, err := loadCABundle(caPath)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*dialDeadline)
+		defer cancel()
+		dialer := &tls.Dialer{
+			NetDialer: &net.Dialer{Timeout: dialDeadline},
+			Config:    &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12},
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+}
+
+func loadCABundle(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, errors.New("a CA bundle is required to talk TLS to the sidecar")
+	}
+	bundle, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read CA bundle: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+	}
+	return pool, nil
+}

@@ -1,0 +1,96 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// logger carries etcd's zap logs into the wrapper's one stream, from the level of etcd's configuration on. What etcd
+// logs as fatal or panic is a crash: zap would end the process before anybody could note the reason.
+func (m *Member) logger(level string) *zap.Logger {
+	threshold, err := zapcore.ParseLevel(level)
+	if err != nil {
+		threshold = zapcore.InfoLevel
+	}
+	core := &bridge{LevelEnabler: threshold, log: m.options.Log.With().Str("component", "etcd").Logger()}
+	hook := fatalHook{m}
+	return zap.New(core, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
+}
+
+// bridge is a zap core that writes to zerolog.
+type bridge struct {
+	zapcore.LevelEnabler
+	log    zerolog.Logger
+	fields []zapcore.Field
+}
+
+func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
+	return &bridge{LevelEnabler: b.LevelEnabler, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+}
+
+func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if b.Enabled(entry.Level) {
+		return checked.AddCore(entry, b)
+	}
+	return checked
+}
+
+func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	line := b.log.WithLevel(levels[entry.Level])
+	if line == nil {
+		return nil
+	}
+	if entry.LoggerName != "" {
+		line.Str("logger", entry.LoggerName)
+	}
+	if entry.Caller.Defined {
+		line.Str("caller", entry.Caller.TrimmedPath())
+	}
+	line.Fields(encode(b.fields, fields)).Msg(entry.Message)
+	return nil
+}
+
+func (b *bridge) Sync() error { return nil }
+
+func encode(groups ...[]zapcore.Field) map[string]any {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, fields := range groups {
+		for _, field := range fields {
+			field.AddTo(encoder)
+		}
+	}
+	return encoder.Fields
+}
+
+var levels = map[zapcore.Level]zerolog.Level{
+	zapcore.DebugLevel:  zerolog.DebugLevel,
+	zapcore.InfoLevel:   zerolog.InfoLevel,
+	zapcore.WarnLevel:   zerolog.WarnLevel,
+	zapcore.ErrorLevel:  zerolog.ErrorLevel,
+	zapcore.DPanicLevel: zerolog.ErrorLevel,
+	zapcore.PanicLevel:  zerolog.PanicLevel,
+	zapcore.FatalLevel:  zerolog.FatalLevel,
+}
+
+// fatalHook runs after zap has written a fatal or panic entry.
+type fatalHook struct{ member *Member }
+
+// OnWrite reports the crash and never returns: the code that called a failure fatal is not made to go on.
+func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	h.member.crash(fatalReason(entry.Message, fields))
+	select {}
+}
+
+func fatalReason(message string, fields []zapcore.Field) error {
+	reason := errors.New("etcd: " + message)
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			reason = fmt.Errorf("%w: %w", reason, cause)
+		}
+	}
+	return reason
+}

@@ -1,0 +1,195 @@
+// Package member runs the embedded etcd: it opens it once, tells when it has joined its cluster, when it stopped by
+// itself and when it called a failure fatal, and closes it in order. Its methods fit the interfaces that the lifecycle
+// and the readiness monitor declare; only the command puts them together.
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+)
+
+// closePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
+// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
+const closePatience = 16 * time.Second
+
+// Options configure a Member. Both fields are required.
+type Options struct {
+	Log zerolog.Logger
+	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
+	// never goes on, so the process must end.
+	Crash func(reason error)
+}
+
+// Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
+type Member struct {
+	config  *embed.Config
+	options Options
+	drain   *drain
+
+	opened   bool
+	started  chan struct{} // closed when embed.StartEtcd has returned
+	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
+	startErr error         // valid once started is closed
+
+	crashOnce sync.Once
+	crashed   chan struct{}
+	lost      atomic.Pointer[error] // why etcd stopped by itself
+}
+
+// errCrashed is what waits for an etcd that has crashed end with; the reason went to Options.Crash.
+var errCrashed = errors.New("etcd crashed")
+
+// New returns a member that will run with the configuration, which it makes its own. It starts nothing.
+func New(config *embed.Config, options Options) *Member {
+	m := &Member{
+		config:  config,
+		options: options,
+		drain:   newDrain(),
+		started: make(chan struct{}),
+		crashed: make(chan struct{}),
+	}
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
+	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
+		grpc.ChainStreamInterceptor(m.drain.intercept))
+	return m
+}
+
+// Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or with the reason why
+// it will not. When ctx ends it returns at once: before etcd was opened that leaves nothing behind, afterwards etcd is
+// Close's to end.
+func (m *Member) Open(ctx context.Context) error {
+	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
+		return err
+	}
+	tighten(m.config.Dir, m.options.Log)
+	m.opened = true
+	go m.start()
+	select {
+	case <-m.started:
+	case <-m.crashed:
+		return errCrashed
+	case <-ctx.Done():
+		return fmt.Errorf("gave up while etcd opens its data: %w", ctx.Err())
+	}
+	if m.startErr != nil {
+		return m.startErr
+	}
+	return m.awaitReady(ctx)
+}
+
+// start runs embed.StartEtcd, which can't be interrupted. Close waits for it.
+func (m *Member) start() {
+	defer close(m.started)
+	defer func() {
+		if cause := recover(); cause != nil {
+			m.startErr = fmt.Errorf("etcd panicked: %v", cause)
+			m.crash(fmt.Errorf("%w\n%s", m.startErr, debug.Stack()))
+		}
+	}()
+	etcd, err := embed.StartEtcd(m.config)
+	if err != nil {
+		m.startErr = fmt.Errorf("cannot start etcd: %w", err)
+		return
+	}
+	m.etcd = etcd
+}
+
+func (m *Member) awaitReady(ctx context.Context) error {
+	select {
+	case <-m.etcd.Server.ReadyNotify():
+		return nil
+	case <-m.crashed:
+		return errCrashed
+	case <-ctx.Done():
+		return fmt.Errorf("gave up while etcd joins its cluster: %w", ctx.Err())
+	case <-m.etcd.Server.StopNotify():
+		return m.lose(errors.New("etcd stopped while it was joining its cluster"))
+	case err := <-m.etcd.Err():
+		return m.lose(fmt.Errorf("an etcd listener ended while etcd was joining its cluster: %w", orClosed(err)))
+	}
+}
+
+// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
+func (m *Member) Watch(ctx context.Context) error {
+	select {
+	case <-m.crashed:
+		return errCrashed
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.etcd.Server.StopNotify():
+		return m.lose(errors.New("etcd stopped by itself; a member that was removed from its cluster does that"))
+	case err := <-m.etcd.Err():
+		return m.lose(fmt.Errorf("an etcd listener ended: %w", orClosed(err)))
+	}
+}
+
+// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data; an error
+// means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
+func (m *Member) Close() (opened bool, err error) {
+	if !m.opened {
+		return false, nil
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- m.closeInOrder() }()
+	select {
+	case err := <-closed:
+		return true, err
+	case <-m.crashed:
+		return true, errCrashed
+	}
+}
+
+func (m *Member) closeInOrder() error {
+	<-m.started
+	if m.etcd == nil {
+		return m.startErr
+	}
+	m.drain.begin()
+	if !m.ready() || !m.HasLeader() {
+		// Without quorum etcd's own close would wait for answers that cannot come.
+		m.etcd.Server.HardStop()
+	}
+	impatient := time.AfterFunc(closePatience, m.etcd.Server.HardStop)
+	defer impatient.Stop()
+	m.etcd.Close()
+	return nil
+}
+
+func (m *Member) ready() bool {
+	select {
+	case <-m.etcd.Server.ReadyNotify():
+		return true
+	default:
+		return false
+	}
+}
+
+// crash reports a failure beyond repair, once.
+func (m *Member) crash(reason error) {
+	m.crashOnce.Do(func() {
+		close(m.crashed)
+		m.options.Crash(reason)
+	})
+}
+
+func (m *Member) lose(err error) error {
+	m.lost.Store(&err)
+	return err
+}
+
+// orClosed is the cause of a listener's end; etcd reports none when a listener was simply closed.
+func orClosed(err error) error {
+	if err == nil {
+		return errors.New("closed")
+	}
+	return err
+}

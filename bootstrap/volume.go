@@ -1,0 +1,60 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrVolumeBusy says that another process holds the volume's lock.
+var ErrVolumeBusy = errors.New("another process holds the volume")
+
+// Volume is the directory that holds the exit record and, in a pod, the data directory. Its lock keeps two wrappers
+// from working on one volume: the lock is taken before the first call to the sidecar and held until the process ends.
+type Volume struct {
+	path   string
+	locked *os.File
+}
+
+// NewVolume returns the volume at path, a directory; it touches nothing.
+func NewVolume(path string) *Volume { return &Volume{path: path} }
+
+// Lock takes the lock, creating the directory if need be, or returns ErrVolumeBusy at once. Once it has succeeded it
+// keeps succeeding. It locks the directory itself, so that nothing is left behind and a read-only volume still answers.
+func (v *Volume) Lock() error {
+	if v.locked != nil {
+		return nil
+	}
+	if err := os.MkdirAll(v.path, 0o700); err != nil {
+		return fmt.Errorf("cannot lock volume: %w", err)
+	}
+	directory, err := os.Open(v.path)
+	if err != nil {
+		return fmt.Errorf("cannot lock volume: %w", err)
+	}
+	if err := unix.Flock(int(directory.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		directory.Close() //nolint:errcheck // the lock was not taken
+		return fmt.Errorf("cannot lock volume %s: %w", v.path, busy(err))
+	}
+	v.locked = directory
+	return nil
+}
+
+// Unlock releases the lock, for tests that play several processes; a process that ends releases it anyway.
+func (v *Volume) Unlock() error {
+	if v.locked == nil {
+		return nil
+	}
+	err := v.locked.Close()
+	v.locked = nil
+	return err
+}
+
+func busy(err error) error {
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrVolumeBusy
+	}
+	return err
+}

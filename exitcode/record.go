@@ -1,0 +1,121 @@
+package exitcode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program can
+// take over a volume from the other.
+type Word string
+
+// The two clean words. Their absence, or anything else in their place, asks for full validation.
+const (
+	Terminated  Word = "terminated" // ended by SIGTERM or POST /stop
+	Interrupted Word = "interrupt"  // ended by SIGINT
+)
+
+// maxRecord bounds what is read of a record, in bytes: more than either word, so that a longer content shows.
+const maxRecord = 32
+
+// Record is the exit record of one volume: a small file that says that the last etcd on it was closed in order.
+//
+// A clean record exists only if the last etcd that ran on the volume was closed, its close returned, and none was
+// started since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
+type Record struct {
+	path    string
+	removed Word // the clean word that Remove took away, for Restore
+}
+
+// NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
+func NewRecord(path string) *Record { return &Record{path: path} }
+
+// Read returns the clean word, or an error that says why there is none. It follows no symbolic link and never blocks
+// on what it finds at the path, be it a FIFO.
+func (r *Record) Read() (Word, error) {
+	content, err := readSmallFile(r.path)
+	if err != nil {
+		return "", fmt.Errorf("no clean exit record: %w", err)
+	}
+	switch word := Word(content); word {
+	case Terminated, Interrupted:
+		return word, nil
+	default:
+		return "", fmt.Errorf("no clean exit record: %s has %d bytes that are not a known word", r.path, len(content))
+	}
+}
+
+// Remove makes the record absent, durably: when it returns nil, no crash brings the record back. It must succeed before
+// etcd opens the data.
+func (r *Record) Remove() error {
+	word, readErr := r.Read()
+	if err := clearPath(r.path); err != nil {
+		return fmt.Errorf("cannot remove exit record: %w", err)
+	}
+	if err := syncDirectory(filepath.Dir(r.path)); err != nil {
+		return fmt.Errorf("cannot remove exit record: %w", err)
+	}
+	if readErr == nil {
+		r.removed = word
+	}
+	return nil
+}
+
+// Restore puts back what Remove took away. It is for the stop that comes before etcd was opened, and for nothing else.
+func (r *Record) Restore() error {
+	if r.removed == "" {
+		return nil
+	}
+	return r.Write(r.removed)
+}
+
+// Write makes the record say word, durably. It must be called only after etcd's close has returned.
+func (r *Record) Write(word Word) error {
+	if err := ReplaceFile(r.path, []byte(word)); err != nil {
+		return fmt.Errorf("cannot write exit record: %w", err)
+	}
+	return nil
+}
+
+// clearPath makes path absent. A directory with content is not ours to delete: it is moved aside, since nothing can be
+// recorded while it is in the way. Absence is success.
+func clearPath(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+		err = moveAside(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func moveAside(path string) error {
+	aside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
+	if err != nil {
+		return err
+	}
+	return os.Rename(path, filepath.Join(aside, filepath.Base(path)))
+}
+
+// readSmallFile reads at most maxRecord bytes of a regular file.
+func readSmallFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return io.ReadAll(io.LimitReader(file, maxRecord))
+}

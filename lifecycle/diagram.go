@@ -1,0 +1,210 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// arrow is everything that leads from one state to another, drawn as one.
+type arrow struct {
+	from, to State
+	reasons  []reasonGroup
+}
+
+// reasonGroup is the rows of an arrow that share actions and reason.
+type reasonGroup struct {
+	events   []string // each with its guard
+	actions  []Action
+	deadline string
+	why      string
+}
+
+// arrows folds the table into arrows, in the table's order.
+func arrows(table []Row) []*arrow {
+	var folded []*arrow
+	for i := range table {
+		row := &table[i]
+		at := slices.IndexFunc(folded, func(a *arrow) bool { return a.from == row.From && a.to == row.To })
+		if at < 0 {
+			at = len(folded)
+			folded = append(folded, &arrow{from: row.From, to: row.To})
+		}
+		folded[at].add(row)
+	}
+	return folded
+}
+
+func (a *arrow) add(row *Row) {
+	for i := range a.reasons {
+		if group := &a.reasons[i]; group.why == row.Why && slices.Equal(group.actions, row.Do) {
+			group.events = append(group.events, row.edge())
+			return
+		}
+	}
+	a.reasons = append(a.reasons, reasonGroup{
+		events: []string{row.edge()}, actions: row.Do, deadline: deadline(row), why: row.Why,
+	})
+}
+
+// deadline is the bound of the visit that a timer's row ends.
+func deadline(row *Row) string {
+	at := slices.IndexFunc(States, func(s StateInfo) bool { return s.Name == row.From })
+	if row.On != Elapsed || at < 0 {
+		return ""
+	}
+	return States[at].Deadline
+}
+
+// DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
+// written into the state; what has no row is in the matrix, not in the picture.
+func DOT(table []Row) string {
+	var b strings.Builder
+	b.WriteString(dotHeader)
+	folded := arrows(table)
+	for _, state := range States {
+		fmt.Fprintf(&b, "  %s [%slabel=<%s>];\n", state.Name, dotShape(state.Name), dotState(state, folded))
+	}
+	fmt.Fprintf(&b, "\n  begin -> %s;\n", Query)
+	for _, a := range folded {
+		if a.from != a.to {
+			fmt.Fprintf(&b, "  %s -> %s [%slabel=<%s>];\n", a.from, a.to, dotStyle(a), dotReasons(a.reasons))
+		}
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+const dotHeader = `// Generated from the transition table by "etcd-wrapper --dump-fsm". Do not edit.
+digraph lifecycle {
+  graph [rankdir=TB, nodesep=0.4, ranksep=0.5, fontname="Helvetica"];
+  node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#34557f", fontname="Helvetica", fontsize=10];
+  edge [fontname="Helvetica", fontsize=10, color="#555555"];
+
+  begin [shape=circle, style=filled, fillcolor=black, label="", width=0.2];
+`
+
+// wrapAt is the width of the picture's texts, in characters.
+const wrapAt = 34
+
+func dotShape(state State) string {
+	switch state { //nolint:exhaustive // the other states look alike
+	case Serving:
+		return `fillcolor="#dff3e1", color="#2c6e35", `
+	case Terminated:
+		return `peripheries=2, fillcolor="#f3f3f3", `
+	default:
+		return ""
+	}
+}
+
+// dotState names a state, says what it is for and lists what makes the machine stay in it.
+func dotState(state StateInfo, folded []*arrow) string {
+	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
+		escape(wrap(state.Meaning, wrapAt)), escape(wrap(state.Deadline, wrapAt)))
+	for _, a := range folded {
+		if a.from == state.Name && a.to == state.Name {
+			label += "<br/><br/>" + dotReasons(a.reasons)
+		}
+	}
+	return label
+}
+
+// dotStyle tells the ways to the end from the way to Serving.
+func dotStyle(a *arrow) string {
+	if a.to == Terminating {
+		return `color="#c09090", fontcolor="#804040", `
+	}
+	return ""
+}
+
+func dotReasons(reasons []reasonGroup) string {
+	labels := make([]string, len(reasons))
+	for i, group := range reasons {
+		labels[i] = group.dot()
+	}
+	return strings.Join(labels, "<br/>")
+}
+
+// dot is the event and its guard, the deadline, the reason and the actions of a group, one below the other.
+func (g reasonGroup) dot() string {
+	label := "<b>" + escape(g.events) + "</b>"
+	if g.deadline != "" {
+		label += "<br/>" + escape(wrap("after "+g.deadline, wrapAt))
+	}
+	label += "<br/><i>" + escape(wrap(g.why, wrapAt)) + "</i>"
+	if len(g.actions) > 0 {
+		label += "<br/>" + escape(wrap("/ "+g.does(), wrapAt))
+	}
+	return label
+}
+
+func (g reasonGroup) does() string {
+	names := make([]string, len(g.actions))
+	for i, action := range g.actions {
+		names[i] = string(action)
+	}
+	return strings.Join(names, ", ")
+}
+
+// escape makes lines safe inside an HTML-like label.
+func escape(lines []string) string {
+	safe := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	escaped := make([]string, len(lines))
+	for i, line := range lines {
+		escaped[i] = safe.Replace(line)
+	}
+	return strings.Join(escaped, "<br/>")
+}
+
+// wrap breaks a text at spaces into lines of about width characters.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
+// Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README. It leaves out reasons, actions and
+// what makes the machine stay, to be readable where it can't be enlarged.
+func Mermaid(table []Row) string {
+	var b strings.Builder
+	b.WriteString("stateDiagram-v2\n")
+	fmt.Fprintf(&b, "    [*] --> %s\n", Query)
+	for _, a := range arrows(table) {
+		if a.from != a.to {
+			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
+		}
+	}
+	fmt.Fprintf(&b, "    %s --> [*]\n", Terminated)
+	return b.String()
+}
+
+func (a *arrow) mermaid() string {
+	var events []string
+	for _, group := range a.reasons {
+		events = append(events, group.events...)
+	}
+	return strings.Join(events, "<br/>")
+}
+
+// JSON is the table, its states and the answers to pairs without a row, for programs.
+func JSON(table []Row) (string, error) {
+	document := struct {
+		States      []StateInfo `json:"states"`
+		Transitions []Row       `json:"transitions"`
+		Elsewhere   []Default   `json:"elsewhere"`
+	}{States, table, Elsewhere}
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("cannot write transition table: %w", err)
+	}
+	return string(text) + "\n", nil
+}

@@ -1,0 +1,251 @@
+package lifecycle
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode"
+)
+
+// Options configure a Driver.
+type Options struct {
+	World        World
+	Log          zerolog.Logger
+	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 waits for ever
+}
+
+// Driver carries out what the table answers. One goroutine, the one that calls Run, owns everything in it but the two
+// mailboxes and the published snapshot.
+type Driver struct {
+	options Options
+	rules   *Rules
+	legal   *legality
+	core    Core
+	paces   *paces
+	history history
+	log     zerolog.Logger
+
+	urgent  chan message // stops and crashes, looked at before anything else
+	mailbox chan message // completions
+	over    chan struct{}
+
+	timer   *time.Timer        // of the current visit; nil if it has none
+	visit   int                // counts arrivals in a state; a timer belongs to one
+	task    int                // counts pieces of work; a completion belongs to one
+	cancel  context.CancelFunc // ends the current piece of work
+	working sync.WaitGroup
+	idle    chan struct{} // closed when the current piece of work has ended
+
+	snapshot atomic.Pointer[Snapshot]
+}
+
+// message is an event on its way to the machine. A completion carries the number of its task and a timer that of its
+// visit; 0 is carried by events that belong to neither.
+type message struct {
+	event Event
+	news  News
+	task  int
+	visit int
+}
+
+// Outcome is how a run ended.
+type Outcome struct {
+	Status exitcode.Status
+	Reason string // one sentence for people
+}
+
+// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
+const lingering = 300 * time.Millisecond
+
+// NewDriver returns a driver that stands in Query and has done nothing yet.
+func NewDriver(options Options) *Driver {
+	idle := make(chan struct{})
+	close(idle)
+	d := &Driver{
+		options: options,
+		rules:   NewRules(Table, Elsewhere),
+		legal:   newLegality(Table),
+		core:    NewCore(),
+		paces:   newPaces(),
+		log:     options.Log,
+		urgent:  make(chan message, 4),
+		mailbox: make(chan message, 4),
+		over:    make(chan struct{}),
+		visit:   1,
+		cancel:  func() {},
+		idle:    idle,
+	}
+	d.history.arrive(Query, time.Now())
+	d.publish(Transition{Reason: "not begun"}, time.Now(), 0)
+	return d
+}
+
+// Signal tells the machine of SIGTERM or SIGINT. It may be called from any goroutine, at any time.
+func (d *Driver) Signal(signal syscall.Signal) {
+	d.post(d.urgent, message{event: Signal, news: News{Signal: signal, Detail: signal.String()}})
+}
+
+// Stop tells the machine of POST /stop. It may be called from any goroutine, at any time.
+func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
+
+// Crash tells the machine that something of this process failed beyond repair. It may be called from any goroutine.
+func (d *Driver) Crash(reason error) {
+	d.post(d.urgent, message{event: Crashed, news: News{Err: reason}})
+}
+
+// Snapshot returns what is to be known about the run at this moment. It may be called from any goroutine and must not
+// be changed.
+func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
+
+// Run drives the machine from its start to Terminated and says how it ended. It is called once.
+func (d *Driver) Run() Outcome {
+	d.handle(message{event: Begun})
+	for d.core.State != Terminated {
+		d.handle(d.next())
+	}
+	close(d.over)
+	d.leave()
+	d.linger()
+	return Outcome{Status: d.core.Facts.Status, Reason: d.history.ending()}
+}
+
+// next waits for a message. A stop or a crash goes before other work, by order and not by select's dice.
+func (d *Driver) next() message {
+	select {
+	case m := <-d.urgent:
+		return m
+	default:
+	}
+	select {
+	case m := <-d.urgent:
+		return m
+	case m := <-d.mailbox:
+		return m
+	}
+}
+
+// handle has the rules answer one message and carries the answer out.
+func (d *Driver) handle(m message) {
+	if d.late(m) {
+		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
+		return
+	}
+	core, decision := d.rules.Step(d.core, m.event, m.news)
+	if decision.Row < 0 {
+		d.unanswered(m, decision)
+		return
+	}
+	row := &Table[decision.Row]
+	if err := d.legal.take(row); err != nil {
+		d.log.Error().Err(err).Msg("the table and the state machine disagree")
+	}
+	d.core = core
+	d.paces.heard(m.event, core.Facts)
+	if decision.Answer == Move {
+		d.leave()
+	}
+	pause := d.act(row, m.news)
+	d.record(row, m.news, pause)
+}
+
+// late is the rule that drops what belongs to a visit or a piece of work that is over.
+func (d *Driver) late(m message) bool {
+	return m.task != 0 && m.task != d.task || m.visit != 0 && m.visit != d.visit
+}
+
+// leave ends what belongs to the state that is left: its timer and its work.
+func (d *Driver) leave() {
+	d.visit++
+	d.disarm()
+	d.cancel()
+}
+
+// act starts a row's actions and returns how long the timer was set for, 0 if it was not.
+func (d *Driver) act(row *Row, news News) (pause time.Duration) {
+	var slow []Action
+	for _, action := range row.Do {
+		if limit, ok := d.limit(action); ok {
+			pause = limit
+			d.arm(limit)
+		} else {
+			slow = append(slow, action)
+		}
+	}
+	if len(slow) > 0 {
+		d.start(slow, news)
+	}
+	return pause
+}
+
+// limit is the duration that a quick action sets the timer to; 0 sets none.
+func (d *Driver) limit(action Action) (time.Duration, bool) {
+	switch action { //nolint:exhaustive // the other actions set no limit
+	case LimitStart:
+		return d.options.ReadyTimeout, true
+	case LimitAbort:
+		return abortBudget, true
+	case LimitStop:
+		return stopBudget, true
+	default:
+		return d.paces.after(action)
+	}
+}
+
+// arm sets the visit's one timer.
+func (d *Driver) arm(after time.Duration) {
+	d.disarm()
+	if after > 0 {
+		elapsed := message{event: Elapsed, visit: d.visit}
+		d.timer = time.AfterFunc(after, func() { d.post(d.mailbox, elapsed) })
+	}
+}
+
+func (d *Driver) disarm() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// start runs blocking actions in a goroutine of their own. Pieces of work never overlap: the last one is cancelled and
+// waited for first, which is what makes the exit record safe to use from them.
+func (d *Driver) start(actions []Action, news News) {
+	d.cancel()
+	d.task++
+	task, before, idle := d.task, d.idle, make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel, d.idle = cancel, idle
+	w := &work{world: &d.options.World, facts: d.core.Facts, news: news}
+	d.working.Go(func() {
+		<-before
+		done := w.run(ctx, actions)
+		close(idle)
+		d.post(d.mailbox, message{event: done.event, news: done.news, task: task})
+	})
+}
+
+// post delivers a message unless the run is over.
+func (d *Driver) post(to chan message, m message) {
+	select {
+	case to <- m:
+	case <-d.over:
+	}
+}
+
+// linger waits a moment for goroutines that were cancelled. One that hangs in a system call can't be waited for.
+func (d *Driver) linger() {
+	ended := make(chan struct{})
+	go func() {
+		d.working.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(lingering):
+		d.log.Warn().Msg("work is left behind that could not be cancelled")
+	}
+}

@@ -1,0 +1,102 @@
+package lifecycle
+
+import (
+	"syscall"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+)
+
+// News is what an event has to tell beside its name. The zero value tells nothing.
+type News struct {
+	Word          bootstrap.Status // with Replied: what the sidecar said
+	Signal        syscall.Signal   // with Signal: which
+	NeverOpened   bool             // with EtcdClosed: etcd never touched the data in this process
+	ClosedInOrder bool             // with EtcdClosed: etcd was opened, and its close returned
+	Status        exitcode.Status  // the exit status this event asks for, if the run ends because of it
+	Err           error            // what went wrong, for people
+	Detail        string           // what there is to know, for people
+}
+
+// Facts is what the guards may ask about, and the exit status that has built up. The zero value is a process that has
+// just started.
+type Facts struct {
+	Word          bootstrap.Status // the sidecar's last word
+	NeverOpened   bool             // as News.NeverOpened
+	ClosedInOrder bool             // as News.ClosedInOrder
+	Signals       int              // signals so far, this event included
+	LastSignal    syscall.Signal   // the latest of them
+	Ending        Event            // what led into Terminating; empty before
+	Status        exitcode.Status  // what the process will exit with; the first trouble decides
+}
+
+// Holds reports whether the guard's condition is true. An unknown guard never holds.
+func (g Guard) Holds(f Facts) bool {
+	switch g {
+	case Always:
+		return true
+	case SaysNew:
+		return f.Word == bootstrap.New
+	case SaysSuccessful:
+		return f.Word == bootstrap.Successful
+	case SaysFailed:
+		return f.Word == bootstrap.Failed
+	case NeverOpened:
+		return f.NeverOpened
+	case CleanStop:
+		return f.ClosedInOrder && (f.Ending == Signal || f.Ending == StopPosted)
+	case SecondSignal:
+		return f.Signals > 1
+	default:
+		return false
+	}
+}
+
+// heard adds to the facts what an event tells, before the table is asked.
+func (f Facts) heard(event Event, news News) Facts {
+	switch event { //nolint:exhaustive // the other events tell no facts
+	case Replied:
+		f.Word = news.Word
+	case Signal:
+		f.Signals++
+		f.LastSignal = news.Signal
+	case EtcdClosed:
+		f.NeverOpened, f.ClosedInOrder = news.NeverOpened, news.ClosedInOrder
+	}
+	return f
+}
+
+// moved adds to the facts what follows from the answer: why the run ends, and with which status.
+func (f Facts) moved(from State, event Event, to State, news News) Facts {
+	if to == Terminating && from != Terminating {
+		f.Ending = event
+	}
+	if f.Ending != "" && f.Status == exitcode.Clean {
+		f.Status = f.trouble(from, event, to, news)
+	}
+	return f
+}
+
+// trouble is the exit status that one event of the ending asks for.
+func (f Facts) trouble(from State, event Event, to State, news News) exitcode.Status {
+	switch {
+	case event == Crashed:
+		return exitcode.Crashed
+	case event == Elapsed && from == StartEtcd:
+		return exitcode.NotReady
+	case event == Elapsed:
+		return exitcode.OutOfTime
+	case event == Signal && to == Terminated:
+		return exitcode.Forced(f.LastSignal)
+	default:
+		return news.Status
+	}
+}
+
+// RecordWord is the word that a clean stop leaves in the exit record.
+func (f Facts) RecordWord() exitcode.Word {
+	if f.Ending == Signal && f.LastSignal == syscall.SIGINT {
+		return exitcode.Interrupted
+	}
+	return exitcode.Terminated
+}

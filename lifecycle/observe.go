@@ -1,0 +1,80 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// everyNth is how often a repeated failure is logged after the first.
+const everyNth = 20
+
+// record remembers, publishes and logs that a row was taken.
+func (d *Driver) record(row *Row, news News, pause time.Duration) {
+	now := time.Now()
+	taken := d.history.add(Transition{
+		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, news),
+	})
+	if news.Err != nil {
+		d.history.error = news.Err.Error()
+	}
+	d.publish(taken, now, pause)
+	d.logTaken(taken, news, pause)
+}
+
+// reason is the row's reason with what the event had to tell.
+func reason(row *Row, news News) string {
+	why := row.Why
+	if news.Detail != "" {
+		why += " (" + news.Detail + ")"
+	}
+	if news.Err != nil {
+		why += ": " + news.Err.Error()
+	}
+	return why
+}
+
+func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
+	next := &Snapshot{
+		State: d.core.State, Since: d.history.since, Reason: taken.Reason, Attempt: taken.Times,
+		LastError: d.history.error, Word: d.core.Facts.Word, History: d.history.copied(),
+	}
+	if pause > 0 {
+		next.NextRetry = now.Add(pause)
+	}
+	d.snapshot.Store(next)
+}
+
+// logTaken writes one line for a row: always the first time, every n-th time while it alternates with its return.
+func (d *Driver) logTaken(taken Transition, news News, pause time.Duration) {
+	entry := d.log.WithLevel(level(taken, news)).
+		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
+		Int("times", taken.Times)
+	if pause > 0 {
+		entry = entry.Dur("next_within", pause)
+	}
+	entry.Msg(taken.Reason)
+}
+
+func level(taken Transition, news News) zerolog.Level {
+	switch {
+	case taken.Times > 1 && taken.Times%everyNth != 0:
+		return zerolog.DebugLevel
+	case news.Err != nil && taken.To == Terminating:
+		return zerolog.ErrorLevel
+	case news.Err != nil:
+		return zerolog.WarnLevel
+	default:
+		return zerolog.InfoLevel
+	}
+}
+
+// unanswered logs an event that has no row; one that cannot come is a fault of this program.
+func (d *Driver) unanswered(m message, decision Decision) {
+	logged := zerolog.DebugLevel
+	if decision.Answer == Reject {
+		logged = zerolog.ErrorLevel
+	}
+	d.log.WithLevel(logged).Err(m.news.Err).Str("state", string(d.core.State)).Str("event", string(m.event)).
+		Str("answer", string(decision.Answer)).Msg(decision.Why)
+}

@@ -1,0 +1,97 @@
+package lifecycle
+
+// Row is one line of the transition table: in From, when On happens and When holds, go To and Do the actions. Why says
+// it in words for people. Rows hold names only, so that they can be compared, drawn and mutated.
+type Row struct {
+	From State    `json:"from"`
+	On   Event    `json:"on"`
+	When Guard    `json:"when,omitempty"`
+	To   State    `json:"to"`
+	Do   []Action `json:"do,omitempty"`
+	Why  string   `json:"why"`
+}
+
+// Table is the lifecycle. Rows that share From and On stand together, all but the last of them guarded; the first that
+// holds wins. Pairs without a row are answered by Elsewhere. Nobody may change it at run time.
+var Table = []Row{
+	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialisation stands, with the volume's lock held"},
+	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "without the volume's lock nothing may be asked for"},
+	{Query, Replied, SaysNew, Trigger, []Action{AskInit}, "the data directory is not validated yet"},
+	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "the data directory may be opened"},
+	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialisation failed; the sidecar's log says why"},
+	{Query, Replied, Always, Wait, []Action{PaceProgress}, "the initialisation is running"},
+	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
+
+	{Trigger, Accepted, Always, Wait, []Action{PaceProgress}, "the initialisation was asked for"},
+	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "the sidecar may not have heard; its status will tell"},
+
+	{Wait, Elapsed, Always, Query, []Action{LockVolume, AskStatus}, "time to ask again"},
+
+	{FetchConfig, ConfigValid, Always, StartEtcd, []Action{ServeReadyz, LimitStart, RemoveRecord, OpenEtcd}, "etcd can run with its configuration"},
+	{FetchConfig, ConfigInvalid, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "etcd cannot run with its configuration"},
+	{FetchConfig, ConfigUnavailable, Always, FetchConfig, []Action{PaceSilence}, "a finished validation is never thrown away"},
+	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "time to ask for the configuration again"},
+
+	{StartEtcd, EtcdReady, Always, Serving, []Action{WatchEtcd}, "etcd has joined its cluster"},
+	{StartEtcd, EtcdFailed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd did not start"},
+	{StartEtcd, Elapsed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd was not ready within --etcd-ready-timeout"},
+
+	{Serving, EtcdFailed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd stopped without being asked to"},
+
+	{Query, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{Query, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{Trigger, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{Trigger, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{Wait, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{Wait, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{FetchConfig, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{FetchConfig, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{StartEtcd, Signal, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop while etcd starts"},
+	{StartEtcd, StopPosted, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop while etcd starts"},
+	{Serving, Signal, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop asked for"},
+	{Serving, StopPosted, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop asked for"},
+
+	{Query, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{Trigger, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{Wait, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{FetchConfig, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{StartEtcd, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{Serving, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{Terminating, Crashed, Always, Terminating, []Action{LeaveReason}, "a crash leaves its reason behind"},
+
+	{Terminating, EtcdClosed, NeverOpened, Terminating, []Action{RestoreRecord}, "the exit record stays as it was"},
+	{Terminating, EtcdClosed, CleanStop, Terminating, []Action{WriteRecord}, "etcd is closed: now the exit record may say so"},
+	{Terminating, EtcdClosed, Always, Terminated, nil, "no clean exit record: the next start validates in full"},
+	{Terminating, RecordSettled, Always, Terminated, nil, "nothing is left to do"},
+	{Terminating, Elapsed, Always, Terminated, nil, "the stop ran out of its budget"},
+	{Terminating, Signal, SecondSignal, Terminated, nil, "a second signal forces the end"},
+	{Terminating, Signal, Always, Terminating, nil, "the stop is under way already"},
+}
+
+// Default is the answer to an event in every state that has no row for it.
+type Default struct {
+	On     Event  `json:"on"`
+	Answer Answer `json:"answer"`
+	Why    string `json:"why"`
+}
+
+// Elsewhere answers the pairs that have no row in Table, one line an event. In Terminated every event is ignored.
+var Elsewhere = []Default{
+	{Begun, Reject, "the process begins once"},
+	{VolumeBusy, Reject, "only Query takes the volume's lock"},
+	{Replied, Reject, "only Query asks for the status; a late reply is dropped before it comes here"},
+	{NoAnswer, Reject, "only Query asks for the status"},
+	{Accepted, Reject, "only Trigger asks for an initialisation"},
+	{NotAccepted, Reject, "only Trigger asks for an initialisation"},
+	{ConfigValid, Reject, "only FetchConfig checks a configuration"},
+	{ConfigInvalid, Reject, "only FetchConfig checks a configuration"},
+	{ConfigUnavailable, Reject, "only FetchConfig fetches a configuration"},
+	{EtcdReady, Reject, "only StartEtcd opens etcd"},
+	{EtcdFailed, Reject, "etcd runs in StartEtcd and Serving; while it closes, its close tells"},
+	{EtcdClosed, Reject, "only Terminating closes etcd"},
+	{RecordSettled, Reject, "only Terminating settles the exit record"},
+	{Elapsed, Reject, "a timer belongs to the visit that set it and is dropped with it"},
+	{Signal, Ignore, "the end is reached"},
+	{StopPosted, Ignore, "the stop is under way already"},
+	{Crashed, Ignore, "the end is reached"},
+}

@@ -1,0 +1,94 @@
+package lifecycle
+
+// State is a documented phase of the lifecycle.
+type State string
+
+// The states. Query is the initial one, Terminated the final one.
+const (
+	Query       State = "Query"
+	Trigger     State = "Trigger"
+	Wait        State = "Wait"
+	FetchConfig State = "FetchConfig"
+	StartEtcd   State = "StartEtcd"
+	Serving     State = "Serving"
+	Terminating State = "Terminating"
+	Terminated  State = "Terminated"
+)
+
+// Event is something that happened outside the machine and that it must answer.
+type Event string
+
+// The events. A completion ends the one piece of blocking work that its state started.
+const (
+	Begun             Event = "begun"              // the process has started; fired once
+	VolumeBusy        Event = "volume busy"        // completion: the volume's lock cannot be had
+	Replied           Event = "replied"            // completion: the sidecar said a status word
+	NoAnswer          Event = "no answer"          // completion: the sidecar could not be asked
+	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialisation
+	NotAccepted       Event = "not accepted"       // completion: it did not, or that is not known
+	ConfigValid       Event = "config valid"       // completion: etcd's configuration is fetched, stored and checked
+	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
+	ConfigUnavailable Event = "config unavailable" // completion: it could not be fetched
+	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
+	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
+	EtcdClosed        Event = "etcd closed"        // completion: nothing of etcd runs any more
+	RecordSettled     Event = "record settled"     // completion: the exit record is as it should be, or can't be
+	Elapsed           Event = "elapsed"            // the state's timer ran out
+	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
+	Signal            Event = "signal"             // SIGTERM or SIGINT
+	StopPosted        Event = "stop posted"        // POST /stop
+)
+
+// Guard is the name of a condition over the Facts; Holds says what it means.
+type Guard string
+
+// The guards. Always is the guard of the last row for a pair.
+const (
+	Always         Guard = ""
+	SaysNew        Guard = "says New"
+	SaysSuccessful Guard = "says Successful"
+	SaysFailed     Guard = "says Failed"
+	NeverOpened    Guard = "etcd never opened"
+	CleanStop      Guard = "stop asked, closed in order"
+	SecondSignal   Guard = "second signal"
+)
+
+// Action is the name of something that the driver does. Quick ones run at once, blocking ones in their own goroutine
+// and in the order of the row; the first that has something to report ends the row's work with its completion event.
+type Action string
+
+// The actions. Quick ones set the state's timer; all others may block.
+const (
+	LockVolume      Action = "lock volume"
+	AskStatus       Action = "ask status"
+	AskInit         Action = "ask initialization"
+	FetchEtcdConfig Action = "fetch config"
+	CheckEtcdConfig Action = "check config"
+	ServeReadyz     Action = "serve readyz"
+	RemoveRecord    Action = "remove record"
+	OpenEtcd        Action = "open etcd"
+	WatchEtcd       Action = "watch etcd"
+	CloseEtcd       Action = "close etcd"
+	RestoreRecord   Action = "restore record"
+	WriteRecord     Action = "write record"
+	LeaveReason     Action = "leave reason"
+
+	PaceProgress Action = "pace progress" // quick: ask again soon, less often the longer it takes
+	PaceFailure  Action = "pace failure"  // quick: back off from initialisations that fail
+	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not answer
+	PaceLock     Action = "pace lock"     // quick: try the volume's lock again soon; it costs nothing
+	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
+	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
+	LimitStop    Action = "limit stop"    // quick: the budget of a stop after that
+)
+
+// Answer is what the machine does with an event.
+type Answer string
+
+// The answers. Every pair of state and event has one.
+const (
+	Move   Answer = "move"   // into another state
+	Stay   Answer = "stay"   // in the state
+	Ignore Answer = "ignore" // it may come and changes nothing
+	Reject Answer = "reject" // it cannot come; logged as a fault of this program
+)

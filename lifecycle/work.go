@@ -1,0 +1,162 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"etcd-wrapper/exitcode"
+)
+
+// completion is how a piece of work ends: with an event, or with the zero value if the next action of the row follows.
+type completion struct {
+	event Event
+	news  News
+}
+
+// work is what the blocking actions of one row share: the world, the facts and the news with which the row was taken,
+// and what one action hands to the next.
+type work struct {
+	world *World
+	facts Facts
+	news  News
+	yaml  []byte
+}
+
+// blocking binds the actions that may block to what they do.
+var blocking = map[Action]func(*work, context.Context) completion{
+	LockVolume:      (*work).lockVolume,
+	AskStatus:       (*work).askStatus,
+	AskInit:         (*work).askInit,
+	FetchEtcdConfig: (*work).fetchConfig,
+	CheckEtcdConfig: (*work).checkConfig,
+	ServeReadyz:     (*work).serveReadyz,
+	RemoveRecord:    (*work).removeRecord,
+	OpenEtcd:        (*work).openEtcd,
+	WatchEtcd:       (*work).watchEtcd,
+	CloseEtcd:       (*work).closeEtcd,
+	RestoreRecord:   (*work).restoreRecord,
+	WriteRecord:     (*work).writeRecord,
+	LeaveReason:     (*work).leaveReason,
+}
+
+// run does the actions in order, until one has something to report. A panic is reported as one.
+func (w *work) run(ctx context.Context, actions []Action) (done completion) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			done = completion{Crashed, News{Err: fmt.Errorf("panic: %v\n%s", cause, debug.Stack())}}
+		}
+	}()
+	for _, action := range actions {
+		do, ok := blocking[action]
+		if !ok {
+			continue
+		}
+		if done = do(w, ctx); done.event != "" {
+			return done
+		}
+	}
+	return done
+}
+
+func (w *work) lockVolume(context.Context) completion {
+	if err := w.world.Volume.Lock(); err != nil {
+		return completion{VolumeBusy, News{Err: err}}
+	}
+	return completion{}
+}
+
+func (w *work) askStatus(ctx context.Context) completion {
+	word, err := w.world.Sidecar.Status(ctx)
+	if err != nil {
+		return completion{NoAnswer, News{Err: err}}
+	}
+	return completion{Replied, News{Word: word, Detail: string(word)}}
+}
+
+func (w *work) askInit(ctx context.Context) completion {
+	mode, reason := w.world.Mode()
+	detail := fmt.Sprintf("%s validation: %s", mode, reason)
+	if err := w.world.Sidecar.Trigger(ctx, mode); err != nil {
+		return completion{NotAccepted, News{Err: err, Detail: detail}}
+	}
+	return completion{Accepted, News{Detail: detail}}
+}
+
+func (w *work) fetchConfig(ctx context.Context) completion {
+	yaml, err := w.world.Sidecar.Config(ctx)
+	if err != nil {
+		return completion{ConfigUnavailable, News{Err: err}}
+	}
+	w.yaml = yaml
+	return completion{}
+}
+
+func (w *work) checkConfig(context.Context) completion {
+	if err := w.world.Member.Configure(w.yaml); err != nil {
+		return completion{ConfigInvalid, News{Err: err, Status: exitcode.BadConfig}}
+	}
+	return completion{ConfigValid, News{}}
+}
+
+func (w *work) serveReadyz(context.Context) completion {
+	if err := w.world.Front.Expose(); err != nil {
+		return completion{EtcdFailed, News{Err: err, Status: exitcode.ServerTaken}}
+	}
+	return completion{}
+}
+
+func (w *work) removeRecord(ctx context.Context) completion {
+	// A stop that is already asked for must find the record as it was.
+	if ctx.Err() != nil {
+		return completion{EtcdFailed, News{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
+	}
+	if err := w.world.Record.Remove(); err != nil {
+		return completion{EtcdFailed, News{Err: err, Status: exitcode.BadRecord}}
+	}
+	return completion{}
+}
+
+func (w *work) openEtcd(ctx context.Context) completion {
+	if err := w.world.Member.Open(ctx); err != nil {
+		return completion{EtcdFailed, News{Err: err, Status: exitcode.EtcdFailed}}
+	}
+	return completion{EtcdReady, News{}}
+}
+
+func (w *work) watchEtcd(ctx context.Context) completion {
+	return completion{EtcdFailed, News{Err: w.world.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
+}
+
+func (w *work) closeEtcd(context.Context) completion {
+	opened, err := w.world.Member.Close()
+	news := News{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
+	if err != nil {
+		news.Status = exitcode.EtcdFailed
+	}
+	return completion{EtcdClosed, news}
+}
+
+func (w *work) restoreRecord(context.Context) completion {
+	return settled(w.world.Record.Restore(), "")
+}
+
+func (w *work) writeRecord(context.Context) completion {
+	word := w.facts.RecordWord()
+	return settled(w.world.Record.Write(word), "exit record written: "+string(word))
+}
+
+func (w *work) leaveReason(context.Context) completion {
+	reason := "crash without a reason"
+	if w.news.Err != nil {
+		reason = w.news.Err.Error()
+	}
+	return settled(w.world.LeaveReason(reason), "")
+}
+
+func settled(err error, detail string) completion {
+	if err != nil {
+		return completion{RecordSettled, News{Err: err, Status: exitcode.BadRecord}}
+	}
+	return completion{RecordSettled, News{Detail: detail}}
+}

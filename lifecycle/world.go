@@ -1,0 +1,64 @@
+package lifecycle
+
+import (
+	"context"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+)
+
+// Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
+type Sidecar interface {
+	// Status says where initialisation stands. A verdict is told once.
+	Status(ctx context.Context) (bootstrap.Status, error)
+	// Trigger asks for an initialisation, which then runs in the background.
+	Trigger(ctx context.Context, mode bootstrap.Mode) error
+	// Config returns etcd's configuration as YAML.
+	Config(ctx context.Context) ([]byte, error)
+}
+
+// Volume is what the exit record and the data lie on.
+type Volume interface {
+	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.
+	Lock() error
+}
+
+// Record is the exit record. Its methods are durable when they return.
+type Record interface {
+	Remove() error
+	Restore() error
+	Write(word exitcode.Word) error
+}
+
+// Member is the embedded etcd.
+type Member interface {
+	// Configure stores and checks the configuration. Its error says, in one sentence, what etcd cannot run with.
+	Configure(yaml []byte) error
+	// Open starts etcd and returns once it has joined its cluster, or with the reason why it will not. When ctx ends it
+	// returns at once; etcd itself is then Close's to end.
+	Open(ctx context.Context) error
+	// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
+	Watch(ctx context.Context) error
+	// Close ends what Open started, in order, and returns when nothing of etcd runs any more. An error means that etcd
+	// was not closed in order. opened says whether etcd ever touched the data.
+	Close() (opened bool, err error)
+}
+
+// Front is the wrapper's own server.
+type Front interface {
+	// Expose serves /readyz with the certificate that the configuration names, if it names one.
+	Expose() error
+}
+
+// World is everything the machine acts on. All fields are required.
+type World struct {
+	Sidecar Sidecar
+	Volume  Volume
+	Record  Record
+	Member  Member
+	Front   Front
+	// Mode chooses the validation mode from the last exit and says why.
+	Mode func() (mode bootstrap.Mode, reason string)
+	// LeaveReason keeps the reason of a crash for people.
+	LeaveReason func(reason string) error
+}
