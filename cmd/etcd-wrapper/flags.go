@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// startCommand is `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
+// defaults and meaning, so that the operator's pods need no change.
+type startCommand struct {
+	WrapperPort      uint16        `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	SidecarTLS       bool          `name:"backup-restore-tls-enabled" negatable:"" help:"Talk HTTPS to the sidecar."`
+	SidecarHostPort  string        `name:"backup-restore-host-port" default:":8080" placeholder:"HOST:PORT" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
+	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
+	EtcdServerName   string        `name:"etcd-server-name" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
+	EtcdClientPort   uint16        `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
+	EtcdCertPath     string        `name:"etcd-client-cert-path" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
+	EtcdKeyPath      string        `name:"etcd-client-key-path" placeholder:"PATH" help:"Key of the client certificate."`
+	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
+
+	VolumeDir        string `name:"volume-dir" default:"/var/etcd/data" placeholder:"DIR" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
+	StoredConfigPath string `name:"stored-config-path" default:"${home}/etcd.conf.yaml" placeholder:"PATH" help:"Where the fetched configuration is kept for debugging."`
+	WrapperCertPath  string `name:"etcd-wrapper-cert-path" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
+	WrapperKeyPath   string `name:"etcd-wrapper-key-path" placeholder:"PATH" help:"Key of that certificate."`
+	StopFromAnywhere bool   `name:"stop-from-anywhere" help:"Accept POST /stop from clients that are not on this host."`
+	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
+	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	TerminationPath  string `name:"termination-message-path" default:"/dev/termination-log" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
+}
+
+// Validate is called by kong. Each error names the flag.
+func (c *startCommand) Validate() error {
+	switch {
+	case c.WrapperPort == 0:
+		return errors.New("--etcd-wrapper-port: 0 is not a port")
+	case c.EtcdReadyTimeout < 0:
+		return fmt.Errorf("--etcd-ready-timeout: %s is negative", c.EtcdReadyTimeout)
+	case (c.WrapperCertPath == "") != (c.WrapperKeyPath == ""):
+		return errors.New("--etcd-wrapper-cert-path and --etcd-wrapper-key-path: one without the other")
+	case (c.EtcdCertPath == "") != (c.EtcdKeyPath == ""):
+		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
+	case c.EtcdConfigFile != "" && !c.Standalone:
+		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
+	case c.StoredConfigPath == "" || c.VolumeDir == "":
+		return errors.New("--stored-config-path and --volume-dir: must not be empty")
+	default:
+		return c.absolute()
+	}
+}
+
+// absolute makes the volume independent of the working directory, as etcd's data directory must be.
+func (c *startCommand) absolute() error {
+	dir, err := filepath.Abs(c.VolumeDir)
+	if err != nil {
+		return fmt.Errorf("--volume-dir: %w", err)
+	}
+	c.VolumeDir = dir
+	return nil
+}
+
+// expectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
+func (c *startCommand) expectsTLS() bool { return c.EtcdCertPath != "" || c.SidecarTLS }
+
+func (c *startCommand) level() zerolog.Level {
+	level, err := zerolog.ParseLevel(c.LogLevel)
+	if err != nil {
+		return zerolog.InfoLevel
+	}
+	return level
+}
+
+// recordPath is where the exit record lies; the reference program uses the same name.
+func (c *startCommand) recordPath() string { return filepath.Join(c.VolumeDir, "exit_code") }
+
+func (c *startCommand) crashNotePath() string { return c.recordPath() + ".crash" }
+
+func (c *startCommand) dataDir() string { return filepath.Join(c.VolumeDir, "new.etcd") }

@@ -1,0 +1,92 @@
+// Command etcd-wrapper is the entrypoint of an etcd pod: it agrees with the backup-restore sidecar that the data
+// directory is safe to open, runs an embedded etcd, and ends so that the next start knows the truth about this one.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode"
+)
+
+func main() {
+	os.Exit(int(run(os.Args[1:], streams{out: os.Stdout, log: os.Stderr})))
+}
+
+// streams are what a command writes to: results for its caller, and the JSON log.
+type streams struct {
+	out io.Writer
+	log io.Writer
+}
+
+// command is one of the program's commands.
+type command interface {
+	execute(s streams) exitcode.Status
+}
+
+// cli is the command line. Every flag has an environment variable, ETCD_WRAPPER_ and its name in capitals.
+type cli struct {
+	DumpFSM    bool   `name:"dump-fsm" help:"Print the lifecycle's state machine and exit."`
+	DumpFormat string `name:"dump-format" enum:"dot,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), mermaid or json."`
+
+	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
+	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
+	Verify  verifyCommand  `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
+	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`
+}
+
+// exitRequest carries kong's wish to exit, after --help, to the one os.Exit.
+type exitRequest struct{ status exitcode.Status }
+
+func run(args []string, s streams) (status exitcode.Status) {
+	defer func() {
+		if request, ok := recover().(exitRequest); ok {
+			status = request.status
+		}
+	}()
+	selected, err := parse(args, s)
+	if err != nil {
+		log := newLog(s.log, zerolog.InfoLevel)
+		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
+		return exitcode.Usage
+	}
+	return selected.execute(s)
+}
+
+func parse(args []string, s streams) (command, error) {
+	var flags cli
+	parser, err := kong.New(&flags,
+		kong.Name("etcd-wrapper"),
+		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
+		kong.Vars{"home": os.Getenv("HOME")},
+		kong.DefaultEnvars("ETCD_WRAPPER"),
+		kong.Writers(s.out, s.log),
+		kong.Exit(func(code int) { panic(exitRequest{exitcode.Status(code)}) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("cannot build the command line: %w", err)
+	}
+	context, err := parser.Parse(args)
+	if err != nil {
+		return nil, err
+	}
+	if flags.DumpFSM {
+		return dumpCommand{format: flags.DumpFormat}, nil
+	}
+	selected, ok := context.Selected().Target.Addr().Interface().(command)
+	if !ok {
+		return nil, fmt.Errorf("%s is no command", context.Command())
+	}
+	return selected, nil
+}
+
+// newLog returns the one log stream: a JSON object a line.
+func newLog(to io.Writer, level zerolog.Level) zerolog.Logger {
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	return zerolog.New(to).Level(level).With().Timestamp().Logger()
+}
