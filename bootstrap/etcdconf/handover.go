@@ -1,0 +1,88 @@
+package etcdconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// handOver lets etcd read the document and finishes the configuration the way etcd's own command does (etcdmain).
+func handOver(document map[string]any, s *settings) (*embed.Config, error) {
+	cfg, err := quietly(document)
+	if err != nil {
+		return nil, err
+	}
+	cfg.LogLevel = s.LogLevel
+	cfg.ZapLoggerBuilder = nil // set by the validation; as long as it stands, etcd keeps the quiet logger
+	if s.ExperimentalPeerSkipClientSanVerification {
+		cfg.PeerTLSInfo.SkipClientSANVerify = true
+	}
+	if cfg.WarningUnaryRequestDuration == 0 { // or etcd warns of every single request
+		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
+	}
+	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
+		cfg.V2Deprecation = config.V2DeprDefault
+	}
+	return cfg, nil
+}
+
+// quietly has etcd read and validate the document. The validation logs to stderr in etcd's format; at the level fatal it
+// has nothing to say. A file such as /dev/null as the output would stay open for good.
+func quietly(document map[string]any) (cfg *embed.Config, err error) {
+	document = maps.Clone(document)
+	document["log-level"] = "fatal"
+	asJSON, err := json.Marshal(document) // JSON is YAML
+	if err != nil {
+		return nil, problem("", "cannot be encoded: %w", err)
+	}
+	err = throughPipe(asJSON, func(path string) (readErr error) {
+		if cfg, readErr = embed.ConfigFromFile(path); readErr != nil {
+			return problem(blamed(readErr), "etcd refuses it: %w", readErr)
+		}
+		return nil
+	})
+	return cfg, err
+}
+
+// throughPipe shows content to read under a path, without a writable directory, which the pod may not have.
+func throughPipe(content []byte, read func(path string) error) error {
+	out, in, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("cannot hand the configuration to etcd: %w", err)
+	}
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	defer out.Close() // before the wait: ends a write that nobody reads
+	writer.Go(func() {
+		defer in.Close()
+		_, _ = in.Write(content) // fails only if read stopped early, and then read says why
+	})
+	return read(fmt.Sprintf("/dev/fd/%d", out.Fd()))
+}
+
+var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
+
+// blamed finds the key in a message of etcd's, which speaks of command line flags. It returns "" if there is none.
+func blamed(err error) string {
+	keys := keysOf(reflect.TypeFor[settings]())
+	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
+		if _, known := keys[match[1]]; known {
+			return match[1]
+		}
+		if strings.HasPrefix(match[1], "discovery-") {
+			return "discovery-config"
+		}
+	}
+	if strings.Contains(err.Error(), "feature gate") {
+		return "feature-gates"
+	}
+	return ""
+}

@@ -1,0 +1,181 @@
+package etcdconf_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap/etcdconf"
+)
+
+// minimal is the shortest configuration that is accepted.
+const minimal = "data-dir: /var/etcd/data/new.etcd\n"
+
+func parse(t testing.TB, yaml string) *etcdconf.Checked {
+	t.Helper()
+	checked, err := etcdconf.Parse([]byte(yaml))
+	require.NoError(t, err)
+	return checked
+}
+
+func sidecarYAML(t testing.TB) string {
+	t.Helper()
+	yaml, err := os.ReadFile(filepath.Join("testdata", "sidecar.yaml"))
+	require.NoError(t, err)
+	return string(yaml)
+}
+
+func TestParseReadsWhatTheSidecarServes(t *testing.T) {
+	checked := parse(t, sidecarYAML(t))
+
+	assert.Equal(t, []string{"member-name-prefix", "next-cluster-version-compatible"}, checked.Unknown)
+	assert.Empty(t, checked.Ignored)
+	cfg := checked.Etcd
+	assert.Equal(t, "etcd-main-0", cfg.Name)
+	assert.Equal(t, "/var/etcd/data/new.etcd", cfg.Dir)
+	assert.Equal(t, int64(8589934592), cfg.QuotaBackendBytes)
+	assert.Equal(t, uint64(10000), cfg.SnapshotCount)
+	assert.Equal(t, "30m", cfg.AutoCompactionRetention)
+	assert.Equal(t, "http://0.0.0.0:2379", cfg.ListenClientUrls[0].String())
+	_, _, ok := checked.ServerCertificate()
+	assert.False(t, ok)
+}
+
+func TestParseKeepsDefaultsForKeysWithoutValue(t *testing.T) {
+	cfg := parse(t, minimal+"wal-dir:\ncors:\nlisten-peer-urls:\ncipher-suites:\nexperimental-initial-corrupt-check:\n").Etcd
+	defaults := embed.NewConfig()
+	assert.Equal(t, defaults.Name, cfg.Name)
+	assert.Equal(t, defaults.CORS, cfg.CORS)
+	assert.Equal(t, defaults.ListenPeerUrls, cfg.ListenPeerUrls)
+	assert.Equal(t, defaults.LogOutputs, cfg.LogOutputs)
+	assert.Equal(t, defaults.LogLevel, cfg.LogLevel)
+	assert.Equal(t, config.V2DeprDefault, cfg.V2Deprecation)
+	assert.Equal(t, embed.DefaultWarningUnaryRequestDuration, cfg.WarningUnaryRequestDuration)
+}
+
+func TestParseKeepsNumbersExact(t *testing.T) {
+	cfg := parse(t, minimal+"quota-backend-bytes: 9223372036854775807\nmax-request-bytes: 18446744073709551615\n"+
+		"snapshot-count: 1e3\nbackend-batch-interval: 100000000\n").Etcd
+	assert.Equal(t, int64(9223372036854775807), cfg.QuotaBackendBytes)
+	assert.Equal(t, uint(18446744073709551615), cfg.MaxRequestBytes)
+	assert.Equal(t, uint64(1000), cfg.SnapshotCount)
+	assert.Equal(t, 100*time.Millisecond, cfg.BackendBatchInterval)
+}
+
+func TestParseAllowsTheQuotaToBeDisabled(t *testing.T) {
+	assert.Equal(t, int64(-1), parse(t, minimal+"quota-backend-bytes: -1").Etcd.QuotaBackendBytes)
+}
+
+func TestParseSetsKeysAside(t *testing.T) {
+	checked := parse(t, minimal+"logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
+		"log-rotation-config-json: '{'\nlog-level: debug\n"+
+		"Name: x\nZapLoggerBuilder: {}\nServerFeatureGate: null\nFlagsExplicitlySet: null\n"+
+		"client-transport-security: {foo: 1, auto-tls: false}\npeer-transport-security: {bar: [1]}\n")
+
+	assert.Equal(t, []string{
+		"enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json", "logger",
+	}, checked.Ignored)
+	assert.Equal(t, []string{
+		"FlagsExplicitlySet", "Name", "ServerFeatureGate", "ZapLoggerBuilder",
+		"client-transport-security.foo", "peer-transport-security.bar",
+	}, checked.Unknown)
+	assert.Equal(t, "debug", checked.Etcd.LogLevel)
+	assert.Equal(t, "zap", checked.Etcd.Logger)
+	assert.Equal(t, []string{embed.DefaultLogOutput}, checked.Etcd.LogOutputs)
+	assert.NoFileExists(t, "/tmp/etcd.log")
+}
+
+func TestParseGivesExperimentalKeysTheirEffect(t *testing.T) {
+	cfg := parse(t, minimal+"experimental-corrupt-check-time: 60000000000\nexperimental-snapshot-catch-up-entries: 7\n"+
+		"experimental-peer-skip-client-san-verification: true\nexperimental-initial-corrupt-check: true\n"+
+		"experimental-warning-unary-request-duration: 1000000000\n").Etcd
+	assert.Equal(t, time.Minute, cfg.CorruptCheckTime)
+	assert.Equal(t, uint64(7), cfg.SnapshotCatchUpEntries)
+	assert.True(t, cfg.PeerTLSInfo.SkipClientSANVerify)
+	assert.True(t, cfg.ServerFeatureGate.Enabled(features.InitialCorruptCheck))
+	assert.Equal(t, time.Second, cfg.WarningUnaryRequestDuration)
+}
+
+func TestParseReadsTransportSecurity(t *testing.T) {
+	dir := certificateFiles(t)
+	pair := fmt.Sprintf("{cert-file: %[1]s/tls.crt, key-file: %[1]s/tls.key, client-cert-auth: true, trusted-ca-file: %[1]s/tls.crt}", dir)
+	checked := parse(t, minimal+"listen-client-urls: https://0.0.0.0:2379\nadvertise-client-urls: https://etcd:2379\n"+
+		"listen-peer-urls: https://0.0.0.0:2380\nclient-transport-security: "+pair+"\npeer-transport-security: "+pair+"\n")
+
+	assert.Empty(t, checked.Unknown)
+	assert.True(t, checked.Etcd.ClientTLSInfo.ClientCertAuth)
+	assert.Equal(t, dir+"/tls.crt", checked.Etcd.PeerTLSInfo.TrustedCAFile)
+	certFile, keyFile, ok := checked.ServerCertificate()
+	assert.True(t, ok)
+	assert.Equal(t, []string{dir + "/tls.crt", dir + "/tls.key"}, []string{certFile, keyFile})
+}
+
+func TestServerCertificateNeedsTLSAndAPair(t *testing.T) {
+	dir := certificateFiles(t)
+	pair := fmt.Sprintf("client-transport-security: {cert-file: %[1]s/tls.crt, key-file: %[1]s/tls.key}\n", dir)
+	for yaml, expected := range map[string]bool{
+		"listen-client-urls: http://0.0.0.0:2379\n" + pair:                                             false,
+		"listen-client-urls: https://0.0.0.0:2379\nclient-transport-security: {auto-tls: true}\n":      false,
+		"listen-client-urls: https://0.0.0.0:2379\n" + pair:                                            true,
+		"listen-client-urls: http://127.0.0.1:2379,unixs://localhost:2377\n" + pair:                    true,
+		"listen-client-urls: http://0.0.0.0:2379\nlisten-metrics-urls: https://0.0.0.0:2381\n" + pair:  false,
+		"listen-client-urls: http://0.0.0.0:2379\nlisten-client-http-urls: http://0.0.0.0:80\n" + pair: false,
+	} {
+		_, _, ok := parse(t, minimal+yaml).ServerCertificate()
+		assert.Equal(t, expected, ok, yaml)
+	}
+}
+
+func TestParseLeavesTheLoggerToTheCaller(t *testing.T) {
+	cfg := parse(t, sidecarYAML(t)).Etcd
+	lg := zap.NewNop()
+	require.Nil(t, cfg.ZapLoggerBuilder)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
+	require.NoError(t, cfg.Validate()) // the first thing that embed.StartEtcd does
+	assert.Same(t, lg, cfg.GetLogger())
+}
+
+func TestParsePrintsNothing(t *testing.T) {
+	capture, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	defer capture.Close()
+	stderr := os.Stderr
+	defer func() { os.Stderr = stderr }()
+	os.Stderr = capture
+
+	parse(t, minimal) // etcd warns of the name "default" and of the single port
+
+	printed, err := os.ReadFile(capture.Name())
+	require.NoError(t, err)
+	assert.Empty(t, string(printed))
+}
+
+func TestParseLeaksNoFileDescriptor(t *testing.T) {
+	yaml := sidecarYAML(t)
+	parse(t, yaml) // what is opened once and for all
+	before := descriptors(t)
+	for range 20 {
+		parse(t, yaml)
+		_, err := etcdconf.Parse([]byte(yaml + "discovery: x"))
+		require.Error(t, err)
+	}
+	assert.LessOrEqual(t, descriptors(t), before)
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc")
+	}
+	return len(entries)
+}
