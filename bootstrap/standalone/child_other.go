@@ -1,0 +1,8 @@
+//go:build !linux
+
+package standalone
+
+import "os/exec"
+
+// bindToParent does nothing: only Linux can tie a child's life to that of its parent.
+func bindToParent(*exec.Cmd) {}

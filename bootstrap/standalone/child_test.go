@@ -1,0 +1,74 @@
+package standalone
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+)
+
+func TestChildAgreesWithThisProcess(t *testing.T) {
+	dir := dataDir(t)
+	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Full))
+	flip(t, segments(t, dir)[0], 20000)
+	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Sanity))
+	want := VerifyDataDir(t.Context(), dir, bootstrap.Full)
+	require.EqualError(t, child("child-verify")(t.Context(), dir, bootstrap.Full), want.Error())
+}
+
+func TestChildWithoutVerdict(t *testing.T) {
+	for what, want := range map[string]string{
+		"child-panic":   "validation crashed: panic: the page is on fire !!!",
+		"child-silent":  "validation ended without a verdict",
+		"child-liar":    "validation crashed: exit status 3",
+		"child-unknown": "validation crashed: exit status 4",
+	} {
+		err := child(what)(t.Context(), "/nowhere", bootstrap.Full)
+		assert.ErrorContains(t, err, want)
+		assert.Less(t, len(err.Error()), 400)
+	}
+	missing := InChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
+	assert.ErrorContains(t, missing(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
+}
+
+func TestChildEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	err := child("child-hang")(ctx, "/data", bootstrap.Full)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "validation of /data was stopped")
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+// Whatever is flipped, the verdict is a word about a file, and this process lives on to read it.
+func TestRandomCorruption(t *testing.T) {
+	pristine := dataDir(t)
+	used := usedBytes(t, pristine)
+	pages := used / int64(os.Getpagesize())
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		dir := filepath.Join(t.TempDir(), "new.etcd")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
+		for range 1 + seed {
+			offset := random.Int64N(used)
+			if seed%2 == 0 { // the header and first elements of a page, where the structure is
+				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
+			}
+			flip(t, dir+"/member/snap/db", offset)
+		}
+		err := child("child-verify")(t.Context(), dir, bootstrap.Full)
+		t.Logf("%2d: %v", seed, err)
+		if err != nil && !strings.HasPrefix(err.Error(), "validation crashed: ") {
+			require.ErrorContains(t, err, "member/snap/db", "seed %d", seed)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package standalone
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxConfigBytes bounds what is read of a configuration file. Real ones have one or two KiB.
+const maxConfigBytes = 1 << 20
+
+// singleMember is the configuration of a cluster of one that only this machine can reach. Its sizes and intervals are
+// those that etcd-druid gives its clusters. The verb takes the quoted data directory.
+const singleMember = `name: etcd-0
+data-dir: %s
+listen-client-urls: http://127.0.0.1:2379
+advertise-client-urls: http://127.0.0.1:2379
+listen-peer-urls: http://127.0.0.1:2380
+initial-advertise-peer-urls: http://127.0.0.1:2380
+initial-cluster: etcd-0=http://127.0.0.1:2380
+initial-cluster-state: new
+initial-cluster-token: etcd-cluster
+auto-compaction-mode: periodic
+auto-compaction-retention: 30m
+quota-backend-bytes: 8589934592
+snapshot-count: 10000
+metrics: basic
+`
+
+// etcdConfig is a configuration together with the one value of it that a validation needs.
+type etcdConfig struct {
+	yaml    []byte
+	dataDir string
+}
+
+// directories are the keys of etcd's configuration that say where its data is.
+type directories struct {
+	DataDir string `json:"data-dir"`
+	WALDir  string `json:"wal-dir"`
+}
+
+// loadConfig reads the configuration file and finds the data directory in it. A file without a data-dir gets that of the
+// options appended; a file with one is served as it is.
+func (o Options) loadConfig() (etcdConfig, error) {
+	if o.ConfigFile == "" {
+		return etcdConfig{yaml: fmt.Appendf(nil, singleMember, quoted(o.DataDir)), dataDir: o.DataDir}, nil
+	}
+	raw, err := readBounded(o.ConfigFile, maxConfigBytes)
+	if err != nil {
+		return etcdConfig{}, fmt.Errorf("cannot read etcd configuration: %w", err)
+	}
+	found, err := parseDirectories(raw)
+	if err == nil && found.DataDir == "" {
+		raw, err = appendDataDir(raw, o.DataDir)
+		found.DataDir = o.DataDir
+	}
+	if err != nil {
+		return etcdConfig{}, fmt.Errorf("cannot use etcd configuration %s: %w", o.ConfigFile, err)
+	}
+	return etcdConfig{yaml: raw, dataDir: found.DataDir}, nil
+}
+
+// parseDirectories refuses a WAL outside the data directory: a validation would look for it in the wrong place.
+func parseDirectories(raw []byte) (directories, error) {
+	var found directories
+	if err := yaml.Unmarshal(raw, &found); err != nil {
+		return directories{}, err
+	}
+	if found.WALDir != "" {
+		return directories{}, errors.New("wal-dir is not supported without a sidecar")
+	}
+	return found, nil
+}
+
+// appendDataDir adds a line instead of writing the document anew, which would lose comments and turn large integers into
+// floats. Not every document can be continued that way, so the outcome is read back.
+func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
+	if dataDir == "" {
+		return nil, errors.New("it has no data-dir and none was given")
+	}
+	extended := bytes.Clone(raw)
+	if len(extended) > 0 && !bytes.HasSuffix(extended, []byte("\n")) {
+		extended = append(extended, '\n')
+	}
+	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted(dataDir))
+	if found, err := parseDirectories(extended); err != nil || found.DataDir != dataDir {
+		return nil, errors.New("it has no data-dir and none can be appended")
+	}
+	return extended, nil
+}
+
+// quoted writes a string the JSON way, which YAML understands whatever the string holds.
+func quoted(s string) string {
+	text, _ := json.Marshal(s) // a string always marshals
+	return string(text)
+}
+
+// readBounded reads a regular file, or what a symbolic link to one points at: mounted ConfigMaps are such links. Opening
+// anything else, a pipe for one, might block for ever.
+func readBounded(path string, limit int64) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", path, limit)
+	}
+	return content, err
+}

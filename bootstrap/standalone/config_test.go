@@ -1,0 +1,102 @@
+package standalone
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap"
+)
+
+func TestDefaultConfigIsOneThatEtcdTakes(t *testing.T) {
+	const dir = `/tmp/a "strange": #directory`
+	initializer := New(Options{DataDir: dir})
+	defer initializer.Close()
+	served, err := initializer.Config(t.Context())
+	require.NoError(t, err)
+
+	path := filepath.Join(t.TempDir(), "etcd.yaml")
+	write(t, path, string(served))
+	config, err := embed.ConfigFromFile(path)
+	require.NoError(t, err)
+	require.NoError(t, config.Validate())
+	require.Equal(t, dir, config.Dir)
+	require.Equal(t, "etcd-0", config.Name)
+	require.Equal(t, "etcd-0=http://127.0.0.1:2380", config.InitialCluster)
+	require.EqualValues(t, 8589934592, config.QuotaBackendBytes)
+	require.EqualValues(t, 10000, config.SnapshotCount)
+	require.Equal(t, "periodic 30m basic", config.AutoCompactionMode+" "+config.AutoCompactionRetention+" "+config.Metrics)
+}
+
+func TestConfigFile(t *testing.T) {
+	const option = "/option/new.etcd"
+	for name, test := range map[string]struct{ content, served, dataDir, err string }{
+		"own data-dir":         {content: "# kept\ndata-dir: /own\nname: a", served: "# kept\ndata-dir: /own\nname: a", dataDir: "/own"},
+		"none":                 {content: "# kept\nquota-backend-bytes: 8589934592", served: "# kept\nquota-backend-bytes: 8589934592\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
+		"empty file":           {served: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
+		"can't be continued":   {content: "{name: a}", err: "none can be appended"},
+		"not YAML":             {content: "\t: x", err: "cannot use etcd configuration"},
+		"wrong type":           {content: "data-dir: [a]", err: "cannot use etcd configuration"},
+		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
+		"more than a megabyte": {content: strings.Repeat("#", maxConfigBytes+1), err: "more than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "etcd.yaml")
+			write(t, path, test.content)
+			validated := ""
+			initializer := New(Options{DataDir: option, ConfigFile: path, Verify: func(_ context.Context, dir string, _ bootstrap.Mode) error {
+				validated = dir
+				return nil
+			}})
+			defer initializer.Close()
+			served, err := initializer.Config(t.Context())
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				require.ErrorContains(t, err, path)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Equal(t, test.served, string(served))
+
+			require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+			initializer.running.Wait()
+			require.Equal(t, test.dataDir, validated)
+			if test.err != "" {
+				requireStatus(t, initializer, bootstrap.Failed)
+			}
+		})
+	}
+}
+
+func TestUnreadableConfigFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, path := range []string{pipe, t.TempDir(), "/no/such/file"} {
+		initializer := New(Options{DataDir: "/data", ConfigFile: path})
+		_, err := initializer.Config(t.Context())
+		require.ErrorContains(t, err, path)
+		initializer.Close()
+	}
+}
+
+func TestConfigIsTheOneThatWasValidated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etcd.yaml")
+	write(t, path, "data-dir: /first")
+	initializer := New(Options{ConfigFile: path, Verify: func(context.Context, string, bootstrap.Mode) error { return nil }})
+	defer initializer.Close()
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+	require.Eventually(t, func() bool {
+		status, err := initializer.Status(t.Context())
+		return err == nil && status == bootstrap.Successful
+	}, 10*time.Second, time.Millisecond)
+	write(t, path, "data-dir: /second")
+	served, err := initializer.Config(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "data-dir: /first", string(served))
+}

@@ -1,0 +1,143 @@
+package standalone
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+)
+
+func TestVerdictIsReadOnce(t *testing.T) {
+	for want, verdict := range map[bootstrap.Status]error{
+		bootstrap.Successful: nil,
+		bootstrap.Failed:     errors.New("broken"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			initializer := New(Options{DataDir: "/data", Verify: func(context.Context, string, bootstrap.Mode) error { return verdict }})
+			defer initializer.Close()
+			requireStatus(t, initializer, bootstrap.New)
+			requireStatus(t, initializer, bootstrap.New)
+			require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+			synctest.Wait()
+			requireStatus(t, initializer, want)
+			requireStatus(t, initializer, bootstrap.New)
+		})
+	}
+}
+
+func TestVerdictIsKeptForAReaderWhoIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) error { return nil }})
+		defer initializer.Close()
+		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+		synctest.Wait()
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		_, err := initializer.Status(gone)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, initializer.Trigger(gone, bootstrap.Full), context.Canceled)
+		requireStatus(t, initializer, bootstrap.Successful)
+	})
+}
+
+func TestTriggerOnlyWhenNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		release := make(chan struct{})
+		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) error {
+			runs.Add(1)
+			<-release
+			return nil
+		}})
+		defer initializer.Close()
+		for range 3 {
+			require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+			synctest.Wait()
+			requireStatus(t, initializer, bootstrap.Progress)
+		}
+		close(release)
+		synctest.Wait()
+		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full), "the verdict was not read yet")
+		synctest.Wait()
+		require.EqualValues(t, 1, runs.Load())
+		requireStatus(t, initializer, bootstrap.Successful)
+	})
+}
+
+func TestUnknownModeMeansFull(t *testing.T) {
+	for asked, want := range map[bootstrap.Mode]bootstrap.Mode{
+		bootstrap.Sanity: bootstrap.Sanity, bootstrap.Full: bootstrap.Full, "": bootstrap.Full, "SANITY": bootstrap.Full,
+	} {
+		ran := make(chan bootstrap.Mode, 1)
+		initializer := New(Options{Verify: func(_ context.Context, _ string, mode bootstrap.Mode) error {
+			ran <- mode
+			return nil
+		}})
+		require.NoError(t, initializer.Trigger(t.Context(), asked))
+		require.Equal(t, want, <-ran)
+		initializer.Close()
+	}
+}
+
+func TestCloseStopsAndWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := false
+		initializer := New(Options{Verify: func(ctx context.Context, _ string, _ bootstrap.Mode) error {
+			<-ctx.Done()
+			time.Sleep(time.Second) // on synctest's clock
+			ended = true
+			return ctx.Err()
+		}})
+		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+		synctest.Wait()
+		initializer.Close()
+		require.True(t, ended)
+		requireStatus(t, initializer, bootstrap.Failed)
+		require.ErrorContains(t, initializer.Trigger(t.Context(), bootstrap.Full), "closed")
+		initializer.Close()
+	})
+}
+
+func TestCloseKillsAChild(t *testing.T) {
+	initializer := New(Options{DataDir: "/data", Verify: child("child-hang")})
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+	requireStatus(t, initializer, bootstrap.Progress)
+	initializer.Close()
+	requireStatus(t, initializer, bootstrap.Failed)
+}
+
+func TestValidationIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	dir := dataDir(t)
+	remove(t, dir+"/member/snap/db")
+	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log)})
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Sanity))
+	require.Eventually(t, func() bool {
+		status, err := initializer.Status(t.Context())
+		return err == nil && status == bootstrap.Failed
+	}, 10*time.Second, time.Millisecond)
+	initializer.Close()
+
+	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
+	require.Len(t, lines, 2)
+	assert.JSONEq(t, `{"level":"info","mode":"sanity","data-dir":"`+dir+`","message":"validation begins"}`, string(lines[0]))
+	for _, part := range []string{`"level":"error"`, `"verdict":"Failed"`, `"duration":"`, "there is no database " + dir} {
+		assert.Contains(t, string(lines[1]), part)
+	}
+}
+
+func requireStatus(t *testing.T, initializer *Initializer, want bootstrap.Status) {
+	t.Helper()
+	status, err := initializer.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, status)
+}
