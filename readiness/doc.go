@@ -1,0 +1,13 @@
+// Package readiness is the wrapper's face to the outside: the HTTP server with /readyz, /livez and POST /stop, and the
+// Monitor that knows from inside the process whether the embedded etcd may be used.
+//
+// The Monitor owns the findings. One goroutine watches etcd and publishes an immutable Report; the server answers from
+// that memory, so that no prober can put load on raft. /readyz says 200 only while the lifecycle is Serving and a
+// linearizable read that started within the last 3 s has succeeded. The age is computed when the answer is given, so a
+// Monitor that stalls cannot stay green.
+//
+// The server owns its port from the first instant and keeps it to the end, also when it turns from plain HTTP to HTTPS.
+//
+// Only the command calls this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
+// and by Target.
+package readiness

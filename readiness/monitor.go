@@ -1,0 +1,87 @@
+package readiness
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// factsInterval is how often the facts that etcd holds in memory are looked at: the bound for noticing a lost leader.
+const factsInterval = 100 * time.Millisecond
+
+// Target is the running etcd member as the Monitor sees it: in process, so neither authentication nor certificates can
+// break it. The Monitor calls it from two goroutines, one of them only for LinearizableRead.
+type Target interface {
+	// LinearizableRead asks the quorum. It has to return soon after ctx ended.
+	LinearizableRead(ctx context.Context) error
+	// LeaderChanged is closed at the next change of leader.
+	LeaderChanged() <-chan struct{}
+	// HasLeader, IsLearner, Alarms and ListenerError answer from memory and never block.
+	HasLeader() bool
+	IsLearner() bool
+	Alarms() (corrupt, noSpace bool)
+	// ListenerError says why the client listener died; nil while it lives.
+	ListenerError() error
+}
+
+// Monitor watches one member at a time and publishes what it finds.
+type Monitor struct {
+	log    zerolog.Logger
+	report atomic.Pointer[Report]
+}
+
+// NewMonitor returns a Monitor that watches nothing yet, so nothing is ready. It logs a line when a check changes.
+func NewMonitor(log zerolog.Logger) *Monitor {
+	m := &Monitor{log: log}
+	m.report.Store(unwatched())
+	return m
+}
+
+// Report returns the newest findings. Any goroutine may call it, at any time.
+func (m *Monitor) Report() *Report { return m.report.Load() }
+
+// Run watches t until ctx ends; from then on nothing is ready. It returns once its last read has returned, at the latest
+// 1.5 s after ctx ended. The owner of the member calls it in a goroutine, one at a time, and waits for it before the
+// member goes away.
+func (m *Monitor) Run(ctx context.Context, t Target) {
+	w := newWatch(t)
+	beat := time.NewTicker(factsInterval)
+	defer beat.Stop()
+	for ctx.Err() == nil {
+		w.observeLeader()
+		w.readIfDue(ctx)
+		m.publish(w.report())
+		select {
+		case <-ctx.Done():
+		case <-beat.C:
+		case <-w.leaderChanged:
+			w.leaderMoved()
+		case err := <-w.results:
+			w.readEnded(err)
+		}
+	}
+	m.report.Store(unwatched())
+	if !w.awaitRead() {
+		m.log.Error().Msg("a linearizable read ignores that it was cancelled; leaving it behind")
+	}
+}
+
+func (m *Monitor) publish(next *Report) {
+	last := m.report.Swap(next)
+	for i, is := range next.checks {
+		if was := last.checks[i]; is.Status != was.Status {
+			m.logChange(was, is)
+		}
+	}
+}
+
+func (m *Monitor) logChange(was, is Check) {
+	level := zerolog.InfoLevel
+	if is.Status != OK {
+		level = zerolog.WarnLevel
+	}
+	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Status)).Str("to", string(is.Status)).
+		Str("reason", is.Reason).Msg("readiness check changed")
+}

@@ -1,0 +1,198 @@
+package readiness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// watched runs a Monitor on the member until the test ends. It needs fake time.
+func watched(t *testing.T, m *member, log *bytes.Buffer) *Monitor {
+	t.Helper()
+	monitor := NewMonitor(zerolog.New(log))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); monitor.Run(ctx, m) }()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+	return monitor
+}
+
+func ready(m *Monitor) bool { return m.Report().Ready(time.Now()) }
+
+// timeUntil lets fake time pass until the Monitor says what is wanted.
+func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for ready(m) != want {
+		require.Less(t, time.Since(start), time.Minute, "the monitor never says %v", want)
+		time.Sleep(5 * time.Millisecond)
+		synctest.Wait()
+	}
+	return time.Since(start)
+}
+
+func check(m *Monitor, i int) Check { return m.Report().Checks(time.Now())[i] }
+
+func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+func TestNothingIsReadyBeforeRun(t *testing.T) {
+	m := NewMonitor(zerolog.Nop())
+	require.False(t, ready(m))
+	require.False(t, new(Report).Ready(time.Now()), "zero report")
+	for _, c := range m.Report().Checks(time.Now()) {
+		require.Equal(t, Check{c.Name, Failed, "etcd is not watched"}, c)
+	}
+}
+
+func TestReadsAtOnceThenEverySecondOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := newMember()
+		m := watched(t, target, new(bytes.Buffer))
+		require.True(t, ready(m), "no time has passed")
+		for range 100 {
+			pass(100 * time.Millisecond)
+			require.True(t, ready(m))
+		}
+		target.set(func(target *member) {
+			require.InDelta(t, 11, target.reads, 1)
+			require.Equal(t, 1, target.mostInFlight)
+		})
+	})
+}
+
+// stalled blocks the Monitor's own goroutine.
+type stalled struct {
+	*member
+	gate chan struct{}
+}
+
+func (s stalled) IsLearner() bool {
+	if s.member.IsLearner() {
+		<-s.gate
+	}
+	return false
+}
+
+func TestStalledMonitorCannotStayGreen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := stalled{newMember(), make(chan struct{})}
+		m := NewMonitor(zerolog.Nop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); m.Run(ctx, target) }()
+		synctest.Wait()
+		target.set(func(m *member) { m.learner = true })
+
+		pass(maxReadAge)
+		require.True(t, ready(m), "3 s after the read's start")
+		pass(time.Millisecond)
+		require.False(t, ready(m))
+		require.Equal(t, "the last linearizable read started 3.001s ago, more than 3s", check(m, quorum).Reason)
+		cancel()
+		close(target.gate)
+		<-done
+	})
+}
+
+func TestAgeCountsFromTheReadsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := newMember()
+		target.read = func(context.Context) error { time.Sleep(time.Second); return nil }
+		start := time.Now()
+		m := watched(t, target, new(bytes.Buffer))
+		require.Equal(t, time.Second, timeUntil(t, m, true))
+		require.Equal(t, start, m.Report().LastRead)
+	})
+}
+
+func TestFactsFromMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm  func(*member)
+		check int
+		want  Status
+		ready bool
+	}{
+		"learner":  {func(m *member) { m.learner = true }, learner, Failed, false},
+		"corrupt":  {func(m *member) { m.corrupt = true }, corrupt, Failed, false},
+		"listener": {func(m *member) { m.listener = errors.New("address gone") }, listener, Failed, false},
+		"no space": {func(m *member) { m.noSpace = true }, space, Degraded, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				target := newMember()
+				m := watched(t, target, new(bytes.Buffer))
+				target.set(c.harm)
+				pass(factsInterval)
+				require.Equal(t, c.ready, ready(m))
+				for i, found := range m.Report().Checks(time.Now()) {
+					if i != c.check {
+						require.Equal(t, passed(i), found)
+						continue
+					}
+					require.Equal(t, c.want, found.Status)
+					require.NotEmpty(t, found.Reason)
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyChangesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target, log := newMember(), new(bytes.Buffer)
+		watched(t, target, log)
+		pass(10 * time.Second)
+		log.Reset()
+		target.set(func(m *member) { m.noSpace = true })
+		pass(10 * time.Second)
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"reason":"etcd has`} {
+			require.Contains(t, log.String(), field)
+		}
+	})
+}
+
+func TestNothingIsReadyAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target, log := newMember(), new(bytes.Buffer)
+		release := make(chan struct{})
+		target.read = func(context.Context) error { <-release; return nil }
+		m := NewMonitor(zerolog.New(log))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); m.Run(ctx, target) }()
+		synctest.Wait()
+
+		cancel()
+		synctest.Wait()
+		require.Equal(t, unwatched(), m.Report(), "before the read has returned")
+		start := time.Now()
+		<-done
+		require.Equal(t, readTimeout, time.Since(start))
+		require.Contains(t, log.String(), "ignores that it was cancelled")
+		close(release)
+		synctest.Wait()
+		require.False(t, ready(m))
+	})
+}
+
+func TestRunMayFollowRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMonitor(zerolog.Nop())
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			time.AfterFunc(500*time.Millisecond, func() { require.True(t, ready(m)) })
+			m.Run(ctx, newMember())
+			cancel()
+			require.False(t, ready(m))
+		}
+	})
+}

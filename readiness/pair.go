@@ -1,0 +1,84 @@
+package readiness
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/rs/zerolog"
+)
+
+// pair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
+// its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links, and times
+// are coarse.
+type pair struct {
+	certFile, keyFile string
+	log               zerolog.Logger
+
+	mu        sync.Mutex
+	cert, key []byte           // contents that good was made from
+	good      *tls.Certificate // newest pair that could be loaded
+	trouble   string           // why the files cannot be loaded now; empty if they can
+}
+
+func loadPair(certFile, keyFile string, log zerolog.Logger) (*pair, error) {
+	p := &pair{certFile: certFile, keyFile: keyFile, log: log}
+	if err := p.reload(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// config asks for no client certificate: the kubelet has none to show.
+func (p *pair) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: p.certificate,
+	}
+}
+
+// certificate returns the newest good pair: files that are being written, or were removed, must not end the service.
+func (p *pair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(p.reload())
+	return p.good, nil
+}
+
+func (p *pair) reload() error {
+	cert, err := os.ReadFile(p.certFile)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate: %w", err)
+	}
+	key, err := os.ReadFile(p.keyFile)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate's key: %w", err)
+	}
+	if p.good != nil && bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
+		return nil
+	}
+	loaded, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, err)
+	}
+	if p.good != nil {
+		p.log.Info().Str("certificate", p.certFile).Msg("server certificate was renewed")
+	}
+	p.cert, p.key, p.good = cert, key, &loaded
+	return nil
+}
+
+// note logs a failure when it is new, not at every handshake.
+func (p *pair) note(err error) {
+	trouble := ""
+	if err != nil {
+		trouble = err.Error()
+	}
+	if trouble != "" && trouble != p.trouble {
+		p.log.Error().Err(err).Msg("cannot renew the server certificate; the last good one stays in use")
+	}
+	p.trouble = trouble
+}

@@ -1,0 +1,127 @@
+package readiness
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// files are a certificate pair's place on disk.
+type files struct{ cert, key string }
+
+func newFiles(t testing.TB, commonName string) files {
+	dir := t.TempDir()
+	f := files{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
+	cert, key := selfSigned(t, commonName)
+	f.write(t, cert, key)
+	return f
+}
+
+func (f files) write(t testing.TB, cert, key []byte) {
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600))
+	require.NoError(t, os.WriteFile(f.key, key, 0o600))
+}
+
+func selfSigned(t testing.TB, commonName string) (cert, key []byte) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: commonName},
+		NotAfter:     time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
+}
+
+// shown is the name in the certificate that a client is shown.
+func shown(t *testing.T, addr string) string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+func TestCertificateIsRenewedFromDisk(t *testing.T) {
+	log := new(bytes.Buffer)
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	f := newFiles(t, "first")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	addr := s.Addr().String()
+	require.Equal(t, "first", shown(t, addr))
+
+	cert, key := selfSigned(t, "second")
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key is still the first one's
+	for range 3 {
+		require.Equal(t, "first", shown(t, addr))
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "cannot use the server certificate"), "logged once")
+
+	require.NoError(t, os.WriteFile(f.key, key[:len(key)/2], 0o600))
+	require.Equal(t, "first", shown(t, addr))
+	require.Equal(t, 2, strings.Count(log.String(), "cannot use the server certificate"), "another failure")
+
+	require.NoError(t, os.WriteFile(f.key, key, 0o600))
+	require.Equal(t, "second", shown(t, addr))
+	require.Equal(t, 1, strings.Count(log.String(), "was renewed"))
+
+	require.NoError(t, os.Remove(f.cert))
+	require.Equal(t, "second", shown(t, addr))
+	require.Contains(t, log.String(), "cannot read the server certificate")
+}
+
+func TestUseTLSNeedsAGoodPair(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	f := newFiles(t, "one")
+	missing := filepath.Join(t.TempDir(), "missing.crt")
+	require.ErrorContains(t, s.UseTLS(missing, f.key), missing)
+	require.ErrorContains(t, s.UseTLS(f.cert, missing), missing)
+	_, otherKey := selfSigned(t, "two")
+	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
+	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
+	require.Nil(t, s.gate.protocol.Load(), "the protocol is unchanged")
+}
+
+func TestTLSIsModernAndAsksNoClientCertificate(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	f := newFiles(t, "one")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+
+	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11,
+	})
+	require.ErrorContains(t, err, "protocol version")
+
+	asked := false
+	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true,
+		NextProtos:         []string{"h2", "http/1.1"},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			return &tls.Certificate{}, nil
+		},
+	})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.False(t, asked)
+	require.Equal(t, "http/1.1", conn.ConnectionState().NegotiatedProtocol)
+}

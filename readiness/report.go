@@ -1,0 +1,85 @@
+package readiness
+
+import (
+	"fmt"
+	"time"
+)
+
+// maxReadAge is how long a successful linearizable read vouches for the member, counted from the read's start.
+const maxReadAge = 3 * time.Second
+
+// Status is the verdict on one check.
+type Status string
+
+// The three verdicts. Only Failed makes the member unready.
+const (
+	OK       Status = "ok"
+	Degraded Status = "degraded" // worth a look, but clients may use the member
+	Failed   Status = "failed"
+)
+
+// Check is a named verdict. Reason says why it is not OK, and is empty when it is.
+type Check struct {
+	Name   string
+	Status Status
+	Reason string
+}
+
+// The checks of a Report, in the order in which they are shown.
+const (
+	quorum = iota
+	learner
+	corrupt
+	listener
+	space
+	checkCount
+)
+
+var checkNames = [checkCount]string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space"}
+
+// Report is what the Monitor knew at one instant. It never changes; any goroutine may read it. The zero Report is not ready.
+type Report struct {
+	// LastRead is the start of the newest linearizable read that succeeded; zero when no read vouches for the member.
+	LastRead time.Time
+	checks   [checkCount]Check
+}
+
+// Ready tells whether clients may use the member at now. It allocates nothing.
+func (r *Report) Ready(now time.Time) bool {
+	for i := range r.checks {
+		if r.checks[i].Status == Failed {
+			return false
+		}
+	}
+	return r.fresh(now)
+}
+
+// Checks returns the verdicts as they stand at now: a read that has grown too old no longer counts. The slice is the
+// caller's own.
+func (r *Report) Checks(now time.Time) []Check {
+	checks := r.checks
+	if checks[quorum].Status == OK && !r.fresh(now) {
+		age := now.Sub(r.LastRead).Round(time.Millisecond)
+		checks[quorum] = failed(quorum, fmt.Sprintf("the last linearizable read started %v ago, more than %v", age, maxReadAge))
+	}
+	return checks[:]
+}
+
+func (r *Report) fresh(now time.Time) bool {
+	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
+}
+
+// unwatched is the report of a Monitor that watches nothing.
+func unwatched() *Report {
+	r := &Report{}
+	for i := range r.checks {
+		r.checks[i] = failed(i, "etcd is not watched")
+	}
+	return r
+}
+
+func passed(check int) Check { return Check{Name: checkNames[check], Status: OK} }
+
+func failed(check int, reason string) Check {
+	return Check{Name: checkNames[check], Status: Failed, Reason: reason}
+}

@@ -1,0 +1,122 @@
+package readiness
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// endpoints answers the server's requests.
+type endpoints struct {
+	Options
+	monitor *Monitor
+	refusal zerolog.Logger
+}
+
+// routes leaves wrong methods (405 with Allow) and unknown paths (404) to the mux. Bodies are not read here: net/http
+// drops up to 256 KiB within requestTimeout before it replies, and closes the connection on more.
+func routes(o Options, m *Monitor) http.Handler {
+	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /readyz", e.readyz)
+	mux.HandleFunc("GET /livez", e.livez)
+	mux.HandleFunc("POST /stop", e.stop)
+	return mux
+}
+
+// readyz answers from memory.
+func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time last: ages count to the answer
+	ready := phase.Serving && report.Ready(now)
+	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
+	switch {
+	case !ready:
+		reply(w, http.StatusServiceUnavailable, listing(now, phase, report)+"not ready\n")
+	case verbose:
+		reply(w, http.StatusOK, listing(now, phase, report)+"ok\n")
+	default:
+		reply(w, http.StatusOK, "ok\n")
+	}
+}
+
+// livez says no more than that the process answers.
+func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "ok\n") }
+
+// stop replies in full before it asks for the stop: the sidecar ends fatally if its connection breaks before the reply.
+// A client that left without waiting is no reason not to stop.
+func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
+	if reason := e.whyRefuse(r); reason != "" {
+		e.refusal.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused to stop")
+		reply(w, http.StatusForbidden, reason+"\n")
+		return
+	}
+	reply(w, http.StatusOK, "stopping\n")
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		e.Log.Warn().Err(err).Str("client", r.RemoteAddr).Msg("cannot send the reply to POST /stop")
+	}
+	e.Log.Info().Str("client", r.RemoteAddr).Msg("stop asked for by POST /stop")
+	e.Stop()
+}
+
+// whyRefuse returns an empty string if the client may stop etcd. Forwarded headers are not looked at: anyone can write
+// them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
+// rebinding), and every browser's POST carries one of these two headers.
+func (e *endpoints) whyRefuse(r *http.Request) string {
+	if !e.StopFromAnywhere && !onLoopback(r.RemoteAddr) {
+		return "only clients on loopback may ask for a stop"
+	}
+	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
+		if _, sent := r.Header[name]; sent {
+			return "browsers may not ask for a stop"
+		}
+	}
+	return ""
+}
+
+func onLoopback(hostPort string) bool {
+	client, err := netip.ParseAddrPort(hostPort)
+	return err == nil && client.Addr().Unmap().IsLoopback()
+}
+
+func reply(w http.ResponseWriter, code int, body string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
+}
+
+// listing has one line per check, the lifecycle's first.
+func listing(now time.Time, phase Phase, report *Report) string {
+	var b strings.Builder
+	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
+		switch reason := oneLine(c.Reason); c.Status {
+		case OK:
+			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
+		case Degraded:
+			fmt.Fprintf(&b, "[!]%s degraded: %s\n", c.Name, reason)
+		default:
+			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, reason)
+		}
+	}
+	return b.String()
+}
+
+func lifecycleCheck(now time.Time, p Phase) Check {
+	if p.Serving {
+		return Check{Name: "lifecycle", Status: OK}
+	}
+	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
+	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
+}
+
+// oneLine keeps a foreign text from faking lines.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,165 @@
+package readiness
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// found is a Monitor that has made up its mind: all is well but for what spoil does.
+func found(spoil func(*Report)) *Monitor {
+	r := &Report{LastRead: time.Now()}
+	for i := range r.checks {
+		r.checks[i] = passed(i)
+	}
+	if spoil != nil {
+		spoil(r)
+	}
+	m := NewMonitor(zerolog.Nop())
+	m.report.Store(r)
+	return m
+}
+
+func serving() Phase { return Phase{State: "Serving", Since: time.Now(), Serving: true} }
+
+func starting() Phase {
+	return Phase{State: "StartEtcd", Since: time.Now().Add(-12 * time.Second), Reason: "etcd waits\n[+]for quorum"}
+}
+
+func ask(h http.Handler, method, target string, change func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, nil)
+	r.RemoteAddr = "127.0.0.1:4711"
+	if change != nil {
+		change(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+const allPassed = "[+]quorum ok\n[+]not_learner ok\n[+]no_corrupt_alarm ok\n[+]client_listener ok\n[+]space ok\n"
+
+func TestReadyz(t *testing.T) {
+	passing := "[+]lifecycle ok\n" + allPassed
+	for name, c := range map[string]struct {
+		phase  func() Phase
+		spoil  func(*Report)
+		target string
+		code   int
+		body   string
+	}{
+		"ready":       {serving, nil, "/readyz", 200, "ok\n"},
+		"verbose":     {serving, nil, "/readyz?verbose", 200, passing + "ok\n"},
+		"other query": {serving, nil, "/readyz?x=verbose", 200, "ok\n"},
+		"not serving": {starting, nil, "/readyz", 503,
+			"[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n" + allPassed + "not ready\n"},
+		"quorum": {serving, func(r *Report) { r.checks[quorum] = failed(quorum, "no answer") }, "/readyz", 503,
+			strings.Replace(passing, "[+]quorum ok", "[-]quorum failed: no answer", 1) + "not ready\n"},
+		"stale": {serving, func(r *Report) { r.LastRead = r.LastRead.Add(-time.Hour) }, "/readyz", 503,
+			"[-]quorum failed: the last linearizable read started 1h0m0"},
+		"never read": {serving, func(r *Report) { r.LastRead = time.Time{} }, "/readyz?verbose", 503, "[-]quorum failed: "},
+		"learner": {serving, func(r *Report) { r.checks[learner] = failed(learner, "a") }, "/readyz", 503,
+			"\n[-]not_learner failed: a\n"},
+		"corrupt": {serving, func(r *Report) { r.checks[corrupt] = failed(corrupt, "b") }, "/readyz", 503,
+			"\n[-]no_corrupt_alarm failed: b\n"},
+		"listener": {serving, func(r *Report) { r.checks[listener] = failed(listener, "c") }, "/readyz", 503,
+			"\n[-]client_listener failed: c\n"},
+		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
+		"no space, verbose": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
+			"/readyz?verbose", 200, "\n[!]space degraded: full\nok\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := ask(routes(Options{Phase: c.phase}, found(c.spoil)), http.MethodGet, c.target, nil)
+			require.Equal(t, c.code, w.Code)
+			require.Contains(t, w.Body.String(), c.body)
+			if c.code == 200 && !strings.Contains(c.target, "?verbose") {
+				require.Equal(t, c.body, w.Body.String())
+			}
+			require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+			require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
+		})
+	}
+}
+
+func TestLivezWhateverTheState(t *testing.T) {
+	w := ask(routes(Options{Phase: starting}, NewMonitor(zerolog.Nop())), http.MethodGet, "/livez", nil)
+	require.Equal(t, 200, w.Code)
+	require.Equal(t, "ok\n", w.Body.String())
+}
+
+func TestWrongMethodsAndPaths(t *testing.T) {
+	stop := func() { t.Error("nobody asked to stop") }
+	h := routes(Options{Phase: serving, Stop: stop}, found(nil))
+	for _, c := range []struct {
+		method, path string
+		code         int
+		allow        string
+	}{
+		{"HEAD", "/readyz", 200, ""}, {"HEAD", "/livez", 200, ""},
+		{"POST", "/readyz", 405, "GET, HEAD"}, {"DELETE", "/livez", 405, "GET, HEAD"},
+		{"GET", "/stop", 405, "POST"}, {"HEAD", "/stop", 405, "POST"}, {"OPTIONS", "/stop", 405, "POST"},
+		{"GET", "/", 404, ""}, {"POST", "/stop/now", 404, ""}, {"GET", "/metrics", 404, ""},
+	} {
+		w := ask(h, c.method, c.path, nil)
+		require.Equal(t, c.code, w.Code, c)
+		require.Equal(t, c.allow, w.Header().Get("Allow"), c)
+	}
+}
+
+func TestWhoMayStop(t *testing.T) {
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
+	for name, c := range map[string]struct {
+		anywhere bool
+		change   func(*http.Request)
+		code     int
+	}{
+		"loopback":               {false, nil, 200},
+		"loopback, IPv6":         {false, from("[::1]:80"), 200},
+		"loopback, mapped":       {false, from("[::ffff:127.0.0.2]:80"), 200},
+		"elsewhere":              {false, from("10.1.2.3:80"), 403},
+		"elsewhere, IPv6":        {false, from("[fe80::1%eth0]:80"), 403},
+		"unknown":                {false, from(""), 403},
+		"elsewhere, claims":      {false, func(r *http.Request) { from("10.1.2.3:80")(r); header("X-Forwarded-For", "127.0.0.1")(r) }, 403},
+		"elsewhere, allowed":     {true, from("10.1.2.3:80"), 200},
+		"browser":                {false, header("Origin", "https://evil.example"), 403},
+		"browser, rebound":       {false, func(r *http.Request) { header("Origin", "http://"+r.Host)(r) }, 403},
+		"browser, no origin":     {false, header("Origin", "null"), 403},
+		"browser, fetch":         {false, header("Sec-Fetch-Site", "same-origin"), 403},
+		"browser, from anywhere": {true, header("Origin", "https://evil.example"), 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stops := 0
+			h := routes(Options{Stop: func() { stops++ }, StopFromAnywhere: c.anywhere}, found(nil))
+			w := ask(h, http.MethodPost, "/stop", c.change)
+			require.Equal(t, c.code, w.Code)
+			if c.code == 200 {
+				require.Equal(t, "stopping\n", w.Body.String())
+				require.Equal(t, "9", w.Header().Get("Content-Length"))
+			}
+			require.Equal(t, c.code == 200, stops == 1, "stopped %d times", stops)
+		})
+	}
+}
+
+// gone is a client that left before the reply.
+type gone struct{ *httptest.ResponseRecorder }
+
+func (gone) FlushError() error { return errors.New("broken pipe") }
+
+func TestStopsAlsoIfTheClientLeft(t *testing.T) {
+	stops := 0
+	h := routes(Options{Stop: func() { stops++ }, Log: zerolog.Nop()}, found(nil))
+	r := httptest.NewRequest(http.MethodPost, "/stop", nil)
+	r.RemoteAddr = "127.0.0.1:80"
+	h.ServeHTTP(gone{httptest.NewRecorder()}, r)
+	require.Equal(t, 1, stops)
+}

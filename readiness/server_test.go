@@ -1,0 +1,236 @@
+package readiness
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// patience bounds every wait of these tests; none of them takes that long.
+const patience = 10 * time.Second
+
+// served is a server on a free port of loopback, until the test ends. Its protocol is not chosen yet.
+func served(t testing.TB, o Options, m *Monitor) *Server {
+	o.Address = "127.0.0.1:0"
+	if o.Phase == nil {
+		o.Phase = serving
+	}
+	s, err := Listen(o, m)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve() }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.Shutdown(ctx) // tests that care have called it
+		require.NoError(t, <-done)
+	})
+	return s
+}
+
+// client is one connection, over which requests can be sent one after the other.
+type client struct {
+	t testing.TB
+	net.Conn
+	replies *bufio.Reader
+}
+
+func dial(t testing.TB, s *Server) *client {
+	conn, err := net.Dial("tcp", s.Addr().String())
+	require.NoError(t, err)
+	return newClient(t, conn)
+}
+
+func dialTLS(t testing.TB, s *Server) *client {
+	dialer := &net.Dialer{Timeout: patience}
+	conn, err := tls.DialWithDialer(dialer, "tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	return newClient(t, conn)
+}
+
+func newClient(t testing.TB, conn net.Conn) *client {
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{t, conn, bufio.NewReader(conn)}
+}
+
+func (c *client) send(method, path string) {
+	_, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: pod\r\n\r\n", method, path)
+	require.NoError(c.t, err)
+}
+
+func (c *client) receive() (*http.Response, string) {
+	res, err := http.ReadResponse(c.replies, nil)
+	require.NoError(c.t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(c.t, err)
+	return res, string(body)
+}
+
+func (c *client) ask(method, path string) (*http.Response, string) {
+	c.send(method, path)
+	return c.receive()
+}
+
+func TestListenErrorNamesTheAddress(t *testing.T) {
+	taken := served(t, Options{Log: zerolog.Nop()}, found(nil)).Addr().String()
+	_, err := Listen(Options{Address: taken}, found(nil))
+	require.ErrorContains(t, err, taken)
+}
+
+func TestConnectionsWaitForTheProtocol(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	early := dial(t, s)
+	early.send("GET", "/readyz")
+	s.UsePlain()
+	res, body := early.receive()
+	require.Equal(t, 200, res.StatusCode)
+	require.Equal(t, "ok\n", body)
+}
+
+func TestUnreadyOverTheWire(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop(), Phase: starting}, NewMonitor(zerolog.Nop()))
+	s.UsePlain()
+	res, body := dial(t, s).ask("GET", "/readyz")
+	require.Equal(t, 503, res.StatusCode)
+	require.Equal(t, 7, strings.Count(body, "\n"), body)
+	require.Contains(t, body, "[-]lifecycle failed: StartEtcd for 12s")
+}
+
+func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s.UsePlain()
+	old := dial(t, s)
+	res, _ := old.ask("GET", "/readyz")
+	require.False(t, res.Close, "kept alive")
+
+	f := newFiles(t, "one")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	secure := dialTLS(t, s)
+	for range 2 {
+		res, body := secure.ask("GET", "/readyz")
+		require.Equal(t, "ok\n", body)
+		require.False(t, res.Close)
+	}
+
+	res, body := old.ask("GET", "/readyz")
+	require.Equal(t, "ok\n", body, "answered")
+	require.True(t, res.Close, "for the last time")
+	_, err := old.replies.ReadByte()
+	require.ErrorIs(t, err, io.EOF)
+
+	res, _ = dial(t, s).ask("GET", "/readyz")
+	require.Equal(t, 400, res.StatusCode, "no plain HTTP any more")
+}
+
+func TestSlowHandshakeDelaysNobodyElse(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	f := newFiles(t, "one")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	for range 20 {
+		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // the start of a handshake, and no more
+		require.NoError(t, err)
+	}
+	start := time.Now()
+	_, body := dialTLS(t, s).ask("GET", "/readyz")
+	require.Equal(t, "ok\n", body)
+	require.Less(t, time.Since(start), headerTimeout)
+}
+
+func TestReplyIsCompleteBeforeStop(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			asked, release := make(chan struct{}, 2), make(chan struct{})
+			stop := func() { asked <- struct{}{}; <-release }
+			s := served(t, Options{Log: zerolog.Nop(), Stop: stop}, found(nil))
+			var c *client
+			if secure {
+				f := newFiles(t, "one")
+				require.NoError(t, s.UseTLS(f.cert, f.key))
+				c = dialTLS(t, s)
+			} else {
+				s.UsePlain()
+				c = dial(t, s)
+			}
+
+			res, body := c.ask("POST", "/stop")
+			require.Equal(t, 200, res.StatusCode)
+			require.Equal(t, int64(9), res.ContentLength)
+			require.Equal(t, "stopping\n", body)
+			<-asked
+
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded, "Stop still runs")
+			close(release)
+			require.Empty(t, asked, "once")
+		})
+	}
+}
+
+func TestStopWithABodyNobodyReads(t *testing.T) {
+	for _, size := range []int{10, 1 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			asked := make(chan struct{}, 2)
+			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
+			s.UsePlain()
+			c := dial(t, s)
+			go func() { // ends with the connection
+				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
+			}()
+			res, body := c.receive()
+			require.Equal(t, 200, res.StatusCode)
+			require.Equal(t, "stopping\n", body)
+			require.Equal(t, size > 256<<10, res.Close)
+			<-asked
+		})
+	}
+}
+
+func TestHugeHeaderIsRefused(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s.UsePlain()
+	c := dial(t, s)
+	_, _ = fmt.Fprintf(c, "GET /readyz HTTP/1.1\r\nHost: pod\r\nX: %s\r\n\r\n", strings.Repeat("x", 12<<10+8<<10))
+	res, _ := c.receive()
+	require.Equal(t, 431, res.StatusCode)
+}
+
+func TestShutdownFreesThePort(t *testing.T) {
+	for name, choose := range map[string]func(*Server){"plain": (*Server).UsePlain, "protocol unknown": func(*Server) {}} {
+		t.Run(name, func(t *testing.T) {
+			s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
+			require.NoError(t, err)
+			choose(s)
+			done := make(chan error, 1)
+			go func() { done <- s.Serve() }()
+			require.NoError(t, s.Shutdown(t.Context()))
+			require.NoError(t, <-done)
+			again, err := Listen(Options{Address: s.Addr().String()}, found(nil))
+			require.NoError(t, err)
+			require.NoError(t, again.Shutdown(t.Context()), "never served")
+			_, err = net.Dial("tcp", s.Addr().String())
+			require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			require.NoError(t, again.Serve(), "too late")
+		})
+	}
+}
+
+func TestServeSaysWhyItEnded(t *testing.T) {
+	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
+	require.NoError(t, err)
+	s.UsePlain()
+	require.NoError(t, s.gate.Listener.Close()) // from below
+	require.ErrorContains(t, s.Serve(), s.Addr().String())
+}
