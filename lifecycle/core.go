@@ -23,6 +23,7 @@ type Rules struct {
 	rows     []Row
 	byPair   map[pair][]int
 	defaults map[Event]Default
+	events   []Event // all of them, in the order of the defaults
 }
 
 type pair struct {
@@ -39,6 +40,7 @@ func NewRules(table []Row, elsewhere []Default) *Rules {
 	}
 	for _, answer := range elsewhere {
 		rules.defaults[answer.On] = answer
+		rules.events = append(rules.events, answer.On)
 	}
 	return rules
 }

@@ -135,14 +135,14 @@ func (g reasonGroup) dot() string {
 	}
 	label += "<br/><i>" + escape(wrap(g.why, wrapAt)) + "</i>"
 	if len(g.actions) > 0 {
-		label += "<br/>" + escape(wrap("/ "+g.does(), wrapAt))
+		label += "<br/>" + escape(wrap("/ "+does(g.actions), wrapAt))
 	}
 	return label
 }
 
-func (g reasonGroup) does() string {
-	names := make([]string, len(g.actions))
-	for i, action := range g.actions {
+func does(actions []Action) string {
+	names := make([]string, len(actions))
+	for i, action := range actions {
 		names[i] = string(action)
 	}
 	return strings.Join(names, ", ")

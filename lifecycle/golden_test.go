@@ -1,0 +1,66 @@
+package lifecycle_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "etcd-wrapper/lifecycle"
+)
+
+// update rewrites what is generated from the table; `make dot` sets it.
+var update = flag.Bool("update", false, "rewrite the files that are generated from the transition table")
+
+func TestTheCommittedDiagramIsTheTables(t *testing.T) {
+	assertGenerated(t, "../statemachine.dot", DOT(Table))
+}
+
+func TestTheCommittedMatrixIsTheTables(t *testing.T) {
+	assertGenerated(t, "../testdata/matrix.golden", Matrix(NewRules(Table, Elsewhere)))
+}
+
+func TestTheReadmesDiagramIsTheTables(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(readme), "```mermaid\n")
+	require.True(t, found, "the README has a Mermaid diagram")
+	_, after, found := strings.Cut(rest, "```\n")
+	require.True(t, found, "the README's Mermaid diagram ends")
+	assertGenerated(t, "../README.md", before+"```mermaid\n"+Mermaid(Table)+"```\n"+after)
+}
+
+func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
+	for range 20 {
+		require.Equal(t, DOT(Table), DOT(Table))
+	}
+}
+
+func TestTheJSONIsTheTable(t *testing.T) {
+	text, err := JSON(Table)
+	require.NoError(t, err)
+	var document struct {
+		States      []StateInfo
+		Transitions []Row
+		Elsewhere   []Default
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	assert.Equal(t, Table, document.Transitions)
+	assert.Equal(t, States, document.States)
+	assert.Equal(t, Elsewhere, document.Elsewhere)
+}
+
+func assertGenerated(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(filepath.Clean(path), []byte(want), 0o644))
+	}
+	is, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, want, string(is), "%s has drifted from the table; make dot", path)
+}

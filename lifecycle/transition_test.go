@@ -1,0 +1,196 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+)
+
+// step is one expectation of the lifecycle: standing in From and knowing Given, when On happens with its news, the
+// machine goes to To and does Do. It is written down here a second time on purpose: a change of the table must be a
+// change of a sentence that a reviewer reads.
+type step struct {
+	story string
+	from  State
+	given Facts
+	on    Event
+	news  News
+	to    State
+	do    []Action
+}
+
+// What leads to the end, and what is known then.
+var (
+	begunByStop    = Facts{Ending: StopPosted}
+	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
+	begunByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
+
+	sigterm = News{Signal: syscall.SIGTERM}
+	sigint  = News{Signal: syscall.SIGINT}
+
+	ask         = []Action{LockVolume, AskStatus}
+	fetch       = []Action{FetchEtcdConfig, CheckEtcdConfig}
+	abort       = []Action{LimitAbort, CloseEtcd}
+	stop        = []Action{LimitStop, CloseEtcd}
+	leaveReason = []Action{LimitAbort, LeaveReason}
+)
+
+var steps = []step{
+	// Query
+	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, News{}, Query, ask},
+	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, News{}, Wait, []Action{PaceLock}},
+	{"New asks for an initialisation", Query, Facts{}, Replied, News{Word: bootstrap.New}, Trigger, []Action{AskInit}},
+	{"Successful leads to the configuration", Query, Facts{}, Replied, News{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"Failed waits, longer each time, before the next initialisation", Query, Facts{}, Replied, News{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"Progress waits, without a deadline", Query, Facts{}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"a word that is no word opens nothing", Query, Facts{}, Replied, News{Word: "successful"}, Wait, []Action{PaceProgress}},
+	{"no answer waits and asks again", Query, Facts{}, NoAnswer, News{}, Wait, []Action{PaceSilence}},
+	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, News{}, Wait, []Action{PaceSilence}},
+
+	// Trigger
+	{"an accepted initialisation is waited for", Trigger, Facts{}, Accepted, News{}, Wait, []Action{PaceProgress}},
+	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, News{}, Wait, []Action{PaceFailure}},
+
+	// Wait
+	{"after the pause it asks again", Wait, Facts{}, Elapsed, News{}, Query, ask},
+
+	// FetchConfig
+	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, News{}, StartEtcd, []Action{ServeReadyz, LimitStart, RemoveRecord, OpenEtcd}},
+	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, News{}, Terminating, abort},
+	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, News{}, FetchConfig, []Action{PaceSilence}},
+	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, News{}, FetchConfig, fetch},
+
+	// StartEtcd
+	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, News{}, Serving, []Action{WatchEtcd}},
+	{"etcd that did not start ends the run", StartEtcd, Facts{}, EtcdFailed, News{}, Terminating, stop},
+	{"etcd that is not ready in time ends the run", StartEtcd, Facts{}, Elapsed, News{}, Terminating, stop},
+
+	// Serving
+	{"etcd that stops by itself ends the run", Serving, Facts{}, EtcdFailed, News{}, Terminating, stop},
+
+	// Stops
+	{"SIGTERM while asking", Query, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM while triggering", Trigger, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM while waiting", Wait, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM while fetching the configuration", FetchConfig, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM while etcd starts", StartEtcd, Facts{}, Signal, sigterm, Terminating, stop},
+	{"SIGTERM while serving", Serving, Facts{}, Signal, sigterm, Terminating, stop},
+	{"POST /stop while asking", Query, Facts{}, StopPosted, News{}, Terminating, abort},
+	{"POST /stop while triggering", Trigger, Facts{}, StopPosted, News{}, Terminating, abort},
+	{"POST /stop while waiting", Wait, Facts{}, StopPosted, News{}, Terminating, abort},
+	{"POST /stop while fetching the configuration", FetchConfig, Facts{}, StopPosted, News{}, Terminating, abort},
+	{"POST /stop while etcd starts", StartEtcd, Facts{}, StopPosted, News{}, Terminating, stop},
+	{"POST /stop while serving", Serving, Facts{}, StopPosted, News{}, Terminating, stop},
+
+	// Crashes
+	{"a crash while asking", Query, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while triggering", Trigger, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while waiting", Wait, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while fetching the configuration", FetchConfig, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while etcd starts", StartEtcd, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while serving", Serving, Facts{}, Crashed, News{}, Terminating, leaveReason},
+	{"a crash while closing", Terminating, begunByTerm, Crashed, News{}, Terminating, []Action{LeaveReason}},
+
+	// Terminating
+	{"etcd that was never opened leaves the record as it was", Terminating, begunByTerm, EtcdClosed, News{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
+	{"after SIGTERM a close in order is recorded", Terminating, begunByTerm, EtcdClosed, News{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, News{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, News{}, Terminated, nil},
+	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, News{ClosedInOrder: true}, Terminated, nil},
+	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, News{}, Terminated, nil},
+	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, News{}, Terminated, nil},
+	{"a second signal cuts the stop short", Terminating, begunByTerm, Signal, sigint, Terminated, nil},
+	{"the first signal after POST /stop changes nothing", Terminating, begunByStop, Signal, sigterm, Terminating, nil},
+}
+
+func TestEveryStepOfTheLifecycle(t *testing.T) {
+	rules := NewRules(Table, Elsewhere)
+	for _, s := range steps {
+		t.Run(fmt.Sprintf("%s/%s", s.from, s.story), func(t *testing.T) {
+			after, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news)
+			assert.Equal(t, s.to, after.State)
+			assert.Equal(t, s.to, decision.To)
+			assert.Equal(t, s.do, decision.Do)
+			require.GreaterOrEqual(t, decision.Row, 0, "a row of the table answers")
+			assert.Equal(t, Table[decision.Row].Why, decision.Why)
+		})
+	}
+}
+
+// Each row has a subtest of its own in which its guard holds, and each guarded row one in which it does not.
+func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
+	rules := NewRules(Table, Elsewhere)
+	for i, row := range Table {
+		taken, refused := false, row.When == Always
+		for _, s := range steps {
+			if s.from != row.From || s.on != row.On {
+				continue
+			}
+			_, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news)
+			taken = taken || decision.Row == i
+			refused = refused || decision.Row > i
+		}
+		t.Run(fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To), func(t *testing.T) {
+			assert.True(t, taken, "no step takes this row")
+			assert.True(t, refused, "no step is refused by this row's guard")
+		})
+	}
+}
+
+// Pairs without a row: everything is over in Terminated, a repeated stop is no news, all else cannot come.
+func TestEveryPairWithoutARowIsIgnoredOrRejected(t *testing.T) {
+	rules := NewRules(Table, Elsewhere)
+	for _, state := range stateNames() {
+		for _, event := range eventNames() {
+			if hasRow(state, event) {
+				continue
+			}
+			want := Reject
+			if state == Terminated || (state == Terminating && event == StopPosted) {
+				want = Ignore
+			}
+			t.Run(fmt.Sprintf("%s, %s: %s", state, event, want), func(t *testing.T) {
+				before := Core{State: state, Facts: begunByTerm}
+				after, decision := rules.Step(before, event, News{Err: assert.AnError})
+				assert.Equal(t, want, decision.Answer)
+				assert.Equal(t, before, after, "nothing changes")
+				assert.Empty(t, decision.Do)
+				assert.NotEmpty(t, decision.Why)
+			})
+		}
+	}
+}
+
+func stateNames() []State {
+	var names []State
+	for _, state := range States {
+		names = append(names, state.Name)
+	}
+	return names
+}
+
+// eventNames relies on Elsewhere answering every event, which TestTheVocabularyIsComplete checks against the source.
+func eventNames() []Event {
+	var names []Event
+	for _, answer := range Elsewhere {
+		names = append(names, answer.On)
+	}
+	return names
+}
+
+func hasRow(state State, event Event) bool {
+	for _, row := range Table {
+		if row.From == state && row.On == event {
+			return true
+		}
+	}
+	return false
+}
