@@ -130,7 +130,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // read to its end, or given up
+	defer response.Body.Close() // read to its end, or given up
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("HTTP status %d", response.StatusCode)
 	}

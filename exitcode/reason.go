@@ -44,7 +44,7 @@ func (n *CrashNote) Previous() string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer file.Close() // nothing was written
 	content, err := io.ReadAll(io.LimitReader(file, maxMessage))
 	if err != nil {
 		return ""

@@ -109,7 +109,7 @@ func readSmallFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer file.Close() // nothing was written
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err

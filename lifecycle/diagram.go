@@ -89,7 +89,7 @@ digraph lifecycle {
 const wrapAt = 34
 
 func dotShape(state State) string {
-	switch state { //nolint:exhaustive // the other states look alike
+	switch state { // the other states look alike
 	case Serving:
 		return `fillcolor="#dff3e1", color="#2c6e35", `
 	case Terminated:
@@ -102,7 +102,7 @@ func dotShape(state State) string {
 // dotState names a state, says what it is for and lists what makes the machine stay in it.
 func dotState(state StateInfo, folded []*arrow) string {
 	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
-		escape(wrap(state.Meaning, wrapAt)), escape(wrap(state.Deadline, wrapAt)))
+		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
 	for _, a := range folded {
 		if a.from == state.Name && a.to == state.Name {
 			label += "<br/><br/>" + dotReasons(a.reasons)
@@ -131,11 +131,11 @@ func dotReasons(reasons []reasonGroup) string {
 func (g reasonGroup) dot() string {
 	label := "<b>" + escape(g.events) + "</b>"
 	if g.deadline != "" {
-		label += "<br/>" + escape(wrap("after "+g.deadline, wrapAt))
+		label += "<br/>" + escape(wrap("after "+g.deadline))
 	}
-	label += "<br/><i>" + escape(wrap(g.why, wrapAt)) + "</i>"
+	label += "<br/><i>" + escape(wrap(g.why)) + "</i>"
 	if len(g.actions) > 0 {
-		label += "<br/>" + escape(wrap("/ "+does(g.actions), wrapAt))
+		label += "<br/>" + escape(wrap("/ "+does(g.actions)))
 	}
 	return label
 }
@@ -158,12 +158,12 @@ func escape(lines []string) string {
 	return strings.Join(escaped, "<br/>")
 }
 
-// wrap breaks a text at spaces into lines of about width characters.
-func wrap(text string, width int) []string {
+// wrap breaks a text at spaces into lines of about wrapAt characters.
+func wrap(text string) []string {
 	var lines []string
 	line := ""
 	for _, word := range strings.Fields(text) {
-		if line != "" && len(line)+1+len(word) > width {
+		if line != "" && len(line)+1+len(word) > wrapAt {
 			lines = append(lines, line)
 			line = ""
 		}

@@ -184,7 +184,7 @@ func (d *Driver) act(row *Row, news News) (pause time.Duration) {
 
 // limit is the duration that a quick action sets the timer to; 0 sets none.
 func (d *Driver) limit(action Action) (time.Duration, bool) {
-	switch action { //nolint:exhaustive // the other actions set no limit
+	switch action { // the other actions set no limit
 	case LimitStart:
 		return d.options.ReadyTimeout, true
 	case LimitAbort:

@@ -74,7 +74,7 @@ func (p *paces) heard(event Event, facts Facts) {
 // after returns the pause that an action asks for, or false if the action is not about pausing.
 func (p *paces) after(action Action) (time.Duration, bool) {
 	var source backoff.BackOff
-	switch action { //nolint:exhaustive // the other actions ask for no pause
+	switch action { // the other actions ask for no pause
 	case PaceProgress:
 		source = p.progress
 	case PaceFailure:

@@ -159,7 +159,7 @@ func (s stageMember) Open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.stage.opened = true
+	s.opened = true
 	s.note("open etcd")
 	return s.open(ctx)
 }
@@ -168,7 +168,7 @@ func (s stageMember) Watch(ctx context.Context) error { return s.watch(ctx) }
 
 func (s stageMember) Close() (bool, error) {
 	s.note("close etcd")
-	return s.stage.opened, s.shut()
+	return s.opened, s.shut()
 }
 
 func (s stageFront) Expose() error {

@@ -25,9 +25,11 @@ func newGate(bound net.Listener) *gate {
 	return &gate{Listener: bound, known: make(chan struct{}), closed: make(chan struct{})}
 }
 
-func (g *gate) use(p *protocol) {
-	g.protocol.Store(p)
+// use reports whether the protocol is another one than before.
+func (g *gate) use(p *protocol) (changed bool) {
+	before := g.protocol.Swap(p)
 	g.opening.Do(func() { close(g.known) })
+	return before == nil || (before.tls != nil) != (p.tls != nil)
 }
 
 // usesTLS may be asked once a connection was accepted.

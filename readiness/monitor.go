@@ -43,7 +43,7 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
 // Run watches t until ctx ends; from then on nothing is ready. It returns once its last read has returned, at the latest
-// 1.5 s after ctx ended. The owner of the member calls it in a goroutine, one at a time, and waits for it before the
+// 1 s after ctx ended. The owner of the member calls it in a goroutine, one at a time, and waits for it before the
 // member goes away.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
@@ -71,7 +71,9 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.report.Swap(next)
 	for i, is := range next.checks {
-		if was := last.checks[i]; is.Status != was.Status {
+		// That a member which has just been started is well is no news.
+		news := last.watched || is.Status != OK
+		if was := last.checks[i]; news && is.Status != was.Status {
 			m.logChange(was, is)
 		}
 	}

@@ -41,6 +41,7 @@ var checkNames = [checkCount]string{"quorum", "not_learner", "no_corrupt_alarm",
 type Report struct {
 	// LastRead is the start of the newest linearizable read that succeeded; zero when no read vouches for the member.
 	LastRead time.Time
+	watched  bool
 	checks   [checkCount]Check
 }
 

@@ -57,22 +57,36 @@ func TestReadyz(t *testing.T) {
 		"ready":       {serving, nil, "/readyz", 200, "ok\n"},
 		"verbose":     {serving, nil, "/readyz?verbose", 200, passing + "ok\n"},
 		"other query": {serving, nil, "/readyz?x=verbose", 200, "ok\n"},
-		"not serving": {starting, nil, "/readyz", 503,
-			"[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n" + allPassed + "not ready\n"},
-		"quorum": {serving, func(r *Report) { r.checks[quorum] = failed(quorum, "no answer") }, "/readyz", 503,
-			strings.Replace(passing, "[+]quorum ok", "[-]quorum failed: no answer", 1) + "not ready\n"},
-		"stale": {serving, func(r *Report) { r.LastRead = r.LastRead.Add(-time.Hour) }, "/readyz", 503,
-			"[-]quorum failed: the last linearizable read started 1h0m0"},
+		"not serving": {
+			starting, nil, "/readyz", 503,
+			"[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n" + allPassed + "not ready\n",
+		},
+		"quorum": {
+			serving, func(r *Report) { r.checks[quorum] = failed(quorum, "no answer") }, "/readyz", 503,
+			strings.Replace(passing, "[+]quorum ok", "[-]quorum failed: no answer", 1) + "not ready\n",
+		},
+		"stale": {
+			serving, func(r *Report) { r.LastRead = r.LastRead.Add(-time.Hour) }, "/readyz", 503,
+			"[-]quorum failed: the last linearizable read started 1h0m0",
+		},
 		"never read": {serving, func(r *Report) { r.LastRead = time.Time{} }, "/readyz?verbose", 503, "[-]quorum failed: "},
-		"learner": {serving, func(r *Report) { r.checks[learner] = failed(learner, "a") }, "/readyz", 503,
-			"\n[-]not_learner failed: a\n"},
-		"corrupt": {serving, func(r *Report) { r.checks[corrupt] = failed(corrupt, "b") }, "/readyz", 503,
-			"\n[-]no_corrupt_alarm failed: b\n"},
-		"listener": {serving, func(r *Report) { r.checks[listener] = failed(listener, "c") }, "/readyz", 503,
-			"\n[-]client_listener failed: c\n"},
+		"learner": {
+			serving, func(r *Report) { r.checks[learner] = failed(learner, "a") }, "/readyz", 503,
+			"\n[-]not_learner failed: a\n",
+		},
+		"corrupt": {
+			serving, func(r *Report) { r.checks[corrupt] = failed(corrupt, "b") }, "/readyz", 503,
+			"\n[-]no_corrupt_alarm failed: b\n",
+		},
+		"listener": {
+			serving, func(r *Report) { r.checks[listener] = failed(listener, "c") }, "/readyz", 503,
+			"\n[-]client_listener failed: c\n",
+		},
 		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
-		"no space, verbose": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
-			"/readyz?verbose", 200, "\n[!]space degraded: full\nok\n"},
+		"no space, verbose": {
+			serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
+			"/readyz?verbose", 200, "\n[!]space degraded: full\nok\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := ask(routes(Options{Phase: c.phase}, found(c.spoil)), http.MethodGet, c.target, nil)
@@ -101,10 +115,16 @@ func TestWrongMethodsAndPaths(t *testing.T) {
 		code         int
 		allow        string
 	}{
-		{"HEAD", "/readyz", 200, ""}, {"HEAD", "/livez", 200, ""},
-		{"POST", "/readyz", 405, "GET, HEAD"}, {"DELETE", "/livez", 405, "GET, HEAD"},
-		{"GET", "/stop", 405, "POST"}, {"HEAD", "/stop", 405, "POST"}, {"OPTIONS", "/stop", 405, "POST"},
-		{"GET", "/", 404, ""}, {"POST", "/stop/now", 404, ""}, {"GET", "/metrics", 404, ""},
+		{"HEAD", "/readyz", 200, ""},
+		{"HEAD", "/livez", 200, ""},
+		{"POST", "/readyz", 405, "GET, HEAD"},
+		{"DELETE", "/livez", 405, "GET, HEAD"},
+		{"GET", "/stop", 405, "POST"},
+		{"HEAD", "/stop", 405, "POST"},
+		{"OPTIONS", "/stop", 405, "POST"},
+		{"GET", "/", 404, ""},
+		{"POST", "/stop/now", 404, ""},
+		{"GET", "/metrics", 404, ""},
 	} {
 		w := ask(h, c.method, c.path, nil)
 		require.Equal(t, c.code, w.Code, c)

@@ -83,8 +83,9 @@ func (s *Server) Serve() error {
 
 // UsePlain makes new connections plain HTTP. Any goroutine may call it, at any time.
 func (s *Server) UsePlain() {
-	s.gate.use(&protocol{})
-	s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
+	if s.gate.use(&protocol{}) {
+		s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
+	}
 }
 
 // UseTLS makes new connections HTTPS with the certificate pair in these files, which are read again at every handshake.

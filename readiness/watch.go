@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	readInterval  = time.Second             // from the start of a successful read to the start of the next
-	readTimeout   = 1500 * time.Millisecond // after this long without an answer there is no quorum
-	retryInterval = 100 * time.Millisecond  // from a failed read to the next: an outage shall end soon after its cause
+	// Together the first two bound how long a quorum that is lost in silence can go unnoticed: 1.5 s.
+	readInterval  = 500 * time.Millisecond // from the start of a successful read to the start of the next
+	readTimeout   = time.Second            // after this long without an answer there is no quorum
+	retryInterval = 100 * time.Millisecond // from a failed read to the next: an outage shall end soon after its cause
 )
 
 // watch is what the goroutine in Monitor.Run knows of its target; no other goroutine touches it. At most one read is in
@@ -93,7 +94,7 @@ func (w *watch) awaitRead() bool {
 	}
 	w.cancel()
 	select {
-	case <-w.results:
+	case w.lastErr = <-w.results:
 		return true
 	case <-time.After(readTimeout):
 		return false
@@ -101,7 +102,7 @@ func (w *watch) awaitRead() bool {
 }
 
 func (w *watch) report() *Report {
-	r := &Report{LastRead: w.lastRead}
+	r := &Report{LastRead: w.lastRead, watched: true}
 	for i := range r.checks {
 		r.checks[i] = passed(i)
 	}

@@ -44,7 +44,7 @@ func held(path string) bool {
 	if err != nil {
 		return false
 	}
-	defer file.Close() //nolint:errcheck // nothing was written; closing lets go of the lock
+	defer file.Close() // nothing was written; closing lets go of the lock
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	return errors.Is(err, unix.EWOULDBLOCK)
 }

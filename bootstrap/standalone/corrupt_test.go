@@ -13,6 +13,7 @@ import (
 func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
+
 func mkdir(t *testing.T, path string)                  { require.NoError(t, os.MkdirAll(path, 0o700)) }
 func remove(t *testing.T, path string)                 { require.NoError(t, os.RemoveAll(path)) }
 func rename(t *testing.T, from, to string)             { require.NoError(t, os.Rename(from, to)) }

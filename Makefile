@@ -1,0 +1,53 @@
+# etcd-wrapper: `make help` lists what can be made. Nothing but Go is needed for run, build and test.
+
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOLANGCI_LINT_VERSION := v2.15.0
+GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
+FUZZTIME ?= 10s
+
+# The race detector needs a C compiler; without one the tests run all the same, and say so.
+RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint dot fuzz cover ci clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: build ## Run a single etcd member under the full lifecycle, without a sidecar, with its data in .run
+	@exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml
+
+build: ## Build bin/etcd-wrapper, static and stamped with the version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
+
+test: ## Run every test, with the race detector
+	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
+	$(GO) test $(RACE) -timeout 20m ./...
+
+lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
+	$(GOLANGCI_LINT) run
+
+dot: ## Write again what is generated from the transition table: diagram, matrix, README
+	$(GO) test ./lifecycle -run 'Committed|Readme' -update
+
+fuzz: ## Run every fuzz target for FUZZTIME (10s)
+	@$(GO) list ./... | while read -r package; do \
+		for target in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz'); do \
+			echo "$$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" || exit 1; \
+		done; \
+	done
+
+cover: ## Run the tests and show how much of each package they cover
+	$(GO) test -coverprofile=coverage.out ./...
+	$(GO) tool cover -func=coverage.out | tail -n 1
+
+ci: lint test fuzz ## What CI runs
+
+clean: ## Remove what was built, and the data of make run
+	rm -rf bin .run coverage.out
+
+$(GOLANGCI_LINT):
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	mv bin/golangci-lint $@
