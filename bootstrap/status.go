@@ -25,7 +25,7 @@ func ParseStatus(body []byte) (Status, error) {
 	case New, Progress, Successful, Failed:
 		return word, nil
 	default:
-		return "", fmt.Errorf("unknown initialisation status of %d bytes", len(body))
+		return "", fmt.Errorf("unknown initialization status of %d bytes", len(body))
 	}
 }
 

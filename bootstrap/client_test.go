@@ -1,0 +1,216 @@
+package bootstrap_test
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+)
+
+// sidecar serves handler and returns a client for it.
+func sidecar(t *testing.T, handler http.HandlerFunc) *bootstrap.Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String()})
+}
+
+func clientFor(t *testing.T, options bootstrap.ClientOptions) *bootstrap.Client {
+	t.Helper()
+	client, err := bootstrap.NewClient(options)
+	require.NoError(t, err)
+	return client
+}
+
+func saying(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+}
+
+func TestStatusUnderstandsTheFourWords(t *testing.T) {
+	for _, word := range []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
+			status, err := sidecar(t, saying(body)).Status(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, word, status)
+		}
+	}
+}
+
+func TestStatusRefusesEverythingElseAndRepeatsNoneOfIt(t *testing.T) {
+	for _, body := range []string{"", "successful", "SUCCESSFUL", "Successful!", "Successful Failed", "\"Successful\"", "secret", "<html>Successful</html>"} {
+		_, err := sidecar(t, saying(body)).Status(t.Context())
+		require.ErrorContains(t, err, "unknown initialization status", "%q", body)
+		if body != "" {
+			assert.NotContains(t, err.Error(), body)
+		}
+	}
+}
+
+func TestEachCallAsksForItsOwnPath(t *testing.T) {
+	var asked atomic.Value
+	client := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.Method + " " + r.URL.String())
+		_, _ = io.WriteString(w, "New")
+	})
+	_, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "GET /initialization/status", asked.Load())
+	require.NoError(t, client.Trigger(t.Context(), bootstrap.Sanity))
+	assert.Equal(t, "GET /initialization/start?mode=sanity", asked.Load())
+	require.NoError(t, client.Trigger(t.Context(), bootstrap.Full))
+	assert.Equal(t, "GET /initialization/start?mode=full", asked.Load())
+	config, err := client.Config(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "GET /config", asked.Load())
+	assert.Equal(t, "New", string(config))
+}
+
+func TestABodyThatArrivesInPiecesIsReadToItsEnd(t *testing.T) {
+	client := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		for _, piece := range []string{"Succ", "essful"} {
+			_, _ = io.WriteString(w, piece)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	status, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, bootstrap.Successful, status)
+}
+
+func TestRepliesThatAreNoAnswer(t *testing.T) {
+	elsewhere := httptest.NewServer(saying("Successful"))
+	t.Cleanup(elsewhere.Close)
+	for name, is := range map[string]struct {
+		handler http.HandlerFunc
+		says    string
+	}{
+		"an error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
+		"not found":       {http.NotFound, "HTTP status 404"},
+		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 302) }, "HTTP status 302"},
+		"too much":        {saying(strings.Repeat("Successful", 1<<10)), "larger than 256 bytes"},
+		"an endless body": {endless, "larger than 256 bytes"},
+		"a body cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "Succ")
+		}, "unexpected EOF"},
+		"a connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := sidecar(t, is.handler).Status(t.Context())
+			require.ErrorContains(t, err, is.says)
+			assert.ErrorContains(t, err, "cannot fetch initialization status from 127.0.0.1:")
+			assert.NotContains(t, err.Error(), "secret")
+		})
+	}
+}
+
+func endless(w http.ResponseWriter, r *http.Request) {
+	for r.Context().Err() == nil {
+		if _, err := io.WriteString(w, "Successful"); err != nil {
+			return
+		}
+	}
+}
+
+// On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a verdict away.
+func TestEveryCallHasAConnectionOfItsOwn(t *testing.T) {
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(saying("New"))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String()})
+	for range 3 {
+		_, err := client.Status(t.Context())
+		require.NoError(t, err)
+	}
+	assert.EqualValues(t, 3, connections.Load())
+}
+
+func TestACallEndsWithItsContext(t *testing.T) {
+	client := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := client.Config(ctx)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	server := httptest.NewServer(saying("New"))
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: ":" + port}).Status(t.Context())
+	require.NoError(t, err, "and an empty host is localhost")
+}
+
+func TestAddressesThatAreNone(t *testing.T) {
+	for _, hostPort := range []string{"", "localhost", "http://localhost:8080", "localhost:", "a:b:c", "host/path:80"} {
+		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: hostPort})
+		assert.ErrorContains(t, err, "--backup-restore-host-port", "%q", hostPort)
+	}
+}
+
+func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
+	server := httptest.NewTLSServer(saying("New"))
+	t.Cleanup(server.Close)
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: strangeCA(t)}), 0o600))
+	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String(), TLS: true, CAPath: bundle})
+
+	_, err := client.Status(t.Context())
+	require.ErrorContains(t, err, "certificate signed by unknown authority")
+
+	trusted := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(bundle, trusted, 0o600))
+	status, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, bootstrap.New, status)
+}
+
+func TestBundlesThatAreNone(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
+	for path, says := range map[string]string{
+		"":                "required",
+		empty:             "holds no certificate",
+		empty + ".absent": "no such file",
+	} {
+		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: ":8080", TLS: true, CAPath: path})
+		require.ErrorContains(t, err, says)
+		assert.ErrorContains(t, err, "--backup-restore-ca-cert-bundle-path")
+	}
+}
+
+func FuzzParseStatus(f *testing.F) {
+	for _, seed := range []string{"New", "Progress", "Successful", "Failed", "Successful\n", "successful", ""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		status, err := bootstrap.ParseStatus(body)
+		if err == nil {
+			assert.Equal(t, strings.TrimSpace(string(body)), string(status))
+			assert.Contains(t, []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed}, status)
+		}
+	})
+}

@@ -1,0 +1,82 @@
+package bootstrap_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+)
+
+// strangeCA returns a certificate authority that signed nothing.
+func strangeCA(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a stranger"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return certificate
+}
+
+func TestOneVolumeHasOneHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "on", "demand")
+	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(path)
+	require.NoError(t, first.Lock())
+	require.NoError(t, first.Lock(), "it stays held")
+	require.ErrorIs(t, second.Lock(), bootstrap.ErrVolumeBusy)
+	require.NoError(t, first.Unlock())
+	require.NoError(t, second.Lock())
+	require.NoError(t, second.Unlock())
+	left, err := os.ReadDir(path)
+	require.NoError(t, err)
+	assert.Empty(t, left, "a lock leaves nothing behind")
+}
+
+func TestAVolumeThatIsNoDirectoryCannotBeLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	err := bootstrap.NewVolume(path).Lock()
+	require.ErrorContains(t, err, "cannot lock volume")
+	assert.NotErrorIs(t, err, bootstrap.ErrVolumeBusy)
+}
+
+func TestTheModeFollowsTheExitRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "exit_code")
+	record := exitcode.NewRecord(path)
+	mode, reason := bootstrap.ModeAfter(record)
+	assert.Equal(t, bootstrap.Full, mode)
+	assert.Contains(t, reason, "no clean exit record")
+
+	require.NoError(t, record.Write(exitcode.Interrupted))
+	mode, reason = bootstrap.ModeAfter(record)
+	assert.Equal(t, bootstrap.Sanity, mode)
+	assert.Contains(t, reason, "interrupt")
+}
+
+func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etcd.conf.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("a much longer older configuration"), 0o644))
+	require.NoError(t, bootstrap.StoreConfig(path, []byte("name: etcd-0")))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "name: etcd-0", string(content))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	assert.ErrorContains(t, bootstrap.StoreConfig(filepath.Join(path, "below", "a", "file"), nil), "cannot store etcd configuration")
+}

@@ -1,0 +1,83 @@
+package exitcode_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/exitcode"
+)
+
+// crashEnv makes the test binary play a process that arms its note at that path and panics.
+const crashEnv = "EXITCODE_TEST_CRASH_NOTE"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(crashEnv); path != "" {
+		if err := exitcode.NewCrashNote(path).Arm(); err != nil {
+			panic(err)
+		}
+		done := make(chan struct{})
+		go func() { panic("the reason of the crash") }()
+		<-done
+	}
+	os.Exit(m.Run())
+}
+
+func TestAPanicInAnyGoroutineLeavesItsReasonForPeople(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "note")
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), crashEnv+"="+path)
+	assert.Error(t, child.Run())
+	assert.Equal(t, int(exitcode.Crashed), child.ProcessState.ExitCode(), "Go's own status is the one that is documented")
+	assert.Contains(t, exitcode.NewCrashNote(path).Previous(), "the reason of the crash")
+}
+
+func TestACrashNoteKeepsAReason(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "note")
+	note := exitcode.NewCrashNote(path)
+	assert.Empty(t, note.Previous())
+	require.NoError(t, note.Leave("nobody armed it"), "which is no error")
+	require.NoError(t, note.Arm())
+	require.NoError(t, note.Leave("etcd: failed to save\nwith a second line"))
+	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).Previous())
+}
+
+func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "note")
+	note := exitcode.NewCrashNote(path)
+	require.NoError(t, note.Discard(), "never armed")
+	require.NoError(t, note.Arm())
+	require.NoError(t, note.Discard())
+	assert.NoFileExists(t, path)
+}
+
+func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	require.NoError(t, exitcode.Explain(path, "nobody asks"))
+	assert.NoFileExists(t, path)
+
+	write(t, path, strings.Repeat("an older message", 100))
+	require.NoError(t, exitcode.Explain(path, strings.Repeat("x", 5000)))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
+}
+
+func TestEveryStatusSaysWhatItMeans(t *testing.T) {
+	for status, want := range map[exitcode.Status]string{
+		exitcode.Clean:                   "clean stop",
+		exitcode.Crashed:                 "crash",
+		exitcode.BadConfig:               "etcd's configuration is invalid",
+		exitcode.Forced(syscall.SIGTERM): "forced by a second signal (terminated)",
+		exitcode.Status(99):              "status 99",
+	} {
+		assert.Equal(t, want, status.String())
+	}
+	assert.Equal(t, exitcode.Status(143), exitcode.Forced(syscall.SIGTERM), "as shells do it")
+}

@@ -1,0 +1,155 @@
+package exitcode_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/exitcode"
+)
+
+func recordIn(t *testing.T) (*exitcode.Record, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "exit_code")
+	return exitcode.NewRecord(path), path
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func TestEachCleanWordIsReadBack(t *testing.T) {
+	for _, word := range []exitcode.Word{exitcode.Terminated, exitcode.Interrupted} {
+		record, path := recordIn(t)
+		require.NoError(t, record.Write(word))
+		read, err := record.Read()
+		require.NoError(t, err)
+		assert.Equal(t, word, read)
+		info, err := os.Lstat(path)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), info.Mode(), "a regular file, its owner's only")
+	}
+}
+
+// Whatever is not exactly a clean word in a small regular file is not clean, and never stops a clean stop from being
+// recorded afterwards.
+func TestOddThingsAtThePathAreNotClean(t *testing.T) {
+	for name, put := range map[string]func(t *testing.T, path string){
+		"nothing":              func(*testing.T, string) {},
+		"an empty file":        func(t *testing.T, path string) { write(t, path, "") },
+		"a part of a word":     func(t *testing.T, path string) { write(t, path, "termin") },
+		"a word and a newline": func(t *testing.T, path string) { write(t, path, "terminated\n") },
+		"another word":         func(t *testing.T, path string) { write(t, path, "crashed") },
+		"capitals":             func(t *testing.T, path string) { write(t, path, "Terminated") },
+		"a word and much more": func(t *testing.T, path string) { write(t, path, "terminated"+strings.Repeat("\x00", 1<<20)) },
+		"a directory":          func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
+		"a directory with content": func(t *testing.T, path string) {
+			require.NoError(t, os.Mkdir(path, 0o700))
+			write(t, filepath.Join(path, "kept"), "precious")
+		},
+		"a FIFO": func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o600)) },
+		"a link to a clean word": func(t *testing.T, path string) {
+			write(t, path+".target", "terminated")
+			require.NoError(t, os.Symlink(path+".target", path))
+		},
+		"a link to nowhere": func(t *testing.T, path string) { require.NoError(t, os.Symlink("nowhere", path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			record, path := recordIn(t)
+			put(t, path)
+			_, err := record.Read()
+			require.ErrorContains(t, err, "no clean exit record")
+			assert.ErrorContains(t, err, path)
+
+			require.NoError(t, record.Remove())
+			_, err = os.Lstat(path)
+			require.ErrorIs(t, err, os.ErrNotExist)
+
+			put(t, path)
+			if name != "a directory with content" {
+				if name == "a directory" {
+					require.NoError(t, os.Remove(path)) // rename(2) replaces files only; Remove has run before any Write
+				}
+				require.NoError(t, record.Write(exitcode.Terminated))
+				word, err := record.Read()
+				require.NoError(t, err)
+				assert.Equal(t, exitcode.Terminated, word)
+			}
+		})
+	}
+}
+
+func TestADirectoryThatIsInTheWayIsMovedAsideWithItsContent(t *testing.T) {
+	record, path := recordIn(t)
+	require.NoError(t, os.Mkdir(path, 0o700))
+	write(t, filepath.Join(path, "kept"), "precious")
+	require.NoError(t, record.Remove())
+	kept, err := filepath.Glob(path + ".aside-*/exit_code/kept")
+	require.NoError(t, err)
+	assert.Len(t, kept, 1)
+}
+
+func TestALinkIsRemovedAndItsTargetIsNot(t *testing.T) {
+	record, path := recordIn(t)
+	write(t, path+".target", "terminated")
+	require.NoError(t, os.Symlink(path+".target", path))
+	require.NoError(t, record.Remove())
+	assert.FileExists(t, path+".target")
+}
+
+func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
+	t.Run("a clean word", func(t *testing.T) {
+		record, _ := recordIn(t)
+		require.NoError(t, record.Write(exitcode.Interrupted))
+		require.NoError(t, record.Remove())
+		require.NoError(t, record.Restore())
+		word, err := record.Read()
+		require.NoError(t, err)
+		assert.Equal(t, exitcode.Interrupted, word)
+	})
+	t.Run("nothing", func(t *testing.T) {
+		record, path := recordIn(t)
+		write(t, path, "garbage")
+		require.NoError(t, record.Remove())
+		require.NoError(t, record.Restore())
+		assert.NoFileExists(t, path)
+	})
+}
+
+func TestRemoveFailsWhereTheDirectoryIsMissing(t *testing.T) {
+	record := exitcode.NewRecord(filepath.Join(t.TempDir(), "missing", "exit_code"))
+	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "its removal could not be made durable")
+	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write exit record")
+}
+
+func TestALeftoverOfAnInterruptedWriteIsNoObstacle(t *testing.T) {
+	record, path := recordIn(t)
+	require.NoError(t, os.Symlink("/dev/full", path+".tmp"))
+	require.NoError(t, record.Write(exitcode.Terminated))
+	word, err := record.Read()
+	require.NoError(t, err)
+	assert.Equal(t, exitcode.Terminated, word)
+	assert.NoFileExists(t, path+".tmp")
+}
+
+func FuzzOnlyTheTwoWordsAreClean(f *testing.F) {
+	for _, seed := range []string{"terminated", "interrupt", "terminated\n", "", "interrup"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		record, path := recordIn(t)
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		word, err := record.Read()
+		clean := string(content) == "terminated" || string(content) == "interrupt"
+		assert.Equal(t, clean, err == nil)
+		if clean {
+			assert.Equal(t, string(content), string(word))
+		}
+	})
+}
