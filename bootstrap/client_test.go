@@ -100,7 +100,7 @@ func TestRepliesThatAreNoAnswer(t *testing.T) {
 	}{
 		"an error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
 		"not found":       {http.NotFound, "HTTP status 404"},
-		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 302) }, "HTTP status 302"},
+		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, "HTTP status 302"},
 		"too much":        {saying(strings.Repeat("Successful", 1<<10)), "larger than 256 bytes"},
 		"an endless body": {endless, "larger than 256 bytes"},
 		"a body cut off": {func(w http.ResponseWriter, _ *http.Request) {

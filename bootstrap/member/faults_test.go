@@ -1,0 +1,160 @@
+package member_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+func TestAMemberThatIsRemovedFromItsClusterIsNoticed(t *testing.T) {
+	configs := []*embed.Config{config(t, filepath.Join(t.TempDir(), "new.etcd")), config(t, filepath.Join(t.TempDir(), "new.etcd"))}
+	configs[1].Name = "etcd-1"
+	cluster := configs[0].InitialClusterFromName("etcd-0") + "," + configs[1].InitialClusterFromName("etcd-1")
+	var stays, goes *bench
+	for i, of := range []**bench{&stays, &goes} {
+		configs[i].InitialCluster, configs[i].StrictReconfigCheck = cluster, false
+		*of = benchWith(t, configs[i])
+	}
+	ready := make(chan error, 1)
+	go func() { ready <- stays.Open(soon(t)) }()
+	require.NoError(t, goes.Open(soon(t)))
+	require.NoError(t, <-ready)
+
+	watched := make(chan error, 1)
+	go func() { watched <- goes.Watch(soon(t)) }()
+	members, err := stays.client(t).MemberList(soon(t))
+	require.NoError(t, err)
+	for _, member := range members.Members {
+		if member.Name == "etcd-1" {
+			_, err = stays.client(t).MemberRemove(soon(t), member.ID)
+			require.NoError(t, err)
+		}
+	}
+	require.ErrorContains(t, <-watched, "etcd stopped by itself")
+	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped by itself")
+	for _, b := range []*bench{goes, stays} {
+		_, err = b.Close()
+		require.NoError(t, err)
+	}
+}
+
+func TestAPortThatIsTakenIsOneClearSentence(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	taken, err := net.Listen("tcp", b.config.ListenPeerUrls[0].Host)
+	require.NoError(t, err)
+	defer taken.Close()
+	err = b.Open(soon(t))
+	require.ErrorContains(t, err, "cannot start etcd")
+	require.ErrorContains(t, err, "address already in use")
+	opened, err := b.Close()
+	assert.True(t, opened)
+	assert.Error(t, err, "nothing was closed in order")
+}
+
+func TestADatabaseHeldByAnotherProcessIsWaitedForAndCanBeGivenUp(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	first := newBench(t, dir)
+	require.NoError(t, first.Open(soon(t)))
+	_, err := first.Close()
+	require.NoError(t, err)
+	holder, err := os.Open(filepath.Join(dir, "member", "snap", "db"))
+	require.NoError(t, err)
+	defer holder.Close()
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+
+	given := newBench(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, given.Open(ctx), context.DeadlineExceeded)
+	opened, err := given.Close()
+	assert.False(t, opened, "etcd never touched the data")
+	require.NoError(t, err)
+	assert.Contains(t, given.log.String(), "another process holds the database")
+
+	patient := newBench(t, dir)
+	ready := make(chan error, 1)
+	go func() { ready <- patient.Open(soon(t)) }()
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
+	require.NoError(t, <-ready)
+	_, err = patient.Close()
+	require.NoError(t, err)
+}
+
+func TestACorruptWALIsOneClearSentence(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	first := newBench(t, dir)
+	require.NoError(t, first.Open(soon(t)))
+	_, err := first.Close()
+	require.NoError(t, err)
+	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+	require.NoError(t, err)
+	content, err := os.ReadFile(segments[0])
+	require.NoError(t, err)
+	copy(content[100:], "this is not what etcd wrote")
+	require.NoError(t, os.WriteFile(segments[0], content, 0o600))
+
+	b := newBench(t, dir)
+	err = b.Open(soon(t))
+	require.ErrorContains(t, err, "cannot start etcd")
+	require.ErrorContains(t, err, "crc mismatch")
+	_, err = b.Close()
+	assert.Error(t, err)
+}
+
+// zap would end the process at once; here the reason gets out first, and what called the failure fatal never goes on.
+func TestWhatEtcdCallsFatalIsACrashWithItsReason(t *testing.T) {
+	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
+		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, t.TempDir())
+			require.NoError(t, b.config.ZapLoggerBuilder(b.config))
+			wentOn := make(chan struct{})
+			go func() {
+				log(b.config.GetLogger(), "failed to save Raft hard state and entries", zap.Error(syscall.ENOSPC))
+				close(wentOn)
+			}()
+			reason := <-b.crashed
+			require.EqualError(t, reason, "etcd: failed to save Raft hard state and entries: no space left on device")
+			require.ErrorIs(t, reason, syscall.ENOSPC)
+			assert.Contains(t, b.log.String(), `"level":"`+name+`"`)
+			select {
+			case <-wentOn:
+				assert.Fail(t, "it went on")
+			default:
+			}
+		})
+	}
+}
+
+func TestEverythingInTheDataDirectoryBecomesItsOwnersOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o755))
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "note"), nil, 0o644))
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	_, err := b.Close()
+	require.NoError(t, err)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		info, statErr := entry.Info()
+		want := fs.FileMode(0o600)
+		if entry.IsDir() {
+			want = 0o700
+		}
+		assert.Equal(t, want, info.Mode().Perm(), path)
+		return errors.Join(err, statErr)
+	}))
+}

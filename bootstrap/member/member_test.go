@@ -1,0 +1,112 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+func TestAMemberOpensServesAndCloses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	_, err := b.client(t).Put(soon(t), "key", "value")
+	require.NoError(t, err)
+	require.NoError(t, b.LinearizableRead(soon(t)))
+	assert.True(t, b.HasLeader())
+	assert.False(t, b.IsLearner())
+	assert.NoError(t, b.ListenerError())
+
+	opened, err := b.Close()
+	assert.True(t, opened)
+	require.NoError(t, err)
+
+	again := newBench(t, dir)
+	require.NoError(t, again.Open(soon(t)))
+	reply, err := again.client(t).Get(soon(t), "key")
+	require.NoError(t, err)
+	assert.Equal(t, "value", string(reply.Kvs[0].Value))
+	_, err = again.Close()
+	require.NoError(t, err)
+	assert.Contains(t, again.log.String(), `"component":"etcd"`, "etcd's log lines are in the one stream")
+}
+
+func TestAMemberThatWasNeverOpenedSaysSo(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, b.Open(ctx), context.Canceled)
+	opened, err := b.Close()
+	assert.False(t, opened)
+	assert.NoError(t, err)
+}
+
+// etcd's own close waits 7 s for watches.
+func TestAThousandWatchesDoNotHoldACloseUp(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	var watches []clientv3.WatchChan
+	for i := range 1000 {
+		ctx := context.WithValue(t.Context(), watchKey{}, i) // another context, another stream
+		watches = append(watches, client.Watch(ctx, fmt.Sprintf("key-%d", i), clientv3.WithCreatedNotify()))
+	}
+	for _, watch := range watches {
+		<-watch
+	}
+	asked := time.Now()
+	_, err := b.Close()
+	require.NoError(t, err)
+	assert.Less(t, time.Since(asked), 5*time.Second)
+}
+
+type watchKey struct{}
+
+// The client resumes elsewhere on Unavailable; with any other code it would give the watch up.
+func TestAStreamThatIsCutSaysUnavailable(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	connection, err := grpc.NewClient(b.config.ListenClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer connection.Close()
+	stream, err := etcdserverpb.NewWatchClient(connection).Watch(soon(t))
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("key")},
+	}}))
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	_, err = b.Close()
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	assert.Equal(t, codes.Unavailable, status.Code(err))
+	assert.ErrorContains(t, err, "etcd is stopping")
+}
+
+func TestWithoutQuorumAMemberIsNeverReadyAndClosesSoon(t *testing.T) {
+	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+	for i, peer := range []url.URL{freeURL(t), freeURL(t)} {
+		config.InitialCluster += fmt.Sprintf(",etcd-%d=%s", i+1, peer.String())
+	}
+	b := benchWith(t, config)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
+	asked := time.Now()
+	opened, err := b.Close()
+	assert.True(t, opened)
+	require.NoError(t, err)
+	assert.Less(t, time.Since(asked), 5*time.Second)
+}
