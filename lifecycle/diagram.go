@@ -64,12 +64,12 @@ func DOT(table []Row) string {
 	b.WriteString(dotHeader)
 	folded := arrows(table)
 	for _, state := range States {
-		fmt.Fprintf(&b, "  %s [%slabel=<%s>];\n", state.Name, dotShape(state.Name), dotState(state, folded))
+		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, dotShape(state.Name), dotState(state, folded))
 	}
 	fmt.Fprintf(&b, "\n  begin -> %s;\n", Query)
 	for _, a := range folded {
 		if a.from != a.to {
-			fmt.Fprintf(&b, "  %s -> %s [%slabel=<%s>];\n", a.from, a.to, dotStyle(a), dotReasons(a.reasons))
+			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, dotStyle(a), dotReasons(a.reasons))
 		}
 	}
 	b.WriteString("}\n")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,6 +34,35 @@ func TestTheReadmesDiagramIsTheTables(t *testing.T) {
 	_, after, found := strings.Cut(rest, "```\n")
 	require.True(t, found, "the README's Mermaid diagram ends")
 	assertGenerated(t, "../README.md", before+"```mermaid\n"+Mermaid(Table)+"```\n"+after)
+}
+
+// The picture names the diagram that it was made of, so that this needs no Graphviz.
+func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
+	if *update {
+		require.NoError(t, os.WriteFile("statemachine.svg", []byte(PictureOf(DOT(Table))+"\n"+graphviz(t, DOT(Table))), 0o644))
+	}
+	content, err := os.ReadFile("statemachine.svg")
+	require.NoError(t, err)
+	of, svg, _ := strings.Cut(string(content), "\n")
+	assert.Equal(t, PictureOf(DOT(Table)), of, "statemachine.svg has drifted from the table; make dot")
+	for _, state := range States {
+		assert.True(t, strings.Contains(svg, `id="state_`+string(state.Name)+`"`), "%s is in the picture", state.Name)
+	}
+	if !*update {
+		assert.True(t, svg == SVG(), "what is embedded is what is committed")
+	}
+}
+
+// graphviz lays a graph out and returns the SVG element alone.
+func graphviz(t *testing.T, dot string) string {
+	t.Helper()
+	layout := exec.CommandContext(t.Context(), "dot", "-Tsvg")
+	layout.Stdin = strings.NewReader(dot)
+	svg, err := layout.Output()
+	require.NoError(t, err, "make dot needs Graphviz for the picture")
+	_, element, found := strings.Cut(string(svg), "<svg")
+	require.True(t, found)
+	return "<svg" + element
 }
 
 func TestTheDiagramIsTheSameEveryTime(t *testing.T) {

@@ -29,6 +29,8 @@ func (c dumpCommand) draw() (string, error) {
 	switch c.format {
 	case "mermaid":
 		return lifecycle.Mermaid(lifecycle.Table), nil
+	case "svg":
+		return lifecycle.SVG(), nil
 	case "json":
 		return lifecycle.JSON(lifecycle.Table)
 	default:

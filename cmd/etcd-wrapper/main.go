@@ -32,7 +32,7 @@ type command interface {
 // cli is the command line. Every flag has an environment variable, ETCD_WRAPPER_ and its name in capitals.
 type cli struct {
 	DumpFSM    bool   `name:"dump-fsm" help:"Print the lifecycle's state machine and exit."`
-	DumpFormat string `name:"dump-format" enum:"dot,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), mermaid or json."`
+	DumpFormat string `name:"dump-format" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
 	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`

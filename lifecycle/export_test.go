@@ -1,0 +1,4 @@
+package lifecycle
+
+// PictureOf is for the test that the embedded picture is the current one.
+var PictureOf = pictureOf
