@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint dot fuzz cover ci clean
+.PHONY: help run build test lint dot mutate review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,6 +30,12 @@ lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 
 dot: ## Write again what is generated from the transition table: diagram, matrix, README
 	$(GO) test ./lifecycle -run 'Committed|Readme' -update
+
+mutate: ## Change the transition table in every way and see that the tests notice
+	$(GO) test ./lifecycle -count=1 -run 'Mutant|Promise' -v
+
+review: ## Write review.html: everything about the state machine on one page
+	$(GO) test ./lifecycle -count=1 -run Review -review $(CURDIR)/review.html
 
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	@$(GO) list ./... | while read -r package; do \

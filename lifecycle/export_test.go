@@ -1,4 +1,32 @@
 package lifecycle
 
+import "context"
+
 // PictureOf is for the test that the embedded picture is the current one.
 var PictureOf = pictureOf
+
+// EdgesOfTheLibrary walks every edge of the looplab/fsm machine and returns them by source.
+func EdgesOfTheLibrary(table []Row) map[string][]string {
+	edges := map[string][]string{}
+	for _, state := range States {
+		legal := newLegality(table)
+		legal.machine.SetState(string(state.Name))
+		for _, edge := range legal.machine.AvailableTransitions() {
+			legal.machine.SetState(string(state.Name))
+			_ = legal.machine.Event(context.Background(), edge) // a move into the same state is an error there
+			edges[string(state.Name)] = append(edges[string(state.Name)], edge+" to "+legal.machine.Current())
+		}
+	}
+	return edges
+}
+
+// TakeInOrder has the library's machine walk rows of the table, as the driver does.
+func TakeInOrder(table []Row, rows ...int) error {
+	legal := newLegality(table)
+	for _, row := range rows {
+		if err := legal.take(&table[row]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -158,3 +158,11 @@ func reachable(from State) []State {
 	}
 	return found
 }
+
+func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
+	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Begun })
+	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == SaysNew })
+	elapsed := slices.IndexFunc(Table, func(r Row) bool { return r.From == Wait && r.On == Elapsed })
+	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
+	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
+}

@@ -1,0 +1,245 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+)
+
+// explorer walks every reachable place, breadth first, and collects what is wrong anywhere.
+type explorer struct {
+	rules *Rules
+	from  map[place]arrival
+	queue []place
+	wrong []string
+}
+
+// arrival is how a place was first found.
+type arrival struct {
+	before place
+	by     Event
+}
+
+// explore walks a table to the fixpoint. It stops early once something is wrong.
+func explore(table []Row, elsewhere []Default) *explorer {
+	e := &explorer{rules: NewRules(table, elsewhere), from: map[place]arrival{}}
+	e.take(place{core: NewCore(), truth: truth{recorded: true}}, happening{Begun, News{}})
+	for len(e.queue) > 0 && len(e.wrong) == 0 {
+		here := e.queue[0]
+		e.queue = e.queue[1:]
+		e.expand(here)
+	}
+	return e
+}
+
+// expand finds everything that can happen next.
+func (e *explorer) expand(here place) {
+	e.check(here)
+	if here.core.State == Terminated {
+		return
+	}
+	for _, h := range anytime {
+		e.take(here, h)
+		// The action at hand may be done all the same by the time its cancellation is heard.
+		for _, o := range outcomes(here.action(), here.truth) {
+			there := here
+			there.truth = o.after(here.truth)
+			e.take(there, h)
+		}
+	}
+	if here.timer {
+		e.take(here, happening{Elapsed, News{}})
+	}
+	for _, o := range outcomes(here.action(), here.truth) {
+		e.end(here, o)
+	}
+}
+
+// end lets the action at hand end in one way.
+func (e *explorer) end(here place, o outcome) {
+	there := here
+	there.truth = o.after(here.truth)
+	if o.event != "" {
+		there.chain, there.at = "", 0
+		e.take(there, o.happening)
+		return
+	}
+	there.at++
+	if there.action() == "" {
+		e.blame("work ends without an event", here)
+		return
+	}
+	there.truth = begins(there.action(), there.truth)
+	e.find(there, arrival{here, ""})
+}
+
+// take lets something happen.
+func (e *explorer) take(here place, h happening) {
+	core, decision := e.rules.Step(here.core, h.event, h.news)
+	if decision.Answer == Reject {
+		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), here)
+	}
+	if decision.Row < 0 {
+		return
+	}
+	there := here
+	there.core = bounded(core)
+	slow, timer := split(decision.Do)
+	if decision.Answer == Move {
+		there.timer, there.chain, there.at = false, "", 0
+	}
+	there.timer = there.timer || timer
+	if len(slow) > 0 {
+		there.chain, there.at = join(slow), 0
+		there.truth = begins(slow[0], there.truth)
+	}
+	e.find(there, arrival{here, h.event})
+}
+
+// way is how a place was reached, in words.
+func (e *explorer) way(p place) string {
+	from, known := e.from[p]
+	if !known {
+		return string(p.core.State)
+	}
+	return fmt.Sprintf("%s > %s = %s", e.way(from.before), from.by, p.core.State)
+}
+
+func (e *explorer) blame(what string, p place) {
+	e.wrong = append(e.wrong, what+": "+e.way(p))
+}
+
+// bounded keeps the number of signals from making the places endless; guards only ask for more than one.
+func bounded(core Core) Core {
+	core.Facts.Signals = min(core.Facts.Signals, 2)
+	return core
+}
+
+func (e *explorer) find(p place, from arrival) {
+	if _, known := e.from[p]; !known {
+		e.from[p] = from
+		e.queue = append(e.queue, p)
+	}
+}
+
+func (p place) action() Action {
+	if actions := strings.Split(p.chain, "|"); p.at < len(actions) {
+		return Action(actions[p.at])
+	}
+	return ""
+}
+
+func join(actions []Action) string {
+	names := make([]string, len(actions))
+	for i, action := range actions {
+		names[i] = string(action)
+	}
+	return strings.Join(names, "|")
+}
+
+// check holds a place against the promises.
+func (e *explorer) check(p place) {
+	for _, promise := range promises {
+		if !promise.kept(p, p.truth, p.core.Facts) {
+			e.blame("broken: "+promise.what, p)
+		}
+	}
+}
+
+// promises are what must hold at every instant.
+var promises = []struct {
+	what string
+	kept func(place, truth, Facts) bool
+}{
+	{"I1: etcd is opened only after Successful was read", func(p place, t truth, _ Facts) bool {
+		return p.action() != OpenEtcd || t.word == bootstrap.Successful && !t.triggered
+	}},
+	{"I2: a clean record means that the last etcd was closed", func(_ place, t truth, _ Facts) bool {
+		return !t.recorded || !t.opened || t.closed
+	}},
+	{"I3: no initialisation while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
+		return p.action() != AskInit || !t.opened
+	}},
+	{"I3: nothing is asked without the volume's lock", func(p place, t truth, _ Facts) bool {
+		return p.action() != AskInit && p.action() != AskStatus || t.locked
+	}},
+	{"I4: a stop has a budget", func(p place, _ truth, _ Facts) bool { return p.core.State != Terminating || p.timer }},
+	{"I4: a wait ends", func(p place, _ truth, _ Facts) bool { return p.core.State != Wait || p.timer }},
+	{"I5: nothing is served again after the end has begun", func(p place, _ truth, f Facts) bool {
+		return f.Ending == "" || p.core.State == Terminating || p.core.State == Terminated
+	}},
+	{"I5: Serving means that etcd was opened", func(p place, t truth, _ Facts) bool { return p.core.State != Serving || t.opened }},
+	{"I6: status 0 only for a stop that was asked for", func(p place, _ truth, f Facts) bool {
+		return !endedClean(p) || f.Ending == Signal || f.Ending == StopPosted
+	}},
+	{"I6: status 0 only if etcd was closed or never opened", func(p place, t truth, _ Facts) bool {
+		return !endedClean(p) || !t.opened || t.closed
+	}},
+	{"R4, R5: status 0 means that the record is clean", func(p place, t truth, _ Facts) bool { return !endedClean(p) || t.recorded }},
+	{"R1: a run that failed leaves no record once etcd was opened", func(p place, t truth, f Facts) bool {
+		failed := f.Ending != "" && f.Ending != Signal && f.Ending != StopPosted
+		return p.core.State != Terminated || !failed || !t.opened || !t.recorded
+	}},
+}
+
+func endedClean(p place) bool {
+	return p.core.State == Terminated && p.core.Facts.Status == exitcode.Clean
+}
+
+func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+	found := explore(Table, Elsewhere)
+	require.Empty(t, found.wrong)
+	states, rows := map[State]bool{}, len(Table)
+	for p := range found.from {
+		states[p.core.State] = true
+	}
+	assert.Len(t, states, len(States), "every state was visited")
+	t.Logf("explored %d places of %d states and %d rows", len(found.from), len(states), rows)
+}
+
+func TestNoWordOrAnswerBringsTheMachineToAStandstill(t *testing.T) {
+	found := explore(Table, Elsewhere)
+	for p := range found.from {
+		if p.core.State != Terminated {
+			assert.True(t, p.timer || p.chain != "", "waits for nothing: %s", found.way(p))
+		}
+	}
+}
+
+// At most one guard of a pair holds, so the order of the guarded rows means nothing.
+func TestGuardsOfOnePairExcludeEachOther(t *testing.T) {
+	for p := range explore(Table, Elsewhere).from {
+		holding := map[Event]int{}
+		for _, row := range Table {
+			if row.From == p.core.State && row.When != Always && row.When.Holds(p.core.Facts) {
+				holding[row.On]++
+			}
+		}
+		for event, count := range holding {
+			assert.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
+		}
+	}
+}
+
+func TestTheLibrarysMachineHasExactlyTheTablesEdges(t *testing.T) {
+	want := map[string][]string{}
+	for _, row := range Table {
+		edge := string(row.On)
+		if row.When != Always {
+			edge += " [" + string(row.When) + "]"
+		}
+		want[string(row.From)] = append(want[string(row.From)], edge+" to "+string(row.To))
+	}
+	is := EdgesOfTheLibrary(Table)
+	for from := range want {
+		assert.ElementsMatch(t, want[from], is[from], "%s", from)
+	}
+	assert.Len(t, is, len(want))
+}

@@ -1,0 +1,140 @@
+package lifecycle_test
+
+import (
+	"slices"
+	"syscall"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+)
+
+// truth is what is really the case in the world, whatever the machine believes. Booleans start at the worst case: a
+// clean record is found on the volume.
+type truth struct {
+	locked    bool             // the volume's lock is held
+	word      bootstrap.Status // the newest word that was read
+	recorded  bool             // a clean record is on the volume
+	removed   bool             // this process removed it
+	opened    bool             // etcd was opened
+	closed    bool             // its close returned
+	triggered bool             // an initialisation was asked for after the newest Successful
+}
+
+// place is the machine and its world at one instant: a row's blocking actions are done up to the one at hand.
+type place struct {
+	core  Core
+	truth truth
+	chain string // the actions of the work in hand, joined; comparable
+	at    int    // the action at hand
+	timer bool   // the visit's timer is set
+}
+
+// outcome is one way in which an action can end. Without an event the next action follows.
+type outcome struct {
+	happening
+	after func(truth) truth
+}
+
+// outcomes are all the ways in which an action can end, given what is true.
+func outcomes(action Action, now truth) []outcome {
+	same := func(t truth) truth { return t }
+	next := func(change func(*truth)) outcome {
+		return outcome{after: func(t truth) truth { change(&t); return t }}
+	}
+	ends := func(event Event, news News) outcome { return outcome{happening{event, news}, same} }
+	switch action {
+	case LockVolume:
+		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, News{})}
+	case AskStatus:
+		return append(words(), ends(NoAnswer, News{}))
+	case AskInit:
+		return []outcome{ends(Accepted, News{}), ends(NotAccepted, News{})}
+	case FetchEtcdConfig:
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, News{})}
+	case CheckEtcdConfig:
+		return []outcome{ends(ConfigValid, News{}), ends(ConfigInvalid, News{Status: exitcode.BadConfig})}
+	case ServeReadyz:
+		return []outcome{next(func(*truth) {}), ends(EtcdFailed, News{Status: exitcode.ServerTaken})}
+	case RemoveRecord:
+		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
+		return []outcome{removed, ends(EtcdFailed, News{Status: exitcode.BadRecord})}
+	case OpenEtcd:
+		return []outcome{ends(EtcdReady, News{}), ends(EtcdFailed, News{Status: exitcode.EtcdFailed})}
+	case WatchEtcd:
+		return []outcome{ends(EtcdFailed, News{Status: exitcode.EtcdFailed})}
+	case CloseEtcd:
+		return closes(now)
+	case RestoreRecord:
+		return settles(func(t *truth) { t.recorded = t.recorded || t.removed })
+	case WriteRecord:
+		return settles(func(t *truth) { t.recorded = true })
+	case LeaveReason:
+		return settles(func(*truth) {})
+	default:
+		return nil
+	}
+}
+
+func words() []outcome {
+	var all []outcome
+	for _, word := range []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+		all = append(all, outcome{happening{Replied, News{Word: word}}, func(t truth) truth {
+			t.word, t.triggered = word, false
+			return t
+		}})
+	}
+	return all
+}
+
+// closes are the ways in which a close can end: an etcd that was never opened has nothing to close.
+func closes(now truth) []outcome {
+	if !now.opened {
+		return []outcome{{happening{EtcdClosed, News{NeverOpened: true}}, func(t truth) truth { return t }}}
+	}
+	return []outcome{
+		{happening{EtcdClosed, News{ClosedInOrder: true}}, func(t truth) truth { t.closed = true; return t }},
+		{happening{EtcdClosed, News{Status: exitcode.EtcdFailed}}, func(t truth) truth { return t }},
+	}
+}
+
+func settles(change func(*truth)) []outcome {
+	return []outcome{
+		{happening{RecordSettled, News{}}, func(t truth) truth { change(&t); return t }},
+		{happening{RecordSettled, News{Status: exitcode.BadRecord}}, func(t truth) truth { return t }},
+	}
+}
+
+// begins is what becomes true in the instant in which an action starts.
+func begins(action Action, t truth) truth {
+	if action == OpenEtcd {
+		t.opened = true
+	}
+	if action == AskInit {
+		t.triggered = true
+	}
+	return t
+}
+
+// anytime is what can happen whatever the machine does.
+var anytime = []happening{
+	{Signal, News{Signal: syscall.SIGTERM}},
+	{Signal, News{Signal: syscall.SIGINT}},
+	{StopPosted, News{}},
+	{Crashed, News{}},
+}
+
+// timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
+var timers = []Action{PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop}
+
+// split takes the quick actions out of a row.
+func split(do []Action) (slow []Action, timer bool) {
+	for _, action := range do {
+		if slices.Contains(timers, action) {
+			timer = true
+		} else {
+			slow = append(slow, action)
+		}
+	}
+	return slow, timer
+}
