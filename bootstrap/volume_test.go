@@ -80,3 +80,16 @@ func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	assert.ErrorContains(t, bootstrap.StoreConfig(filepath.Join(path, "below", "a", "file"), nil), "cannot store etcd configuration")
 }
+
+func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheVerdict(t *testing.T) {
+	for config, want := range map[string]bool{
+		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: new":      true,
+		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: existing": false,
+		"initial-cluster: a=http://a:1,b=http://b:1\ninitial-cluster-state: new":         false,
+		"initial-cluster-state: new": false,
+		"":                           false,
+		"\tnot: yaml":                false,
+	} {
+		assert.Equal(t, want, bootstrap.IsNewSingleMember([]byte(config)), "%q", config)
+	}
+}

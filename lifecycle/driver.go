@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,12 +33,13 @@ type Driver struct {
 	mailbox chan message // completions
 	over    chan struct{}
 
-	timer   *time.Timer        // of the current visit; nil if it has none
-	visit   int                // counts arrivals in a state; a timer belongs to one
-	task    int                // counts pieces of work; a completion belongs to one
-	cancel  context.CancelFunc // ends the current piece of work
+	timer   *time.Timer // of the current visit; nil if it has none
+	visit   int         // counts arrivals in a state; a timer belongs to one
+	tasks   int         // counts pieces of work; a completion belongs to one
+	work    task        // what the current row asked for
+	aside   task        // the prefetch, which goes on whatever else is done
 	working sync.WaitGroup
-	idle    chan struct{} // closed when the current piece of work has ended
+	config  []byte // what the prefetch brought
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -59,13 +59,8 @@ type Outcome struct {
 	Reason string // one sentence for people
 }
 
-// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
-const lingering = 300 * time.Millisecond
-
 // NewDriver returns a driver that stands in Query and has done nothing yet.
 func NewDriver(options Options) *Driver {
-	idle := make(chan struct{})
-	close(idle)
 	d := &Driver{
 		options: options,
 		rules:   NewRules(Table, Elsewhere),
@@ -77,8 +72,8 @@ func NewDriver(options Options) *Driver {
 		mailbox: make(chan message, 4),
 		over:    make(chan struct{}),
 		visit:   1,
-		cancel:  func() {},
-		idle:    idle,
+		work:    noTask(),
+		aside:   noTask(),
 	}
 	d.history.arrive(Query, time.Now())
 	d.publish(Transition{Reason: "not begun"}, time.Now(), 0)
@@ -110,6 +105,7 @@ func (d *Driver) Run() Outcome {
 	}
 	close(d.over)
 	d.leave()
+	d.aside.cancel()
 	d.linger()
 	return Outcome{Status: d.core.Facts.Status, Reason: d.history.ending()}
 }
@@ -146,8 +142,15 @@ func (d *Driver) handle(m message) {
 	}
 	d.core = core
 	d.paces.heard(m.event, core.Facts)
+	if m.event == ConfigPrefetched {
+		d.config = m.news.Config
+	}
 	if decision.Answer == Move {
 		d.leave()
+	}
+	if d.core.Facts.Ending != "" {
+		d.aside.cancel()
+		d.aside = noTask()
 	}
 	pause := d.act(row, m.news)
 	d.record(row, m.news, pause)
@@ -155,24 +158,28 @@ func (d *Driver) handle(m message) {
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.
 func (d *Driver) late(m message) bool {
-	return m.task != 0 && m.task != d.task || m.visit != 0 && m.visit != d.visit
+	ofNoTask := m.task != d.work.number && m.task != d.aside.number
+	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
 // leave ends what belongs to the state that is left: its timer and its work.
 func (d *Driver) leave() {
 	d.visit++
 	d.disarm()
-	d.cancel()
+	d.work.cancel()
 }
 
 // act starts a row's actions and returns how long the timer was set for, 0 if it was not.
 func (d *Driver) act(row *Row, news News) (pause time.Duration) {
 	var slow []Action
 	for _, action := range row.Do {
-		if limit, ok := d.limit(action); ok {
+		switch limit, ok := d.limit(action); {
+		case ok:
 			pause = limit
 			d.arm(limit)
-		} else {
+		case action == PrefetchConfig:
+			d.startAside(action)
+		default:
 			slow = append(slow, action)
 		}
 	}
@@ -211,41 +218,10 @@ func (d *Driver) disarm() {
 	}
 }
 
-// start runs blocking actions in a goroutine of their own. Pieces of work never overlap: the last one is cancelled and
-// waited for first, which is what makes the exit record safe to use from them.
-func (d *Driver) start(actions []Action, news News) {
-	d.cancel()
-	d.task++
-	task, before, idle := d.task, d.idle, make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	d.cancel, d.idle = cancel, idle
-	w := &work{world: &d.options.World, facts: d.core.Facts, news: news}
-	d.working.Go(func() {
-		<-before
-		done := w.run(ctx, actions)
-		close(idle)
-		d.post(d.mailbox, message{event: done.event, news: done.news, task: task})
-	})
-}
-
 // post delivers a message unless the run is over.
 func (d *Driver) post(to chan message, m message) {
 	select {
 	case to <- m:
 	case <-d.over:
-	}
-}
-
-// linger waits a moment for goroutines that were cancelled. One that hangs in a system call can't be waited for.
-func (d *Driver) linger() {
-	ended := make(chan struct{})
-	go func() {
-		d.working.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(lingering):
-		d.log.Warn().Msg("work is left behind that could not be cancelled")
 	}
 }

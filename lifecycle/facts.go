@@ -10,6 +10,7 @@ import (
 // News is what an event has to tell beside its name. The zero value tells nothing.
 type News struct {
 	Word          bootstrap.Status // with Replied: what the sidecar said
+	Config        []byte           // with ConfigPrefetched: the configuration, nil if it can't be used
 	Signal        syscall.Signal   // with Signal: which
 	NeverOpened   bool             // with EtcdClosed: etcd never touched the data in this process
 	ClosedInOrder bool             // with EtcdClosed: etcd was opened, and its close returned
@@ -22,6 +23,7 @@ type News struct {
 // just started.
 type Facts struct {
 	Word          bootstrap.Status // the sidecar's last word
+	Prefetch      Prefetch         // what became of the early fetch of the configuration
 	NeverOpened   bool             // as News.NeverOpened
 	ClosedInOrder bool             // as News.ClosedInOrder
 	Signals       int              // signals so far, this event included
@@ -29,6 +31,15 @@ type Facts struct {
 	Ending        Event            // what led into Terminating; empty before
 	Status        exitcode.Status  // what the process will exit with; the first trouble decides
 }
+
+// Prefetch is what became of the early fetch of the configuration.
+type Prefetch string
+
+// The stages of an early fetch; the zero value is that there is none that could be used.
+const (
+	Coming Prefetch = "coming" // asked for and not answered yet
+	Kept   Prefetch = "kept"   // here, and what the sidecar would say after the validation as well
+)
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
 func (g Guard) Holds(f Facts) bool {
@@ -39,6 +50,10 @@ func (g Guard) Holds(f Facts) bool {
 		return f.Word == bootstrap.New
 	case SaysSuccessful:
 		return f.Word == bootstrap.Successful
+	case ConfigKept:
+		return f.Word == bootstrap.Successful && f.Prefetch == Kept
+	case ConfigComing:
+		return f.Word == bootstrap.Successful && f.Prefetch == Coming
 	case SaysFailed:
 		return f.Word == bootstrap.Failed
 	case NeverOpened:
@@ -57,6 +72,13 @@ func (f Facts) heard(event Event, news News) Facts {
 	switch event { //nolint:exhaustive // the other events tell no facts
 	case Replied:
 		f.Word = news.Word
+	case Accepted:
+		f.Prefetch = Coming
+	case ConfigPrefetched:
+		f.Prefetch = ""
+		if news.Config != nil {
+			f.Prefetch = Kept
+		}
 	case Signal:
 		f.Signals++
 		f.LastSignal = news.Signal

@@ -28,6 +28,7 @@ type place struct {
 	chain string // the actions of the work in hand, joined; comparable
 	at    int    // the action at hand
 	timer bool   // the visit's timer is set
+	aside bool   // the prefetch is under way
 }
 
 // outcome is one way in which an action can end. Without an event the next action follows.
@@ -52,6 +53,8 @@ func outcomes(action Action, now truth) []outcome {
 		return []outcome{ends(Accepted, News{}), ends(NotAccepted, News{})}
 	case FetchEtcdConfig:
 		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, News{})}
+	case PrefetchConfig:
+		return []outcome{ends(ConfigPrefetched, News{Config: some}), ends(ConfigPrefetched, News{})}
 	case CheckEtcdConfig:
 		return []outcome{ends(ConfigValid, News{}), ends(ConfigInvalid, News{Status: exitcode.BadConfig})}
 	case ServeReadyz:
@@ -127,14 +130,17 @@ var anytime = []happening{
 // timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
 var timers = []Action{PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop}
 
-// split takes the quick actions out of a row.
-func split(do []Action) (slow []Action, timer bool) {
+// split takes the quick actions and the prefetch out of a row.
+func split(do []Action) (slow []Action, timer, aside bool) {
 	for _, action := range do {
-		if slices.Contains(timers, action) {
+		switch {
+		case slices.Contains(timers, action):
 			timer = true
-		} else {
+		case action == PrefetchConfig:
+			aside = true
+		default:
 			slow = append(slow, action)
 		}
 	}
-	return slow, timer
+	return slow, timer, aside
 }

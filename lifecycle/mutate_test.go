@@ -55,7 +55,7 @@ func redirected(i int, name string) []mutant {
 // reguarded rows have every other guard, none, or one that never holds.
 func reguarded(i int, name string) []mutant {
 	var all []mutant
-	for _, guard := range []Guard{Always, SaysNew, SaysSuccessful, SaysFailed, NeverOpened, CleanStop, SecondSignal, "never"} {
+	for _, guard := range []Guard{Always, SaysNew, SaysSuccessful, ConfigKept, ConfigComing, SaysFailed, NeverOpened, CleanStop, SecondSignal, "never"} {
 		if guard != Table[i].When {
 			all = append(all, mutant{fmt.Sprintf("%s guarded by [%s]", name, guard), changed(i, func(r *Row) { r.When = guard }), Elsewhere})
 		}
@@ -102,7 +102,8 @@ func TestNoMutantOfTheTableSurvives(t *testing.T) {
 	all, bySteps, byPromises := mutants(), 0, 0
 	for _, m := range all {
 		steps := len(stepFailures(m.table, m.elsewhere)) > 0
-		promised := len(explore(m.table, m.elsewhere).wrong) > 0
+		// Exploring takes a while; where the steps have noticed already it is done for the figure only.
+		promised := (!steps || testing.Verbose()) && len(explore(m.table, m.elsewhere).wrong) > 0
 		if steps {
 			bySteps++
 		}
@@ -111,5 +112,5 @@ func TestNoMutantOfTheTableSurvives(t *testing.T) {
 		}
 		assert.True(t, steps || promised, "survived: %s", m.what)
 	}
-	t.Logf("%d mutants; killed by the transition tests: %d, by the promises alone: %d", len(all), bySteps, byPromises)
+	t.Logf("%d mutants; killed by the transition tests: %d, by the promises of the exploration: %d", len(all), bySteps, byPromises)
 }

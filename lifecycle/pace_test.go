@@ -110,8 +110,8 @@ func TestTheConfigurationIsFetchedAgainWithoutASecondInitialisation(t *testing.T
 		s.config = failing(5)
 		runFor(t, s, time.Minute)
 		assert.Equal(t, []string{
-			"ask status", "trigger full", "ask status",
-			"fetch config", "fetch config", "fetch config", "fetch config", "fetch config", "fetch config",
+			"ask status", "trigger full", "fetch config", "ask status",
+			"fetch config", "fetch config", "fetch config", "fetch config", "fetch config",
 			"serve readyz", "remove record", "open etcd", "close etcd", "write terminated",
 		}, s.did())
 	})

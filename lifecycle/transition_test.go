@@ -35,6 +35,8 @@ var (
 	sigterm = News{Signal: syscall.SIGTERM}
 	sigint  = News{Signal: syscall.SIGINT}
 
+	some = []byte("name: etcd-0")
+
 	ask         = []Action{LockVolume, AskStatus}
 	fetch       = []Action{FetchEtcdConfig, CheckEtcdConfig}
 	abort       = []Action{LimitAbort, CloseEtcd}
@@ -48,6 +50,9 @@ var steps = []step{
 	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, News{}, Wait, []Action{PaceLock}},
 	{"New asks for an initialisation", Query, Facts{}, Replied, News{Word: bootstrap.New}, Trigger, []Action{AskInit}},
 	{"Successful leads to the configuration", Query, Facts{}, Replied, News{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"Successful with the configuration here already only checks it", Query, Facts{Prefetch: Kept}, Replied, News{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"Successful with the configuration on its way waits for it", Query, Facts{Prefetch: Coming}, Replied, News{Word: bootstrap.Successful}, FetchConfig, nil},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{Prefetch: Kept}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
 	{"Failed waits, longer each time, before the next initialisation", Query, Facts{}, Replied, News{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"Progress waits, without a deadline", Query, Facts{}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
 	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
@@ -56,7 +61,7 @@ var steps = []step{
 	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, News{}, Wait, []Action{PaceSilence}},
 
 	// Trigger
-	{"an accepted initialisation is waited for", Trigger, Facts{}, Accepted, News{}, Wait, []Action{PaceProgress}},
+	{"an accepted initialisation is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, News{}, Wait, []Action{PaceProgress, PrefetchConfig}},
 	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, News{}, Wait, []Action{PaceFailure}},
 
 	// Wait
@@ -67,6 +72,14 @@ var steps = []step{
 	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, News{}, Terminating, abort},
 	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, News{}, FetchConfig, []Action{PaceSilence}},
 	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, News{}, FetchConfig, fetch},
+
+	// A configuration that comes early
+	{"an early configuration is kept while asking", Query, Facts{}, ConfigPrefetched, News{Config: some}, Query, nil},
+	{"an early configuration is kept while triggering", Trigger, Facts{}, ConfigPrefetched, News{Config: some}, Trigger, nil},
+	{"an early configuration is kept while waiting", Wait, Facts{}, ConfigPrefetched, News{Config: some}, Wait, nil},
+	{"the configuration that was waited for is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"one that can't be used early is fetched again, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{}, FetchConfig, fetch},
+	{"one that can't be used early is fetched again", FetchConfig, Facts{}, ConfigPrefetched, News{}, FetchConfig, fetch},
 
 	// StartEtcd
 	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, News{}, Serving, []Action{WatchEtcd}},

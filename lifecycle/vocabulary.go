@@ -29,6 +29,7 @@ const (
 	ConfigValid       Event = "config valid"       // completion: etcd's configuration is fetched, stored and checked
 	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
 	ConfigUnavailable Event = "config unavailable" // completion: it could not be fetched
+	ConfigPrefetched  Event = "config prefetched"  // completion of the fetch that runs beside the waiting
 	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
 	EtcdClosed        Event = "etcd closed"        // completion: nothing of etcd runs any more
@@ -47,6 +48,8 @@ const (
 	Always         Guard = ""
 	SaysNew        Guard = "says New"
 	SaysSuccessful Guard = "says Successful"
+	ConfigKept     Guard = "says Successful, config kept"
+	ConfigComing   Guard = "says Successful, config coming"
 	SaysFailed     Guard = "says Failed"
 	NeverOpened    Guard = "etcd never opened"
 	CleanStop      Guard = "stop asked, closed in order"
@@ -62,6 +65,7 @@ const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
 	AskInit         Action = "ask initialization"
+	PrefetchConfig  Action = "prefetch config" // beside everything else, until the run ends or it is done
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"

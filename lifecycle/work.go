@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 )
 
@@ -25,6 +26,7 @@ type work struct {
 
 // blocking binds the actions that may block to what they do.
 var blocking = map[Action]func(*work, context.Context) completion{
+	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
 	AskStatus:       (*work).askStatus,
 	AskInit:         (*work).askInit,
@@ -81,6 +83,16 @@ func (w *work) askInit(ctx context.Context) completion {
 		return completion{NotAccepted, News{Err: err, Detail: detail}}
 	}
 	return completion{Accepted, News{Detail: detail}}
+}
+
+// prefetchConfig asks for the configuration while the validation runs: the real sidecar needs 7 s for it while etcd is
+// down. Only that of a new cluster of one can't be changed by the initialisation.
+func (w *work) prefetchConfig(ctx context.Context) completion {
+	yaml, err := w.world.Sidecar.Config(ctx)
+	if err != nil || !bootstrap.IsNewSingleMember(yaml) {
+		return completion{ConfigPrefetched, News{Err: err}}
+	}
+	return completion{ConfigPrefetched, News{Config: yaml}}
 }
 
 func (w *work) fetchConfig(ctx context.Context) completion {

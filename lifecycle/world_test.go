@@ -26,6 +26,7 @@ type stage struct {
 	status, trigger, config, open, watch func(context.Context) error
 	lock, configure, remove, write, shut func() error
 
+	yaml   string // the configuration; by default one that can be used only after the verdict
 	opened bool
 	driver *Driver
 }
@@ -36,7 +37,7 @@ func newStage(words ...bootstrap.Status) *stage {
 	}
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
-		words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
+		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
 		lock: fineNow, configure: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
 	}
 	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.Nop()})
@@ -50,6 +51,12 @@ func (s *stage) world() World {
 		LeaveReason: func(string) error { s.note("leave reason"); return nil },
 	}
 }
+
+// What the sidecar may say before its verdict and what it can't know then.
+const (
+	clusterOfOne   = "{initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
+	clusterOfThree = "{initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
+)
 
 // pass lets fake time pass; it is called inside a synctest bubble only.
 func pass(d time.Duration) { time.Sleep(d) }
@@ -76,6 +83,13 @@ func (s *stage) note(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done = append(s.done, what)
+}
+
+// say changes what the sidecar says from now on.
+func (s *stage) say(word bootstrap.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.words = []bootstrap.Status{word}
 }
 
 // did returns what was done so far.
@@ -119,6 +133,8 @@ func (s stageSidecar) Status(ctx context.Context) (bootstrap.Status, error) {
 	if err := s.status(ctx); err != nil {
 		return "", err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	word := s.words[0]
 	if len(s.words) > 1 {
 		s.words = s.words[1:]
@@ -133,7 +149,7 @@ func (s stageSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 
 func (s stageSidecar) Config(ctx context.Context) ([]byte, error) {
 	s.note("fetch config")
-	return []byte("name: etcd-0"), s.config(ctx)
+	return []byte(s.yaml), s.config(ctx)
 }
 
 func (s stageVolume) Lock() error { return s.lock() }
