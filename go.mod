@@ -18,6 +18,7 @@ require (
 	go.uber.org/zap v1.27.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.83.2
+	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.4.0
 )
 

@@ -1,0 +1,280 @@
+package lifecycle_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"pgregory.net/rapid"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+)
+
+// behaviour is how one call of the world goes.
+type behaviour struct {
+	Fails    bool
+	Takes    time.Duration // before it returns
+	Stubborn bool          // it does not hear that it is cancelled
+	Panics   bool
+	Word     bootstrap.Status // what a status call says
+	Single   bool             // a configuration is that of a new cluster of one
+}
+
+// stimulus comes from outside, after a pause.
+type stimulus struct {
+	After time.Duration
+	Kind  string
+}
+
+// schedule is everything that chance decides about a run, so that a counterexample can be read and played again.
+type schedule struct {
+	Calls   []behaviour
+	Stimuli []stimulus
+}
+
+var schedules = rapid.Custom(func(t *rapid.T) schedule {
+	takes := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute})
+	word := rapid.SampledFrom([]bootstrap.Status{
+		bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Successful, bootstrap.Failed,
+	})
+	call := rapid.Custom(func(t *rapid.T) behaviour {
+		return behaviour{
+			Fails: rapid.IntRange(0, 4).Draw(t, "fails") == 4, Takes: takes.Draw(t, "takes"),
+			Stubborn: rapid.IntRange(0, 5).Draw(t, "stubborn") == 5, Panics: rapid.IntRange(0, 60).Draw(t, "panics") == 60,
+			Word: word.Draw(t, "word"), Single: rapid.Bool().Draw(t, "single"),
+		}
+	})
+	pushed := rapid.Custom(func(t *rapid.T) stimulus {
+		return stimulus{
+			After: rapid.SampledFrom([]time.Duration{0, time.Millisecond, 150 * time.Millisecond, time.Second, time.Minute}).Draw(t, "after"),
+			Kind:  rapid.SampledFrom([]string{"SIGTERM", "SIGTERM", "SIGINT", "POST", "crash"}).Draw(t, "kind"),
+		}
+	})
+	return schedule{
+		Calls:   rapid.SliceOfN(call, 1, 25).Draw(t, "calls"),
+		Stimuli: rapid.SliceOfN(pushed, 1, 4).Draw(t, "stimuli"),
+	}
+})
+
+// chaos is a world that behaves as a schedule says and keeps an eye on the promises.
+type chaos struct {
+	mu     sync.Mutex
+	plan   schedule
+	calls  int
+	truth  truth
+	starts bool // etcd's start has begun, with the removal of the record
+	broken []string
+}
+
+func (c *chaos) expect(kept bool, promise string) {
+	if !kept {
+		c.broken = append(c.broken, promise)
+	}
+}
+
+// next plays the next call of the schedule; when it is used up every call is fine.
+func (c *chaos) next(ctx context.Context) (behaviour, error) {
+	c.mu.Lock()
+	is := behaviour{Word: bootstrap.Successful}
+	if c.calls < len(c.plan.Calls) {
+		is = c.plan.Calls[c.calls]
+	}
+	c.calls++
+	c.mu.Unlock()
+	if is.Stubborn {
+		ctx = context.Background()
+	}
+	select {
+	case <-time.After(is.Takes):
+	case <-ctx.Done():
+		return is, ctx.Err()
+	}
+	if is.Panics {
+		panic("by the schedule")
+	}
+	if is.Fails {
+		return is, errStage
+	}
+	return is, nil
+}
+
+// know changes or looks at the truth.
+func (c *chaos) know(look func(*truth)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	look(&c.truth)
+}
+
+func (c *chaos) Lock() error {
+	_, err := c.next(context.Background())
+	c.know(func(t *truth) { t.locked = t.locked || err == nil })
+	return err
+}
+
+func (c *chaos) Status(ctx context.Context) (bootstrap.Status, error) {
+	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
+	is, err := c.next(ctx)
+	if err != nil {
+		return "", err
+	}
+	c.know(func(t *truth) { t.word, t.triggered = is.Word, false })
+	return is.Word, nil
+}
+
+func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
+	c.know(func(t *truth) {
+		c.expect(t.locked && !t.opened, "initialisation without the lock, or with an etcd")
+		t.triggered = true
+	})
+	_, err := c.next(ctx)
+	return err
+}
+
+func (c *chaos) Config(ctx context.Context) ([]byte, error) {
+	is, err := c.next(ctx)
+	if is.Single {
+		return []byte(clusterOfOne), err
+	}
+	return []byte(clusterOfThree), err
+}
+
+func (c *chaos) Configure([]byte) error {
+	c.know(func(t *truth) { c.expect(t.word == bootstrap.Successful, "configured without Successful") })
+	_, err := c.next(context.Background())
+	return err
+}
+
+func (c *chaos) Expose() error {
+	c.know(func(*truth) { c.starts = true })
+	return nil
+}
+
+func (c *chaos) Remove() error {
+	if _, err := c.next(context.Background()); err != nil {
+		return err
+	}
+	c.know(func(t *truth) { t.removed, t.recorded = t.removed || t.recorded, false })
+	return nil
+}
+
+func (c *chaos) Open(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.know(func(t *truth) {
+		c.expect(t.word == bootstrap.Successful && !t.triggered, "opened without Successful")
+		c.expect(!t.recorded, "opened with a clean record on the volume")
+		t.opened = true
+	})
+	_, err := c.next(ctx)
+	return err
+}
+
+func (c *chaos) Watch(ctx context.Context) error {
+	is, err := c.next(ctx)
+	if err == nil && !is.Stubborn {
+		<-ctx.Done() // etcd runs until it is closed
+	}
+	return err
+}
+
+func (c *chaos) Close() (opened bool, err error) {
+	c.know(func(t *truth) { opened = t.opened })
+	if !opened {
+		return false, nil
+	}
+	if _, err = c.next(context.Background()); err == nil {
+		c.know(func(t *truth) { t.closed = true })
+	}
+	return true, err
+}
+
+func (c *chaos) Write(exitcode.Word) error {
+	c.know(func(t *truth) { c.expect(t.opened && t.closed, "written before the close had returned") })
+	if _, err := c.next(context.Background()); err != nil {
+		return err
+	}
+	c.know(func(t *truth) { t.recorded = true })
+	return nil
+}
+
+func (c *chaos) Restore() error {
+	c.know(func(t *truth) {
+		c.expect(!t.opened, "restored although etcd was opened")
+		t.recorded = t.recorded || t.removed
+	})
+	return nil
+}
+
+func (c *chaos) world() World {
+	return World{
+		Sidecar: c, Volume: c, Record: c, Member: c, Front: c,
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "chance" },
+		LeaveReason: func(string) error { return nil },
+	}
+}
+
+// play runs a schedule to its end and returns the promises that were broken.
+func play(t *testing.T, plan schedule) []string {
+	c := &chaos{plan: plan, truth: truth{recorded: true}}
+	synctest.Test(t, func(*testing.T) {
+		driver := NewDriver(Options{World: c.world(), Log: zerolog.Nop()})
+		var outcome Outcome
+		var at time.Time
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			outcome, at = driver.Run(), time.Now()
+		}()
+		asked := push(driver, plan.Stimuli)
+		<-ended
+		c.know(func(now *truth) {
+			budget := 25 * time.Second
+			if !c.starts {
+				budget = 2 * time.Second
+			}
+			c.expect(at.Sub(asked) <= budget, "the end took "+at.Sub(asked).String())
+			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
+			c.expect(outcome.Status != exitcode.Clean || now.recorded, "status 0 without a record")
+		})
+		pass(time.Hour) // until what is stubborn has ended
+	})
+	return c.broken
+}
+
+// push lets the stimuli come, and two signals in the end. It returns when the first of them came.
+func push(driver *Driver, stimuli []stimulus) (first time.Time) {
+	for i, s := range append(stimuli, stimulus{time.Minute, "SIGTERM"}, stimulus{time.Minute, "SIGTERM"}) {
+		pass(s.After)
+		if i == 0 {
+			first = time.Now()
+		}
+		switch s.Kind {
+		case "SIGINT":
+			driver.Signal(syscall.SIGINT)
+		case "POST":
+			driver.Stop()
+		case "crash":
+			driver.Crash(fmt.Errorf("by the schedule"))
+		default:
+			driver.Signal(syscall.SIGTERM)
+		}
+	}
+	return first
+}
+
+func TestNoScheduleBreaksAPromise(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		plan := schedules.Draw(rt, "schedule")
+		if broken := play(t, plan); len(broken) > 0 {
+			rt.Fatalf("broken: %q", broken)
+		}
+	})
+}
