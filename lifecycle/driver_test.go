@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
@@ -155,12 +156,10 @@ func TestASecondSignalForcesTheEnd(t *testing.T) {
 }
 
 func TestAStopGoesBeforeOtherWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.sigterm() // waits in the mailbox before the machine begins
-		assert.Equal(t, exitcode.Clean, s.run(t)().Status)
-		assert.NotContains(t, s.did(), "trigger full")
-	})
+	driver := newStage().driver
+	for range 200 { // chance would have it right every second time
+		require.True(t, UrgentFirst(driver))
+	}
 }
 
 func TestARecordThatCannotBeRemovedKeepsEtcdFromStarting(t *testing.T) {

@@ -30,3 +30,11 @@ func TakeInOrder(table []Row, rows ...int) error {
 	}
 	return nil
 }
+
+// UrgentFirst puts a completion and then a stop into the mailboxes and reports whether the stop is looked at first.
+func UrgentFirst(d *Driver) bool {
+	d.mailbox <- message{event: Replied}
+	d.urgent <- message{event: Signal}
+	first, second := d.next(), d.next()
+	return first.event == Signal && second.event == Replied
+}

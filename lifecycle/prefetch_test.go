@@ -33,6 +33,7 @@ func served(t *testing.T, s *stage) time.Duration {
 	took := s.driver.Snapshot().Since.Sub(began)
 	s.sigterm()
 	wait()
+	assert.Equal(t, s.yaml, s.configured)
 	return took
 }
 

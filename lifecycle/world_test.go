@@ -29,6 +29,8 @@ type stage struct {
 	yaml   string // the configuration; by default one that can be used only after the verdict
 	opened bool
 	driver *Driver
+
+	configured string // what etcd was configured with
 }
 
 func newStage(words ...bootstrap.Status) *stage {
@@ -169,7 +171,10 @@ func (s stageRecord) Write(word exitcode.Word) error {
 	return s.write()
 }
 
-func (s stageMember) Configure([]byte) error { return s.configure() }
+func (s stageMember) Configure(yaml []byte) error {
+	s.configured = string(yaml)
+	return s.configure()
+}
 
 func (s stageMember) Open(ctx context.Context) error {
 	if ctx.Err() != nil {
