@@ -1,0 +1,221 @@
+package lifecycle_test
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"html/template"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "etcd-wrapper/lifecycle"
+)
+
+// review is where `make review` wants its page.
+var review = flag.String("review", "", "write the review page to this file")
+
+//go:embed review_test.html
+var reviewPage string
+
+// page is what the review page shows.
+type page struct {
+	Diagram   template.HTML
+	States    []reviewState
+	Matrix    []reviewEvent
+	Scenarios []reviewScenario
+	Explored  int
+	Promises  []string
+	Mutants   int
+}
+
+type reviewState struct {
+	StateInfo
+	Rows []reviewRow
+	Rest []reviewRest
+}
+
+// reviewEvent is a line of the matrix: what each state answers to one event.
+type reviewEvent struct {
+	Event Event
+	Cells [][]string
+}
+
+type reviewRow struct {
+	Row
+	Number    int
+	Does      string
+	Steps     []string // the transition tests that take it
+	Scenarios []string // ids of the scenarios that take it
+}
+
+// reviewRest is the events that a state answers without a row, by answer.
+type reviewRest struct {
+	Answer Answer
+	Events string
+}
+
+type reviewScenario struct {
+	ID, Title, Status, Record string
+	Lines                     []reviewLine
+}
+
+type reviewLine struct {
+	Phrase, Answer string
+	From, To       State
+	Moves          bool
+}
+
+func TestTheReviewPageShowsEverything(t *testing.T) {
+	var b strings.Builder
+	page := newPage(t)
+	require.NoError(t, template.Must(template.New("review").Parse(reviewPage)).Execute(&b, page))
+	html := b.String()
+	for _, s := range steps {
+		assert.True(t, strings.Contains(html, template.HTMLEscapeString(s.story)), "step: %s", s.story)
+	}
+	for _, s := range page.Scenarios {
+		assert.True(t, strings.Contains(html, template.HTMLEscapeString(s.Title)), "scenario: %s", s.Title)
+	}
+	for _, foreign := range []string{"http:", "https:", "<script", "@import", "url("} {
+		own := strings.ReplaceAll(strings.ReplaceAll(html, "http://www.w3.org/", ""), "https://www.w3.org/", "")
+		assert.False(t, strings.Contains(own, foreign), "the page needs nothing from elsewhere: %s", foreign)
+	}
+	if *review != "" {
+		require.NoError(t, os.WriteFile(*review, []byte(html), 0o644))
+	}
+}
+
+func newPage(t *testing.T) page {
+	t.Helper()
+	p := page{
+		Diagram: template.HTML(SVG()), Explored: len(explore(Table, Elsewhere).from), Mutants: len(mutants()),
+	}
+	for _, promise := range promises {
+		p.Promises = append(p.Promises, promise.what)
+	}
+	told := scenarios(t)
+	for path, story := range told {
+		p.Scenarios = append(p.Scenarios, reviewed(path, story))
+	}
+	slices.SortFunc(p.Scenarios, func(a, b reviewScenario) int { return strings.Compare(a.ID, b.ID) })
+	for _, state := range States {
+		p.States = append(p.States, reviewState{state, rowsOf(state.Name, told), restOf(state.Name)})
+	}
+	for _, event := range eventNames() {
+		p.Matrix = append(p.Matrix, matrixLine(event))
+	}
+	return p
+}
+
+func matrixLine(event Event) reviewEvent {
+	line := reviewEvent{Event: event}
+	for _, state := range stateNames() {
+		var cell []string
+		for _, row := range Table {
+			if row.From == state && row.On == event {
+				cell = append(cell, matrixAnswer(row))
+			}
+		}
+		if len(cell) == 0 {
+			cell = []string{string(answerWithoutRow(state, event))}
+		}
+		line.Cells = append(line.Cells, cell)
+	}
+	return line
+}
+
+func matrixAnswer(row Row) string {
+	text := "→ " + string(row.To)
+	if row.From == row.To {
+		text = "stays"
+	}
+	if row.When != Always {
+		text += " if " + string(row.When)
+	}
+	return text
+}
+
+func scenarioID(path string) string { return strings.TrimSuffix(filepath.Base(path), ".txt") }
+
+func rowsOf(state State, told map[string]scenario) []reviewRow {
+	var rows []reviewRow
+	for i, row := range Table {
+		if row.From == state {
+			rows = append(rows, reviewRow{row, i + 1, does(row), stepsTaking(i), scenariosTaking(i, told)})
+		}
+	}
+	return rows
+}
+
+func does(row Row) string {
+	var names []string
+	for _, action := range row.Do {
+		names = append(names, string(action))
+	}
+	return strings.Join(names, ", ")
+}
+
+func stepsTaking(row int) []string {
+	var stories []string
+	rules := NewRules(Table, Elsewhere)
+	for _, s := range steps {
+		if _, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news); decision.Row == row {
+			stories = append(stories, s.story)
+		}
+	}
+	return stories
+}
+
+func scenariosTaking(row int, told map[string]scenario) []string {
+	var ids []string
+	for path, story := range told {
+		if slices.ContainsFunc(story.lines, func(l telling) bool { return l.Row == row }) {
+			ids = append(ids, scenarioID(path))
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func restOf(state State) []reviewRest {
+	var rest []reviewRest
+	for _, answer := range []Answer{Ignore, Reject} {
+		var events []string
+		for _, event := range eventNames() {
+			if !hasRow(Table, state, event) && answerWithoutRow(state, event) == answer {
+				events = append(events, string(event))
+			}
+		}
+		if len(events) > 0 {
+			rest = append(rest, reviewRest{answer, strings.Join(events, ", ")})
+		}
+	}
+	return rest
+}
+
+func reviewed(path string, story scenario) reviewScenario {
+	s := reviewScenario{
+		ID: scenarioID(path), Title: story.title, Record: story.record,
+		Status: fmt.Sprintf("%d, %s", story.core.Facts.Status, story.core.Facts.Status),
+	}
+	for _, l := range story.lines {
+		s.Lines = append(s.Lines, reviewLine{
+			Phrase: l.phrase, From: l.from, To: l.To, Moves: l.Answer == Move, Answer: l.did(),
+		})
+	}
+	return s
+}
+
+// did is what the machine does beside moving, in words.
+func (l telling) did() string {
+	if l.Row < 0 {
+		return string(l.Answer) + ": " + l.Why
+	}
+	return does(Table[l.Row])
+}
