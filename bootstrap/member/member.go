@@ -70,6 +70,9 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
+	if err := setUnbornAside(m.config.Dir, m.options.Log); err != nil {
+		return err
+	}
 	tighten(m.config.Dir, m.options.Log)
 	m.opened = true
 	go m.start()
@@ -173,11 +176,12 @@ func (m *Member) ready() bool {
 	}
 }
 
-// crash reports a failure beyond repair, once.
+// crash reports a failure beyond repair, once. The reason goes first: what waits for etcd must not end, and be taken for
+// a failure without a reason, before it is known.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
-		close(m.crashed)
 		m.options.Crash(reason)
+		close(m.crashed)
 	})
 }
 

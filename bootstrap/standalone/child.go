@@ -23,11 +23,11 @@ const (
 )
 
 const (
-	maxChildOutput = 64 << 10        // bytes kept of each of a child's output streams
-	maxReason      = 4 << 10         // bytes of a verdict's reason
-	maxCrashReason = 256             // bytes quoted of a crash
-	childWait      = 2 * time.Second // between killing a child and giving up on its output
-	maxChildStack  = 8 << 20         // bytes; pages that refer to each other in a circle end here and not at 1 GB
+	maxChildOutput = 64 << 10               // bytes kept of each of a child's output streams
+	maxReason      = 4 << 10                // bytes of a verdict's reason
+	maxCrashReason = 256                    // bytes quoted of a crash
+	childWait      = 200 * time.Millisecond // between killing a child and giving up on its output
+	maxChildStack  = 8 << 20                // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
 
 // verdict is the line of JSON with which a child ends.

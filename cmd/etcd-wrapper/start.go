@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 )
 
 // farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
-const farewell = 300 * time.Millisecond
+const farewell = 100 * time.Millisecond
 
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Status {
@@ -41,34 +42,64 @@ func (c *startCommand) execute(s streams) exitcode.Status {
 	return outcome.Status
 }
 
-// live puts the parts together, drives the lifecycle to its end and takes the parts down again in reverse order.
+// live drives the lifecycle to its end. Putting the parts together reads files, which may hang: a signal ends that, too.
 func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
-	pod := newPod(c, log)
+	ready := make(chan *parts, 1)
+	go func() { ready <- c.assemble(log) }()
+	select {
+	case p := <-ready:
+		return p.run(signals)
+	case received := <-signals:
+		return lifecycle.Outcome{Status: exitcode.Clean, Reason: "stopped before the lifecycle began (" + received.String() + ")"}
+	}
+}
+
+// parts are what a run is made of.
+type parts struct {
+	driver  *lifecycle.Driver
+	pod     *pod
+	outcome lifecycle.Outcome // why there is nothing to run, if there is no driver
+	end     []func()          // in the order of the beginning
+}
+
+// assemble puts the parts together.
+func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
 		return failed(log, exitcode.Usage, err)
 	}
-	defer end()
+	p := &parts{pod: newPod(c, log), end: []func(){end}}
 	driver := lifecycle.NewDriver(lifecycle.Options{
-		World: pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
+		World: p.pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	pod.crash = driver.Crash
-	stopServer, status, err := c.serve(log, pod, driver)
+	p.pod.crash = driver.Crash
+	stopServer, status, err := c.serve(log, p.pod, driver)
 	if err != nil {
 		return failed(log, status, err)
 	}
-	defer stopServer()
-	ended := make(chan struct{})
-	defer close(ended)
-	go forward(signals, driver, ended)
-	outcome := driver.Run()
-	pod.settle(outcome)
-	return outcome
+	p.driver, p.end = driver, append(p.end, stopServer)
+	return p
 }
 
-func failed(log zerolog.Logger, status exitcode.Status, err error) lifecycle.Outcome {
+func failed(log zerolog.Logger, status exitcode.Status, err error) *parts {
 	log.Error().Err(err).Msg("etcd-wrapper cannot start")
-	return lifecycle.Outcome{Status: status, Reason: err.Error()}
+	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
+}
+
+// run drives the lifecycle and takes the parts down again in reverse order.
+func (p *parts) run(signals <-chan os.Signal) lifecycle.Outcome {
+	if p.driver == nil {
+		return p.outcome
+	}
+	ended := make(chan struct{})
+	go forward(signals, p.driver, ended)
+	outcome := p.driver.Run()
+	close(ended)
+	p.pod.settle(outcome)
+	for _, end := range slices.Backward(p.end) {
+		end()
+	}
+	return outcome
 }
 
 // sidecar returns what answers for the data directory, and what ends it.
