@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -67,11 +66,8 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
 	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
-	peer, err := freeURL()
-	if err != nil {
-		return nil, err
-	}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a cluster of one has no peer that would call
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	server, err := embed.StartEtcd(config)
 	if err != nil {
@@ -84,14 +80,6 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 		server.Close()
 		return nil, errors.New("etcd is not ready after 30 s")
 	}
-}
-
-func freeURL() (url.URL, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return url.URL{}, err
-	}
-	return url.URL{Scheme: "http", Host: listener.Addr().String()}, listener.Close()
 }
 
 // writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and never ends by itself. The last
