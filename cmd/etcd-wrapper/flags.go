@@ -9,6 +9,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
+// defaultTerminationPath is where Kubernetes looks unless a pod says otherwise.
+const defaultTerminationPath = "/dev/termination-log"
+
 // startCommand is `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
 // defaults and meaning, so that the operator's pods need no change.
 type startCommand struct {
@@ -30,7 +33,7 @@ type startCommand struct {
 	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
 	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
-	TerminationPath  string `name:"termination-message-path" default:"/dev/termination-log" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
+	TerminationPath  string `name:"termination-message-path" default:"${termination}" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
 }
 
 // Validate is called by kong. Each error names the flag.

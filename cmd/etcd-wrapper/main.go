@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,10 +30,10 @@ type command interface {
 	execute(s streams) exitcode.Status
 }
 
-// cli is the command line. Every flag has an environment variable, ETCD_WRAPPER_ and its name in capitals.
+// cli is the command line. Every flag of a command has an environment variable, ETCD_WRAPPER_ and its name in capitals.
 type cli struct {
-	DumpFSM    bool   `name:"dump-fsm" help:"Print the lifecycle's state machine and exit."`
-	DumpFormat string `name:"dump-format" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
+	DumpFSM    bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
+	DumpFormat string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
 	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
@@ -43,27 +44,38 @@ type cli struct {
 // exitRequest carries kong's wish to exit, after --help, to the one os.Exit.
 type exitRequest struct{ status exitcode.Status }
 
-func run(args []string, s streams) (status exitcode.Status) {
-	defer func() {
-		if request, ok := recover().(exitRequest); ok {
-			status = request.status
-		}
-	}()
+func (exitRequest) Error() string { return "exit" }
+
+func run(args []string, s streams) exitcode.Status {
 	selected, err := parse(args, s)
+	if request := (exitRequest{}); errors.As(err, &request) {
+		return request.status
+	}
 	if err != nil {
 		log := newLog(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
+		_ = exitcode.Explain(defaultTerminationPath, err.Error()) // the log says it, too
 		return exitcode.Usage
 	}
 	return selected.execute(s)
 }
 
-func parse(args []string, s streams) (command, error) {
+func parse(args []string, s streams) (selected command, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			request, ok := cause.(exitRequest)
+			if !ok {
+				panic(cause)
+			}
+			err = request
+		}
+	}()
+	args = asGoReadsFlags(args)
 	var flags cli
 	parser, err := kong.New(&flags,
 		kong.Name("etcd-wrapper"),
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
-		kong.Vars{"home": os.Getenv("HOME")},
+		kong.Vars{"home": os.Getenv("HOME"), "termination": defaultTerminationPath},
 		kong.DefaultEnvars("ETCD_WRAPPER"),
 		kong.Writers(s.out, s.log),
 		kong.Exit(func(code int) { panic(exitRequest{exitcode.Status(code)}) }),
@@ -78,11 +90,11 @@ func parse(args []string, s streams) (command, error) {
 	if flags.DumpFSM {
 		return dumpCommand{format: flags.DumpFormat}, nil
 	}
-	selected, ok := context.Selected().Target.Addr().Interface().(command)
+	chosen, ok := context.Selected().Target.Addr().Interface().(command)
 	if !ok {
 		return nil, fmt.Errorf("%s is no command", context.Command())
 	}
-	return selected, nil
+	return chosen, nil
 }
 
 // newLog returns the one log stream: a JSON object a line.
