@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
+
+// ErrDataInUse says that an etcd which is not ours has its database on the volume open.
+var ErrDataInUse = errors.New("an etcd that runs has its data on the volume")
 
 // ErrVolumeBusy says that another process holds the volume's lock.
 var ErrVolumeBusy = errors.New("another process holds the volume")
@@ -40,6 +44,31 @@ func (v *Volume) Lock() error {
 	}
 	v.locked = directory
 	return nil
+}
+
+// Probe returns ErrDataInUse while a database in a directory of the volume is open for writing, by whatever process: an
+// etcd that does not know the volume's lock. What can't be looked at is not held against anybody.
+func (v *Volume) Probe() error {
+	databases, err := filepath.Glob(filepath.Join(v.path, "*", "member", "snap", "db"))
+	if err != nil {
+		return fmt.Errorf("cannot look for databases on the volume: %w", err)
+	}
+	for _, path := range databases {
+		if writing(path) {
+			return fmt.Errorf("%s: %w", path, ErrDataInUse)
+		}
+	}
+	return nil
+}
+
+// writing reports whether somebody has bbolt's lock for writing on the file.
+func writing(path string) bool {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close() // lets go of the lock
+	return errors.Is(unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // Unlock releases the lock, for tests that play several processes; a process that ends releases it anyway.

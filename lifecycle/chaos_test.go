@@ -118,6 +118,11 @@ func (c *chaos) Lock() error {
 	return err
 }
 
+func (c *chaos) Probe() error {
+	_, err := c.next(context.Background())
+	return err
+}
+
 func (c *chaos) Status(ctx context.Context) (bootstrap.Status, error) {
 	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
 	is, err := c.next(ctx)

@@ -136,9 +136,10 @@ func (d *Driver) handle(m message) {
 		d.unanswered(m, decision)
 		return
 	}
-	row := &Table[decision.Row]
-	if err := d.legal.take(row); err != nil {
-		d.log.Error().Err(err).Msg("the table and the state machine disagree")
+	row := &d.rules.rows[decision.Row]
+	if err := d.legal.take(row); err != nil && m.event != Crashed {
+		d.handle(message{event: Crashed, news: News{Err: err}})
+		return
 	}
 	d.core = core
 	d.paces.heard(m.event, core.Facts)
@@ -148,12 +149,16 @@ func (d *Driver) handle(m message) {
 	if decision.Answer == Move {
 		d.leave()
 	}
-	if d.core.Facts.Ending != "" {
+	// The early fetch is of no use any more once etcd starts, or the run ends.
+	if d.core.State == StartEtcd || d.core.Facts.Ending != "" {
 		d.aside.cancel()
 		d.aside = noTask()
 	}
-	pause := d.act(row, m.news)
+	pause, slow := d.prepare(row)
 	d.record(row, m.news, pause)
+	if len(slow) > 0 {
+		d.start(slow, m.news)
+	}
 }
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.
@@ -169,9 +174,9 @@ func (d *Driver) leave() {
 	d.work.cancel()
 }
 
-// act starts a row's actions and returns how long the timer was set for, 0 if it was not.
-func (d *Driver) act(row *Row, news News) (pause time.Duration) {
-	var slow []Action
+// prepare does what can be done at once. It returns how long the timer was set for, 0 if it was not, and the actions that
+// may block: those begin only when everybody can see the state that they belong to.
+func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch limit, ok := d.limit(action); {
 		case ok:
@@ -183,10 +188,7 @@ func (d *Driver) act(row *Row, news News) (pause time.Duration) {
 			slow = append(slow, action)
 		}
 	}
-	if len(slow) > 0 {
-		d.start(slow, news)
-	}
-	return pause
+	return pause, slow
 }
 
 // limit is the duration that a quick action sets the timer to; 0 sets none.

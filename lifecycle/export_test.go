@@ -38,3 +38,11 @@ func UrgentFirst(d *Driver) bool {
 	first, second := d.next(), d.next()
 	return first.event == Signal && second.event == Replied
 }
+
+// IsBound reports whether the driver does anything for an action.
+func IsBound(action Action) bool {
+	driver := NewDriver(Options{})
+	_, quick := driver.limit(action)
+	_, slow := blocking[action]
+	return quick || slow
+}

@@ -23,7 +23,7 @@ type News struct {
 // just started.
 type Facts struct {
 	Word          bootstrap.Status // the sidecar's last word
-	Prefetch      Prefetch         // what became of the early fetch of the configuration
+	ConfigKept    bool             // an early configuration is here that can be used
 	NeverOpened   bool             // as News.NeverOpened
 	ClosedInOrder bool             // as News.ClosedInOrder
 	Signals       int              // signals so far, this event included
@@ -31,15 +31,6 @@ type Facts struct {
 	Ending        Event            // what led into Terminating; empty before
 	Status        exitcode.Status  // what the process will exit with; the first trouble decides
 }
-
-// Prefetch is what became of the early fetch of the configuration.
-type Prefetch string
-
-// The stages of an early fetch; the zero value is that there is none that could be used.
-const (
-	Coming Prefetch = "coming" // asked for and not answered yet
-	Kept   Prefetch = "kept"   // here, and what the sidecar would say after the validation as well
-)
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
 func (g Guard) Holds(f Facts) bool {
@@ -51,9 +42,7 @@ func (g Guard) Holds(f Facts) bool {
 	case SaysSuccessful:
 		return f.Word == bootstrap.Successful
 	case ConfigKept:
-		return f.Word == bootstrap.Successful && f.Prefetch == Kept
-	case ConfigComing:
-		return f.Word == bootstrap.Successful && f.Prefetch == Coming
+		return f.Word == bootstrap.Successful && f.ConfigKept
 	case SaysFailed:
 		return f.Word == bootstrap.Failed
 	case NeverOpened:
@@ -73,12 +62,9 @@ func (f Facts) heard(event Event, news News) Facts {
 	case Replied:
 		f.Word = news.Word
 	case Accepted:
-		f.Prefetch = Coming
+		f.ConfigKept = false
 	case ConfigPrefetched:
-		f.Prefetch = ""
-		if news.Config != nil {
-			f.Prefetch = Kept
-		}
+		f.ConfigKept = news.Config != nil
 	case Signal:
 		f.Signals++
 		f.LastSignal = news.Signal

@@ -49,6 +49,8 @@ func outcomes(action Action, now truth) []outcome {
 		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, News{})}
 	case AskStatus:
 		return append(words(), ends(NoAnswer, News{}))
+	case ProbeData:
+		return []outcome{next(func(*truth) {}), ends(NotAccepted, News{})}
 	case AskInit:
 		return []outcome{ends(Accepted, News{}), ends(NotAccepted, News{})}
 	case FetchEtcdConfig:

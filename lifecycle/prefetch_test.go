@@ -50,9 +50,10 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 	for name, is := range map[string]struct {
 		validation time.Duration
 		want       time.Duration
+		fetches    int
 	}{
-		"a validation that takes longer is not followed by another wait": {10 * time.Second, 10 * time.Second},
-		"after a quick one the fetch that is under way is waited for":    {time.Second, 7 * time.Second},
+		"a validation that takes longer is not followed by another wait": {10 * time.Second, 10 * time.Second, 1},
+		"after a quick one the fetch that is under way comes first":      {time.Second, 7 * time.Second, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 				took := served(t, s)
 				assert.GreaterOrEqual(t, took, is.want)
 				assert.Less(t, took, is.want+time.Second)
-				assert.Equal(t, 1, fetches(s))
+				assert.Equal(t, is.fetches, fetches(s))
 			})
 		})
 	}
@@ -74,6 +75,17 @@ func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheVerdict(t *testin
 		s.config = slowly
 		time.AfterFunc(10*time.Second, func() { s.say(bootstrap.Successful) })
 		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
+		assert.Equal(t, 2, fetches(s))
+	})
+}
+
+// The early fetch costs a larger cluster nothing: it is neither waited for nor repeated.
+func TestTheConfigurationOfALargerClusterIsNotHeldUpByTheEarlyFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.New, bootstrap.Progress)
+		s.config = slowly
+		time.AfterFunc(time.Second, func() { s.say(bootstrap.Successful) })
+		assert.Less(t, served(t, s), 8500*time.Millisecond)
 		assert.Equal(t, 2, fetches(s))
 	})
 }

@@ -43,7 +43,7 @@ func TestNoWayLeadsFromAnEtcdToAnInitialisation(t *testing.T) {
 func TestEtcdIsOpenedOnlyAfterSuccessful(t *testing.T) {
 	for _, row := range Table {
 		if row.To == FetchConfig && row.From != FetchConfig {
-			assert.Contains(t, []Guard{SaysSuccessful, ConfigKept, ConfigComing}, row.When)
+			assert.Contains(t, []Guard{SaysSuccessful, ConfigKept}, row.When)
 		}
 		if slices.Contains(row.Do, OpenEtcd) {
 			assert.Equal(t, FetchConfig, row.From)
@@ -118,6 +118,13 @@ func TestTheVocabularyIsComplete(t *testing.T) {
 	}
 	assert.ElementsMatch(t, declared["Event"], answered, "Elsewhere answers every event once")
 	assert.ElementsMatch(t, declared["State"], asStrings(stateNames()), "States describes every state once")
+}
+
+func TestEveryActionIsBoundToWhatItDoes(t *testing.T) {
+	for _, action := range constants(t)["Action"] {
+		assert.True(t, IsBound(Action(action)), "%s", action)
+	}
+	assert.False(t, IsBound("an action that nobody wrote"))
 }
 
 // constants reads the values of the typed constants in vocabulary.go, by type.

@@ -16,16 +16,15 @@ type Row struct {
 var Table = []Row{
 	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialisation stands, with the volume's lock held"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "without the volume's lock nothing may be asked for"},
-	{Query, Replied, SaysNew, Trigger, []Action{AskInit}, "the data directory is not validated yet"},
+	{Query, Replied, SaysNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the data directory may be opened, and the configuration is here already"},
-	{Query, Replied, ConfigComing, FetchConfig, nil, "the data directory may be opened, and the configuration is on its way"},
 	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "the data directory may be opened"},
-	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialisation failed; the sidecar's log says why"},
+	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialisation failed; the log of whoever ran it says why"},
 	{Query, Replied, Always, Wait, []Action{PaceProgress}, "the initialisation is running"},
 	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
 
 	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialisation was asked for; the configuration takes time, too"},
-	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "the sidecar may not have heard; its status will tell"},
+	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "nothing was asked for, or the sidecar may not have heard; its status will tell"},
 
 	{Wait, Elapsed, Always, Query, []Action{LockVolume, AskStatus}, "time to ask again"},
 
@@ -34,11 +33,11 @@ var Table = []Row{
 	{FetchConfig, ConfigUnavailable, Always, FetchConfig, []Action{PaceSilence}, "a finished validation is never thrown away"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "time to ask for the configuration again"},
 
-	{Query, ConfigPrefetched, Always, Query, nil, "the configuration came before the validation's verdict"},
-	{Trigger, ConfigPrefetched, Always, Trigger, nil, "the configuration came before the validation's verdict"},
-	{Wait, ConfigPrefetched, Always, Wait, nil, "the configuration came before the validation's verdict"},
-	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the configuration that was waited for"},
-	{FetchConfig, ConfigPrefetched, Always, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "the early configuration can't be used: only a new cluster of one has it before the verdict"},
+	{Query, ConfigPrefetched, Always, Query, nil, "the early fetch has ended before the verdict"},
+	{Trigger, ConfigPrefetched, Always, Trigger, nil, "the early fetch has ended before the verdict"},
+	{Wait, ConfigPrefetched, Always, Wait, nil, "the early fetch has ended before the verdict"},
+	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the early fetch was quicker than the one after the verdict"},
+	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: only a new cluster of one has its configuration before the verdict"},
 
 	{StartEtcd, EtcdReady, Always, Serving, []Action{WatchEtcd}, "etcd has joined its cluster"},
 	{StartEtcd, EtcdFailed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd did not start"},
@@ -94,7 +93,7 @@ var Elsewhere = []Default{
 	{ConfigValid, Reject, "only FetchConfig checks a configuration"},
 	{ConfigInvalid, Reject, "only FetchConfig checks a configuration"},
 	{ConfigUnavailable, Reject, "only FetchConfig fetches a configuration"},
-	{ConfigPrefetched, Reject, "a prefetch ends before etcd starts, or is dropped"},
+	{ConfigPrefetched, Reject, "the early fetch is cancelled when etcd starts or the run ends"},
 	{EtcdReady, Reject, "only StartEtcd opens etcd"},
 	{EtcdFailed, Reject, "etcd runs in StartEtcd and Serving; while it closes, its close tells"},
 	{EtcdClosed, Reject, "only Terminating closes etcd"},

@@ -48,11 +48,10 @@ var steps = []step{
 	// Query
 	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, News{}, Query, ask},
 	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, News{}, Wait, []Action{PaceLock}},
-	{"New asks for an initialisation", Query, Facts{}, Replied, News{Word: bootstrap.New}, Trigger, []Action{AskInit}},
+	{"New asks for an initialisation", Query, Facts{}, Replied, News{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
 	{"Successful leads to the configuration", Query, Facts{}, Replied, News{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"Successful with the configuration here already only checks it", Query, Facts{Prefetch: Kept}, Replied, News{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
-	{"Successful with the configuration on its way waits for it", Query, Facts{Prefetch: Coming}, Replied, News{Word: bootstrap.Successful}, FetchConfig, nil},
-	{"a configuration that is here already opens nothing without Successful", Query, Facts{Prefetch: Kept}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"Successful with the configuration here already only checks it", Query, Facts{ConfigKept: true}, Replied, News{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{ConfigKept: true}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
 	{"Failed waits, longer each time, before the next initialisation", Query, Facts{}, Replied, News{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"Progress waits, without a deadline", Query, Facts{}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
 	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
@@ -77,9 +76,9 @@ var steps = []step{
 	{"an early configuration is kept while asking", Query, Facts{}, ConfigPrefetched, News{Config: some}, Query, nil},
 	{"an early configuration is kept while triggering", Trigger, Facts{}, ConfigPrefetched, News{Config: some}, Trigger, nil},
 	{"an early configuration is kept while waiting", Wait, Facts{}, ConfigPrefetched, News{Config: some}, Wait, nil},
-	{"the configuration that was waited for is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
-	{"one that can't be used early is fetched again, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{}, FetchConfig, fetch},
-	{"one that can't be used early is fetched again", FetchConfig, Facts{}, ConfigPrefetched, News{}, FetchConfig, fetch},
+	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{}, FetchConfig, nil},
+	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, News{}, FetchConfig, nil},
 
 	// StartEtcd
 	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, News{}, Serving, []Action{WatchEtcd}},

@@ -49,7 +49,6 @@ const (
 	SaysNew        Guard = "says New"
 	SaysSuccessful Guard = "says Successful"
 	ConfigKept     Guard = "says Successful, config kept"
-	ConfigComing   Guard = "says Successful, config coming"
 	SaysFailed     Guard = "says Failed"
 	NeverOpened    Guard = "etcd never opened"
 	CleanStop      Guard = "stop asked, closed in order"
@@ -64,6 +63,7 @@ type Action string
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
+	ProbeData       Action = "probe data" // see that no etcd holds it
 	AskInit         Action = "ask initialization"
 	PrefetchConfig  Action = "prefetch config" // beside everything else, until the run ends or it is done
 	FetchEtcdConfig Action = "fetch config"

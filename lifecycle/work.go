@@ -29,6 +29,7 @@ var blocking = map[Action]func(*work, context.Context) completion{
 	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
 	AskStatus:       (*work).askStatus,
+	ProbeData:       (*work).probeData,
 	AskInit:         (*work).askInit,
 	FetchEtcdConfig: (*work).fetchConfig,
 	CheckEtcdConfig: (*work).checkConfig,
@@ -50,9 +51,9 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 		}
 	}()
 	for _, action := range actions {
-		do, ok := blocking[action]
-		if !ok {
-			continue
+		do, bound := blocking[action]
+		if !bound {
+			return completion{Crashed, News{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
 			return done
@@ -74,6 +75,14 @@ func (w *work) askStatus(ctx context.Context) completion {
 		return completion{NoAnswer, News{Err: err}}
 	}
 	return completion{Replied, News{Word: word, Detail: string(word)}}
+}
+
+// probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
+func (w *work) probeData(context.Context) completion {
+	if err := w.world.Volume.Probe(); err != nil {
+		return completion{NotAccepted, News{Err: err}}
+	}
+	return completion{}
 }
 
 func (w *work) askInit(ctx context.Context) completion {

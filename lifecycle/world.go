@@ -21,6 +21,8 @@ type Sidecar interface {
 type Volume interface {
 	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.
 	Lock() error
+	// Probe fails with bootstrap.ErrDataInUse while an etcd has a database on the volume open, whoever started it.
+	Probe() error
 }
 
 // Record is the exit record. Its methods are durable when they return.

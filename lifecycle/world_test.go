@@ -23,8 +23,8 @@ type stage struct {
 	done  []string
 	words []bootstrap.Status // what the sidecar says, one after the other; the last one for ever
 
-	status, trigger, config, open, watch func(context.Context) error
-	lock, configure, remove, write, shut func() error
+	status, trigger, config, open, watch        func(context.Context) error
+	lock, probe, configure, remove, write, shut func() error
 
 	yaml   string // the configuration; by default one that can be used only after the verdict
 	opened bool
@@ -40,7 +40,7 @@ func newStage(words ...bootstrap.Status) *stage {
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
 		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
-		lock: fineNow, configure: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
+		lock: fineNow, probe: fineNow, configure: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
 	}
 	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.Nop()})
 	return s
@@ -155,6 +155,8 @@ func (s stageSidecar) Config(ctx context.Context) ([]byte, error) {
 }
 
 func (s stageVolume) Lock() error { return s.lock() }
+
+func (s stageVolume) Probe() error { return s.probe() }
 
 func (s stageRecord) Remove() error {
 	s.note("remove record")

@@ -81,31 +81,6 @@ func TestStopPostedIsAnsweredInFullBeforeEtcdEnds(t *testing.T) {
 	assert.Equal(t, "terminated", p.record())
 }
 
-func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
-	first := p.start()
-	first.awaitReady()
-	p.put("key", "value")
-	first.stopCleanly()
-	release := lockFile(t, p.database())
-
-	second := p.start()
-	second.awaitLine(line{"message": "another process holds the database"})
-	status, took := second.stop(syscall.SIGTERM)
-	assert.Equal(t, 0, status)
-	assert.Less(t, took, abortBudget)
-	require.Equal(t, "terminated", p.record(), "etcd was not opened")
-
-	third := p.start()
-	third.awaitLine(line{"message": "another process holds the database"})
-	release()
-	third.awaitReady()
-	assert.Equal(t, "value", p.get("key"))
-	third.stopCleanly()
-	assert.Equal(t, []string{"full", "sanity", "sanity"}, p.sidecar.modes())
-}
-
 func TestOpenWatchesDoNotDelayTheStop(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -207,18 +182,6 @@ func TestHangupAndALogThatNobodyReadsDoNotEndEtcd(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	assert.Equal(t, 0, w.exit(stopBudget))
 	assert.Equal(t, "terminated", p.record())
-}
-
-func TestReadyTimeoutWhileAnotherProcessHoldsTheDatabaseKeepsTheRecord(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t)
-	first := p.start()
-	first.awaitReady()
-	first.stopCleanly()
-	lockFile(t, p.database())
-	second := p.start("--etcd-ready-timeout=1s")
-	assert.Equal(t, 75, second.exit(soon))
-	assert.Equal(t, "terminated", p.record(), "etcd was not opened")
 }
 
 // lockFile takes bbolt's lock as another process would.
