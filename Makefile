@@ -52,7 +52,7 @@ cover: ## Run the tests and show how much of each package they cover
 ci: lint test fuzz ## What CI runs
 
 clean: ## Remove what was built, and the data of make run
-	rm -rf bin .run coverage.out
+	rm -rf bin .run coverage.out review.html
 
 $(GOLANGCI_LINT):
 	GOBIN=$(CURDIR)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)

@@ -53,9 +53,12 @@ func (n *CrashNote) Previous() string {
 	return string(line)
 }
 
-// Arm has Go's runtime write the trace of a panic in any goroutine to the note. Call it once the volume's lock is held,
-// so that a second process on the volume cannot overwrite the note of the first.
+// Arm has Go's runtime write the trace of a panic in any goroutine to the note. Call it when the volume's lock is held, so
+// that a second process on the volume cannot overwrite the note of the first. An armed note stays as it is.
 func (n *CrashNote) Arm() error {
+	if n.file != nil {
+		return nil
+	}
 	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -65,7 +67,15 @@ func throughPipe(content []byte, read func(path string) error) error {
 		defer in.Close()
 		_, _ = in.Write(content) // fails only if read stopped early, and then read says why
 	})
-	return read(fmt.Sprintf("/dev/fd/%d", out.Fd()))
+	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
+}
+
+// descriptors is the directory in which a process finds its open files by number.
+func descriptors() string {
+	if _, err := os.Stat("/dev/fd"); err != nil {
+		return "/proc/self/fd" // Linux has it wherever /proc is mounted
+	}
+	return "/dev/fd"
 }
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)

@@ -40,7 +40,7 @@ func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	line := b.log.WithLevel(levels[entry.Level])
+	line := b.log.WithLevel(b.level(entry))
 	if line == nil {
 		return nil
 	}
@@ -52,6 +52,15 @@ func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	}
 	line.Fields(encode(b.fields, fields)).Msg(entry.Message)
 	return nil
+}
+
+// level takes the alarm out of what etcd calls an error whenever a listener ends, asked for or not: if it was not, Watch
+// says so.
+func (b *bridge) level(entry zapcore.Entry) zerolog.Level {
+	if entry.Message == "setting up serving from embedded etcd failed." {
+		return zerolog.InfoLevel
+	}
+	return levels[entry.Level]
 }
 
 func (b *bridge) Sync() error { return nil }

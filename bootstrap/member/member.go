@@ -70,8 +70,10 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
-	if err := setUnbornAside(m.config.Dir, m.options.Log); err != nil {
-		return err
+	if m.config.WalDir == "" { // with a WAL elsewhere, who was born can't be told here
+		if err := setUnbornAside(m.config.Dir, m.options.Log); err != nil {
+			return err
+		}
 	}
 	tighten(m.config.Dir, m.options.Log)
 	m.opened = true

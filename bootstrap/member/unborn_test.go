@@ -1,13 +1,17 @@
 package member_test
 
 import (
+	"bytes"
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
@@ -22,13 +26,24 @@ func unbornMember(t *testing.T, dir string) {
 	log, err := wal.Create(zap.NewNop(), filepath.Join(dir, "member", "wal"), metadata)
 	require.NoError(t, err)
 	require.NoError(t, log.Close())
+	database, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, database.Close())
+}
+
+// setAside returns the member directories that were moved out of the way.
+func setAside(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "member.unborn-*"))
+	require.NoError(t, err)
+	return found
 }
 
 // Left alone, etcd would start and wait for ever to be elected.
 func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	for range 2 { // the second finds the first one's leftovers
-		require.NoError(t, os.RemoveAll(dir))
+	for round := range 2 { // the second finds the first one's leftovers
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
 		unbornMember(t, dir)
 		b := newBench(t, dir)
 		require.NoError(t, b.Open(soon(t)))
@@ -37,7 +52,7 @@ func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 		_, err = b.Close()
 		require.NoError(t, err)
 		assert.Contains(t, b.log.String(), "it starts afresh")
-		assert.DirExists(t, dir+".unborn")
+		assert.Len(t, setAside(t, dir), round+1)
 	}
 }
 
@@ -56,12 +71,40 @@ func TestAMemberWithAnyDataIsNeverSetAside(t *testing.T) {
 			b := newBench(t, damaged)
 			_ = b.Open(soon(t)) // whether etcd can start with that is not the question
 			_, _ = b.Close()
-			assert.NoDirExists(t, damaged+".unborn")
+			assert.Empty(t, setAside(t, damaged))
 			for _, path := range before {
 				assert.FileExists(t, path)
 			}
 		})
 	}
+}
+
+// The head of the WAL is damaged so that it reads as empty, and the database is lost: two faults, and the rest is still
+// worth a look.
+func TestAWALThatReadsAsEmptyIsNotSetAside(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	first := newBench(t, dir)
+	require.NoError(t, first.Open(soon(t)))
+	_, err := first.Close()
+	require.NoError(t, err)
+	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+	require.NoError(t, err)
+	content, err := os.ReadFile(segments[0])
+	require.NoError(t, err)
+	unborn := filepath.Join(t.TempDir(), "new.etcd")
+	unbornMember(t, unborn)
+	head, err := os.ReadFile(filepath.Join(unborn, "member", "wal", filepath.Base(segments[0])))
+	require.NoError(t, err)
+	used := len(bytes.TrimRight(head, "\x00"))
+	copy(content[used:used+64], make([]byte, 64)) // what follows the head ends in zeros, as a torn log does
+	require.NoError(t, os.WriteFile(segments[0], content, 0o600))
+	require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
+	b := newBench(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_ = b.Open(ctx)
+	_, _ = b.Close()
+	assert.Empty(t, setAside(t, dir))
 }
 
 func tree(t *testing.T, dir string) []string {

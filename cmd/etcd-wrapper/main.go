@@ -16,7 +16,10 @@ import (
 )
 
 func main() {
-	os.Exit(int(run(os.Args[1:], streams{out: os.Stdout, log: os.Stderr})))
+	log, flush := unhindered(os.Stderr)
+	status := run(os.Args[1:], streams{out: os.Stdout, log: log})
+	flush()
+	os.Exit(int(status))
 }
 
 // streams are what a command writes to: results for its caller, and the JSON log.

@@ -21,6 +21,7 @@ import (
 type pod struct {
 	flags   *startCommand
 	log     zerolog.Logger
+	volume  *bootstrap.Volume
 	record  *exitcode.Record
 	note    *exitcode.CrashNote
 	monitor *readiness.Monitor
@@ -38,6 +39,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 	p := &pod{
 		flags:   flags,
 		log:     log,
+		volume:  bootstrap.NewVolume(flags.VolumeDir),
 		record:  exitcode.NewRecord(flags.recordPath()),
 		note:    exitcode.NewCrashNote(flags.crashNotePath()),
 		monitor: readiness.NewMonitor(log),
@@ -50,16 +52,30 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 
 func (p *pod) world(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
-		Sidecar: sidecar, Volume: bootstrap.NewVolume(p.flags.VolumeDir), Record: p.record, Member: p, Front: p,
+		Sidecar: sidecar, Volume: p, Record: p.record, Member: p, Front: p,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(p.record) },
 		LeaveReason: p.note.Leave,
 	}
 }
 
+// Lock implements lifecycle.Volume. Once the volume is held, a crash has a place to leave its reason.
+func (p *pod) Lock() error {
+	if err := p.volume.Lock(); err != nil {
+		return err
+	}
+	if err := p.note.Arm(); err != nil {
+		p.log.Warn().Err(err).Msg("a crash would leave no reason behind")
+	}
+	return nil
+}
+
+// Probe implements lifecycle.Volume.
+func (p *pod) Probe() error { return p.volume.Probe() }
+
 // Configure implements lifecycle.Member. The copy for debug containers is no reason not to start.
 func (p *pod) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(p.flags.StoredConfigPath, yaml); err != nil {
-		p.log.Warn().Err(err).Send()
+		p.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
 	}
 	checked, err := etcdconf.Parse(yaml)
 	if err != nil {
@@ -91,9 +107,6 @@ func (p *pod) Expose() error {
 
 // Open implements lifecycle.Member.
 func (p *pod) Open(ctx context.Context) error {
-	if err := p.note.Arm(); err != nil {
-		p.log.Warn().Err(err).Send()
-	}
 	if err := p.member.Open(ctx); err != nil {
 		return err
 	}

@@ -22,6 +22,9 @@ import (
 // farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
 const farewell = 100 * time.Millisecond
 
+// takingDown bounds all that is done after the lifecycle has ended.
+const takingDown = 250 * time.Millisecond
+
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Status {
 	signals := make(chan os.Signal, 4)
@@ -35,11 +38,20 @@ func (c *startCommand) execute(s streams) exitcode.Status {
 	routeForeignLogs(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	outcome := c.live(log, signals)
-	log.Info().Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := exitcode.Explain(c.TerminationPath, outcome.Status.String()+": "+outcome.Reason); err != nil {
-		log.Warn().Err(err).Send()
-	}
 	return outcome.Status
+}
+
+// tell says how a run ended, in the log and where Kubernetes looks.
+func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome) {
+	line := log.Info()
+	if outcome.Status != exitcode.Clean {
+		line = log.Error().Str("error", outcome.Reason)
+	}
+	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
+		Msg("etcd-wrapper ends: " + outcome.Reason)
+	if err := exitcode.Explain(c.TerminationPath, outcome.Status.String()+": "+outcome.Reason); err != nil {
+		log.Warn().Err(err).Msg("Kubernetes is not told why")
+	}
 }
 
 // live drives the lifecycle to its end. Putting the parts together reads files, which may hang: a signal ends that, too.
@@ -48,9 +60,11 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go func() { ready <- c.assemble(log) }()
 	select {
 	case p := <-ready:
-		return p.run(signals)
+		return p.run(signals, func(outcome lifecycle.Outcome) { c.tell(log, outcome) })
 	case received := <-signals:
-		return lifecycle.Outcome{Status: exitcode.Clean, Reason: "stopped before the lifecycle began (" + received.String() + ")"}
+		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
+		c.tell(log, outcome)
+		return outcome
 	}
 }
 
@@ -66,7 +80,7 @@ type parts struct {
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
-		return failed(log, exitcode.Usage, err)
+		return failed(exitcode.Usage, err)
 	}
 	p := &parts{pod: newPod(c, log), end: []func(){end}}
 	driver := lifecycle.NewDriver(lifecycle.Options{
@@ -75,30 +89,40 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	p.pod.crash = driver.Crash
 	stopServer, status, err := c.serve(log, p.pod, driver)
 	if err != nil {
-		return failed(log, status, err)
+		return failed(status, err)
 	}
 	p.driver, p.end = driver, append(p.end, stopServer)
 	return p
 }
 
-func failed(log zerolog.Logger, status exitcode.Status, err error) *parts {
-	log.Error().Err(err).Msg("etcd-wrapper cannot start")
+func failed(status exitcode.Status, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// run drives the lifecycle and takes the parts down again in reverse order.
-func (p *parts) run(signals <-chan os.Signal) lifecycle.Outcome {
+// run drives the lifecycle, tells how it ended and takes the parts down again in reverse order. The telling comes first,
+// and the rest is bounded: a disk that hangs must not keep the reason back, nor the process.
+func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome)) lifecycle.Outcome {
 	if p.driver == nil {
+		tell(p.outcome)
 		return p.outcome
 	}
 	ended := make(chan struct{})
 	go forward(signals, p.driver, ended)
 	outcome := p.driver.Run()
-	close(ended)
-	p.pod.settle(outcome)
-	for _, end := range slices.Backward(p.end) {
-		end()
+	tell(outcome)
+	down := make(chan struct{})
+	go func() {
+		defer close(down)
+		p.pod.settle(outcome)
+		for _, end := range slices.Backward(p.end) {
+			end()
+		}
+	}()
+	select {
+	case <-down:
+	case <-time.After(takingDown):
 	}
+	close(ended)
 	return outcome
 }
 
