@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -27,8 +29,11 @@ type pod struct {
 	server  *readiness.Server // set before the machine runs
 	crash   func(error)       // set before the machine runs
 
-	checked *etcdconf.Checked
-	member  *member.Member
+	began    time.Time
+	lastExit string
+	memberID atomic.Value // a string, once etcd is ready
+	checked  *etcdconf.Checked
+	member   *member.Member
 
 	stopMonitor context.CancelFunc
 	monitored   chan struct{}
@@ -41,7 +46,9 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 		record:  exitcode.NewRecord(flags.recordPath()),
 		note:    exitcode.NewCrashNote(flags.crashNotePath()),
 		monitor: readiness.NewMonitor(log),
+		began:   time.Now(),
 	}
+	p.lastExit = p.howTheLastRunEnded()
 	if reason := p.note.Previous(); reason != "" {
 		log.Warn().Str("reason", reason).Msg("the last run on this volume crashed")
 	}
@@ -97,6 +104,7 @@ func (p *pod) Open(ctx context.Context) error {
 	if err := p.member.Open(ctx); err != nil {
 		return err
 	}
+	p.memberID.Store(p.member.ID().String())
 	watching, stop := context.WithCancel(context.Background())
 	p.stopMonitor, p.monitored = stop, make(chan struct{})
 	go func() {

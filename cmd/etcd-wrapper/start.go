@@ -87,8 +87,10 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 
 // serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
 func (c *startCommand) serve(log zerolog.Logger, pod *pod, driver *lifecycle.Driver) (func(), exitcode.Status, error) {
+	account := account{pod, driver}
 	server, err := readiness.Listen(readiness.Options{
-		Address: c.address(), Phase: phase(driver), Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere, Log: log,
+		Address: c.address(), Phase: account.phase, Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
+		Routes: account.routes(), Log: log,
 	}, pod.monitor)
 	if err != nil {
 		return nil, exitcode.ServerTaken, err
@@ -117,16 +119,6 @@ func (c *startCommand) serve(log zerolog.Logger, pod *pod, driver *lifecycle.Dri
 		}
 		<-ended
 	}, exitcode.Clean, nil
-}
-
-// phase tells the server of the lifecycle's state.
-func phase(driver *lifecycle.Driver) func() readiness.Phase {
-	return func() readiness.Phase {
-		now := driver.Snapshot()
-		return readiness.Phase{
-			State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: now.Reason,
-		}
-	}
 }
 
 // verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
