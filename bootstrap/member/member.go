@@ -148,6 +148,9 @@ func (m *Member) Close() (opened bool, err error) {
 	}
 }
 
+// Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
+func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
+
 func (m *Member) closeInOrder() error {
 	<-m.started
 	if m.etcd == nil {

@@ -22,6 +22,7 @@ type account struct {
 func (a account) routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /lifecycle": status.Handler(a.source()),
+		"GET /metrics":   a.pod.metrics.Handler(),
 	}
 }
 

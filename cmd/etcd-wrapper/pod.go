@@ -16,6 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/metrics"
 )
 
 // pod is the world of the lifecycle machine: it puts the leaves together that know nothing of each other. The machine
@@ -31,7 +32,10 @@ type pod struct {
 
 	began    time.Time
 	lastExit string
-	memberID atomic.Value // a string, once etcd is ready
+	memberID atomic.Value     // a string, once etcd is ready
+	metrics  *metrics.Metrics // set before the machine runs
+	spent    durations
+	inUse    atomic.Pointer[map[string]string] // certificate files of etcd's configuration, by what they are for
 	checked  *etcdconf.Checked
 	member   *member.Member
 
@@ -57,7 +61,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 
 func (p *pod) world(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
-		Sidecar: sidecar, Volume: bootstrap.NewVolume(p.flags.VolumeDir), Record: p.record, Member: p, Front: p,
+		Sidecar: &measured{Sidecar: sidecar, pod: p}, Volume: bootstrap.NewVolume(p.flags.VolumeDir), Record: p.record, Member: p, Front: p,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(p.record) },
 		LeaveReason: p.note.Leave,
 	}
@@ -79,6 +83,7 @@ func (p *pod) Configure(yaml []byte) error {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
 	p.checked = checked
+	p.inUse.Store(new(certificatesOf(checked.Etcd)))
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
 	return nil
 }
@@ -101,9 +106,13 @@ func (p *pod) Open(ctx context.Context) error {
 	if err := p.note.Arm(); err != nil {
 		p.log.Warn().Err(err).Send()
 	}
+	began := time.Now()
 	if err := p.member.Open(ctx); err != nil {
 		return err
 	}
+	took := time.Since(began)
+	p.spent.start.Store(int64(took))
+	p.metrics.EtcdStarted(took)
 	p.memberID.Store(p.member.ID().String())
 	watching, stop := context.WithCancel(context.Background())
 	p.stopMonitor, p.monitored = stop, make(chan struct{})
@@ -137,7 +146,15 @@ func (p *pod) Close() (opened bool, err error) {
 	if p.member == nil {
 		return false, nil
 	}
-	return p.member.Close()
+	began := time.Now()
+	opened, err = p.member.Close()
+	if opened {
+		took, drained := time.Since(began), p.member.Drained()
+		p.spent.stop.Store(int64(took))
+		p.spent.drain.Store(int64(drained))
+		p.metrics.EtcdStopped(took, drained)
+	}
+	return opened, err
 }
 
 // settle puts away what only a crash needs.

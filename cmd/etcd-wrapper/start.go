@@ -52,8 +52,9 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	pod.crash = driver.Crash
-	stopServer, status, err := c.serve(log, pod, driver)
+	account := account{pod, driver}
+	pod.crash, pod.metrics = driver.Crash, account.newMetrics()
+	stopServer, status, err := c.serve(log, account)
 	if err != nil {
 		return failed(log, status, err)
 	}
@@ -86,8 +87,8 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 }
 
 // serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
-func (c *startCommand) serve(log zerolog.Logger, pod *pod, driver *lifecycle.Driver) (func(), exitcode.Status, error) {
-	account := account{pod, driver}
+func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitcode.Status, error) {
+	pod, driver := account.pod, account.driver
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.address(), Phase: account.phase, Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
 		Routes: account.routes(), Log: log,
