@@ -9,6 +9,7 @@ import (
 
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/page"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -21,6 +22,7 @@ type account struct {
 // routes are what the server answers beside its own endpoints.
 func (a account) routes() map[string]http.Handler {
 	return map[string]http.Handler{
+		"GET /{$}":       page.Handler(lifecycle.SVG()),
 		"GET /lifecycle": status.Handler(a.source()),
 		"GET /metrics":   a.pod.metrics.Handler(),
 	}
