@@ -35,6 +35,7 @@ type cli struct {
 	DumpFormat string `name:"dump-format" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
+	Status  statusCommand  `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
 	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Verify  verifyCommand  `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
 	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`

@@ -22,10 +22,10 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // The whole life of a member, seen through the page.
 func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	browser := openBrowser(t)
-	config, _ := singleMember(t)
+	config := singleMember(t)
 	sidecar, hostPort := newSidecar(t, config)
 	wrapper := start(t, "--backup-restore-host-port", hostPort)
-	wrapper.await("/livez", 200)
+	wrapper.await("/livez")
 
 	browser.run(chromedp.Navigate(wrapper.url()))
 	browser.shows("Query", "not ready")

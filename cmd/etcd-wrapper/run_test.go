@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/status"
 )
 
 // patience bounds every wait of these tests; none of them takes that long.
@@ -121,20 +124,71 @@ func (p *program) stop() int {
 	return p.command.ProcessState.ExitCode()
 }
 
-// await waits until the server answers a path with a status code.
-func (p *program) await(path string, code int) {
+// run runs another command of the program beside this one and returns what it printed and its exit status.
+func (p *program) run(args ...string) (out, log string, status int) { return p.begin(args...).wait() }
+
+// invocation is another command that runs beside the program.
+type invocation struct {
+	t       *testing.T
+	command *exec.Cmd
+	out     string // the file that it prints to
+	log     bytes.Buffer
+	cancel  context.CancelFunc
+}
+
+func (p *program) begin(args ...string) *invocation {
+	out, err := os.Create(filepath.Join(p.t.TempDir(), "out"))
+	require.NoError(p.t, err)
+	defer out.Close() // the command has it, too
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	i := &invocation{t: p.t, command: exec.CommandContext(ctx, os.Args[0], args...), out: out.Name(), cancel: cancel}
+	i.command.Env = append(os.Environ(), playWrapper+"=1",
+		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+p.port, "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.storedConfig())
+	i.command.Stdout, i.command.Stderr = out, &i.log
+	require.NoError(p.t, i.command.Start())
+	return i
+}
+
+// printed is what it has printed so far.
+func (i *invocation) printed() string {
+	content, err := os.ReadFile(i.out)
+	require.NoError(i.t, err)
+	return string(content)
+}
+
+func (i *invocation) wait() (out, log string, status int) {
+	defer i.cancel()
+	_ = i.command.Wait() // the status tells
+	return i.printed(), i.log.String(), i.command.ProcessState.ExitCode()
+}
+
+// enters waits until the lifecycle stands in a state.
+func (p *program) enters(state string) {
+	require.Eventually(p.t, func() bool {
+		reply, err := http.Get(p.url() + "/lifecycle")
+		if err != nil {
+			return false
+		}
+		defer reply.Body.Close()
+		var now status.Document
+		return json.NewDecoder(reply.Body).Decode(&now) == nil && now.State == state
+	}, patience, 5*time.Millisecond, "%s was never entered", state)
+}
+
+// await waits until the server answers a path with 200.
+func (p *program) await(path string) {
 	require.Eventually(p.t, func() bool {
 		reply, err := http.Get(p.url() + path)
 		if err != nil {
 			return false
 		}
 		defer reply.Body.Close()
-		return reply.StatusCode == code
-	}, patience, 20*time.Millisecond, "%s never said %d", path, code)
+		return reply.StatusCode == http.StatusOK
+	}, patience, 20*time.Millisecond, "%s never said 200", path)
 }
 
 // singleMember is the configuration of a cluster of one on free ports.
-func singleMember(t *testing.T) (config, endpoint string) {
+func singleMember(t *testing.T) string {
 	client, peer := "http://127.0.0.1:"+freePort(t), "http://127.0.0.1:"+freePort(t)
 	return fmt.Sprintf(`name: etcd-0
 data-dir: %s
@@ -144,7 +198,7 @@ listen-peer-urls: %[3]s
 initial-advertise-peer-urls: %[3]s
 initial-cluster: etcd-0=%[3]s
 initial-cluster-state: new
-`, filepath.Join(t.TempDir(), "new.etcd"), client, peer), client
+`, filepath.Join(t.TempDir(), "new.etcd"), client, peer)
 }
 
 func freePort(t *testing.T) string {
