@@ -36,6 +36,8 @@ type cli struct {
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
 	Status  statusCommand  `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
+	Etcdctl etcdctlCommand `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
+	Etcdutl etcdutlCommand `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Verify  verifyCommand  `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
 	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`
