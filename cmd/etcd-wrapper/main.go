@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -56,9 +58,20 @@ func run(args []string, s streams) (status exitcode.Status) {
 	if err != nil {
 		log := newLog(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
+		explainUsage(args, err)
 		return exitcode.Usage
 	}
 	return selected.execute(s)
+}
+
+// explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
+// the message belongs is known only from the environment then.
+func explainUsage(args []string, cause error) {
+	if !slices.Contains(args, "start-etcd") {
+		return
+	}
+	path := cmp.Or(os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), "/dev/termination-log")
+	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
 }
 
 func parse(args []string, s streams) (command, error) {
@@ -88,7 +101,15 @@ func parse(args []string, s streams) (command, error) {
 	return selected, nil
 }
 
-// newLog returns the one log stream: a JSON object a line.
+// newLog returns the one log stream, in the form that start-etcd was asked for.
+func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
+	if c.LogFormat == "console" {
+		to = zerolog.ConsoleWriter{Out: to, NoColor: !colourful(to), TimeFormat: "15:04:05.000"}
+	}
+	return newLog(to, c.level())
+}
+
+// newLog returns a log stream: a JSON object a line.
 func newLog(to io.Writer, level zerolog.Level) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	return zerolog.New(to).Level(level).With().Timestamp().Logger()

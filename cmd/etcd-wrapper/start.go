@@ -30,19 +30,21 @@ func (c *startCommand) execute(s streams) exitcode.Status {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
-	log := newLog(s.log, c.level())
+	log := c.newLog(s.log)
 	routeForeignLogs(log)
+	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
-	outcome := c.live(log, signals)
+	outcome, words := c.live(log, signals)
 	log.Info().Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := exitcode.Explain(c.TerminationPath, outcome.Status.String()+": "+outcome.Reason); err != nil {
+	if err := exitcode.Explain(c.TerminationPath, words); err != nil {
 		log.Warn().Err(err).Send()
 	}
 	return outcome.Status
 }
 
-// live puts the parts together, drives the lifecycle to its end and takes the parts down again in reverse order.
-func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
+// live puts the parts together, drives the lifecycle to its end and takes the parts down again in reverse order. Beside
+// the outcome it returns the termination message.
+func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) (lifecycle.Outcome, string) {
 	pod := newPod(c, log)
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
@@ -64,12 +66,12 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go forward(signals, driver, ended)
 	outcome := driver.Run()
 	pod.settle(outcome)
-	return outcome
+	return outcome, account.lastWords(outcome)
 }
 
-func failed(log zerolog.Logger, status exitcode.Status, err error) lifecycle.Outcome {
+func failed(log zerolog.Logger, status exitcode.Status, err error) (lifecycle.Outcome, string) {
 	log.Error().Err(err).Msg("etcd-wrapper cannot start")
-	return lifecycle.Outcome{Status: status, Reason: err.Error()}
+	return lifecycle.Outcome{Status: status, Reason: err.Error()}, fmt.Sprintf("%s: %s\n", status, err)
 }
 
 // sidecar returns what answers for the data directory, and what ends it.
