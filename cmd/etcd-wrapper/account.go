@@ -51,8 +51,9 @@ func (a account) document() status.Document {
 		Ready:     run.State == lifecycle.Serving && report.Ready(now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
 		MemberID: memberID, Started: a.pod.began, LastExit: a.pod.lastExit,
-		Versions: status.Versions{Wrapper: version, Etcd: etcd.Version, Go: runtime.Version()},
-		Checks:   checks(report.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
+		Versions:     status.Versions{Wrapper: version, Etcd: etcd.Version, Go: runtime.Version()},
+		Certificates: a.pod.certificates.now(),
+		Checks:       checks(report.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,7 +63,7 @@ func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 func TestTheLogForPeople(t *testing.T) {
 	var out bytes.Buffer
 	log := (&startCommand{LogFormat: "console", LogLevel: "info"}).newLog(&out)
-	log.Info().Str("from", "Query").Msg("hello")
 	log.Debug().Msg("noise")
-	assert.Regexp(t, regexp.MustCompile(`^\d\d:\d\d:\d\d\.\d{3} INF hello from=Query\n$`), out.String())
+	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after", 1234*time.Microsecond).Msg("hello")
+	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} INF Query → Wait +hello after=1ms\n$`, out.String())
 }

@@ -101,15 +101,7 @@ func parse(args []string, s streams) (command, error) {
 	return selected, nil
 }
 
-// newLog returns the one log stream, in the form that start-etcd was asked for.
-func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
-	if c.LogFormat == "console" {
-		to = zerolog.ConsoleWriter{Out: to, NoColor: !colourful(to), TimeFormat: "15:04:05.000"}
-	}
-	return newLog(to, c.level())
-}
-
-// newLog returns a log stream: a JSON object a line.
+// newLog returns the one log stream: a JSON object a line.
 func newLog(to io.Writer, level zerolog.Level) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	return zerolog.New(to).Level(level).With().Timestamp().Logger()

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/lifecycle"
@@ -18,31 +15,12 @@ import (
 // the close still runs.
 type durations struct{ start, stop, drain atomic.Int64 }
 
-// certificatesOf are the certificate files that etcd serves and connects with.
-func certificatesOf(config *embed.Config) map[string]string {
-	return map[string]string{
-		"etcd_server": config.ClientTLSInfo.CertFile, "etcd_server_ca": config.ClientTLSInfo.TrustedCAFile,
-		"etcd_peer": config.PeerTLSInfo.CertFile, "etcd_peer_ca": config.PeerTLSInfo.TrustedCAFile,
-	}
-}
-
-// certificates are all certificate files in use, by what they are for. An empty path is one that is not used.
-func (p *pod) certificates() map[string]string {
-	files := map[string]string{
-		"wrapper_server": p.flags.WrapperCertPath, "etcd_client": p.flags.EtcdCertPath, "sidecar_ca": p.flags.SidecarCAPath,
-	}
-	if inUse := p.inUse.Load(); inUse != nil {
-		maps.Copy(files, *inUse)
-	}
-	return files
-}
-
 func (a account) newMetrics() *metrics.Metrics {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
 		states[i] = string(state.Name)
 	}
-	return metrics.New(metrics.Options{Document: a.document, States: states, Certificates: a.pod.certificates})
+	return metrics.New(metrics.Options{Document: a.document, States: states})
 }
 
 // measured counts the calls to a sidecar and how its initialisations end. The machine asks for the status and for

@@ -31,7 +31,7 @@ func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"
 
 func TestInitialisationsAreCountedByModeAndVerdict(t *testing.T) {
 	counts := metrics.New(metrics.Options{
-		Document: func() status.Document { return status.Document{} }, Certificates: func() map[string]string { return nil },
+		Document: func() status.Document { return status.Document{} },
 	})
 	words := []bootstrap.Status{"New", "Progress", "Failed", "New", "", "New", "New", "Successful", "Successful"}
 	m := &measured{Sidecar: &spoken{words}, pod: &pod{metrics: counts}}

@@ -30,14 +30,14 @@ type pod struct {
 	server  *readiness.Server // set before the machine runs
 	crash   func(error)       // set before the machine runs
 
-	began    time.Time
-	lastExit string
-	memberID atomic.Value     // a string, once etcd is ready
-	metrics  *metrics.Metrics // set before the machine runs
-	spent    durations
-	inUse    atomic.Pointer[map[string]string] // certificate files of etcd's configuration, by what they are for
-	checked  *etcdconf.Checked
-	member   *member.Member
+	began        time.Time
+	lastExit     string
+	memberID     atomic.Value     // a string, once etcd is ready
+	metrics      *metrics.Metrics // set before the machine runs
+	spent        durations
+	certificates *certificates
+	checked      *etcdconf.Checked
+	member       *member.Member
 
 	stopMonitor context.CancelFunc
 	monitored   chan struct{}
@@ -45,12 +45,13 @@ type pod struct {
 
 func newPod(flags *startCommand, log zerolog.Logger) *pod {
 	p := &pod{
-		flags:   flags,
-		log:     log,
-		record:  exitcode.NewRecord(flags.recordPath()),
-		note:    exitcode.NewCrashNote(flags.crashNotePath()),
-		monitor: readiness.NewMonitor(log),
-		began:   time.Now(),
+		flags:        flags,
+		log:          log,
+		record:       exitcode.NewRecord(flags.recordPath()),
+		note:         exitcode.NewCrashNote(flags.crashNotePath()),
+		monitor:      readiness.NewMonitor(log),
+		began:        time.Now(),
+		certificates: newCertificates(flags, log),
 	}
 	p.lastExit = p.howTheLastRunEnded()
 	if reason := p.note.Previous(); reason != "" {
@@ -83,7 +84,7 @@ func (p *pod) Configure(yaml []byte) error {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
 	p.checked = checked
-	p.inUse.Store(new(certificatesOf(checked.Etcd)))
+	p.certificates.add(checked.Etcd)
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
 	return nil
 }

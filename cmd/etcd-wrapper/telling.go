@@ -64,7 +64,19 @@ func facts(d status.Document) [][2]string {
 	if d.MemberID != "" {
 		all = append(all, [2]string{"member", d.MemberID})
 	}
+	for _, file := range d.Certificates {
+		if time.Until(file.Expires) < expiresSoon {
+			all = append(all, [2]string{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires), file.Path)})
+		}
+	}
 	return append(all, [2]string{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)})
+}
+
+func validity(expires time.Time) string {
+	if time.Now().After(expires) {
+		return "has expired at " + expires.Format(time.RFC3339)
+	}
+	return "expires at " + expires.Format(time.RFC3339)
 }
 
 // news tells the transitions that are new, and when readiness has changed.

@@ -16,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry *prometheus.Desc
 }
 
 func newDocument(o Options) *document {
@@ -29,6 +29,7 @@ func newDocument(o Options) *document {
 		ready:       desc("ready", "1 if /readyz says that clients may use the member."),
 		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
+		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 	}
 }
 
@@ -38,7 +39,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry} {
 		to <- each
 	}
 }
@@ -56,6 +57,9 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, check := range is.Checks {
 		gauge(d.check, check.Status != "failed", check.Name)
+	}
+	for _, file := range is.Certificates {
+		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.Expires.Unix()), file.Name)
 	}
 	spent := spent(is, now)
 	for _, state := range d.states {

@@ -24,8 +24,6 @@ const namespace = "etcd_wrapper"
 type Options struct {
 	Document func() status.Document // answers from memory; called at each scrape
 	States   []string               // the names of all states
-	// Certificates returns the certificate files in use, by what they are for; they are read at each scrape.
-	Certificates func() map[string]string
 }
 
 // Metrics counts what passes by and serves everything. Its methods may be called from any goroutine.
@@ -55,7 +53,7 @@ func New(o Options) *Metrics {
 		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
 		drain: gauge("etcd_drain_duration_seconds", "How long clients' endless streams took to end when etcd closed."),
 	}
-	m.registry.MustRegister(newDocument(o), certificates{o.Certificates}, m.requests, m.initializations, m.start, m.stop, m.drain)
+	m.registry.MustRegister(newDocument(o), m.requests, m.initializations, m.start, m.stop, m.drain)
 	return m
 }
 

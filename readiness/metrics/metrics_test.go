@@ -2,18 +2,10 @@ package metrics_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +20,9 @@ import (
 func document() status.Document {
 	return status.Document{
 		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
-		Versions: status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
-		Checks:   []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
+		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
+		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
+		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
 		Edges: []status.Edge{
 			{From: "Query", Event: "replied", To: "Wait", Times: 7, Spent: 1.5},
 			{From: "Wait", Event: "elapsed", To: "Query", Times: 6, Spent: 40},
@@ -37,23 +30,8 @@ func document() status.Document {
 	}
 }
 
-// certificate writes a self-signed certificate that ends at a time and returns its path.
-func certificate(t *testing.T, ends time.Time) string {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: ends}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "tls.crt")
-	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return path
-}
-
-func newMetrics(t *testing.T) *metrics.Metrics {
-	files := map[string]string{"etcd_server": certificate(t, time.Unix(4e9, 0)), "gone": "/nowhere"}
-	m := metrics.New(metrics.Options{
-		Document: document, States: []string{"Query", "Wait"}, Certificates: func() map[string]string { return files },
-	})
+func newMetrics() *metrics.Metrics {
+	m := metrics.New(metrics.Options{Document: document, States: []string{"Query", "Wait"}})
 	m.Request("status", time.Second, nil)
 	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
 	m.Request("trigger", time.Millisecond, errors.New("refused"))
@@ -71,13 +49,13 @@ func scrape(m *metrics.Metrics) string {
 }
 
 func TestPrometheusHasNothingToComplainAbout(t *testing.T) {
-	problems, err := promlint.New(strings.NewReader(scrape(newMetrics(t)))).Lint()
+	problems, err := promlint.New(strings.NewReader(scrape(newMetrics()))).Lint()
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
 
 func TestEveryMetricIsTold(t *testing.T) {
-	text := scrape(newMetrics(t))
+	text := scrape(newMetrics())
 	for _, line := range []string{
 		`build_info{etcd_version="2",go_version="3",version="1"} 1`,
 		`state{state="Query"} 0`,
@@ -101,6 +79,5 @@ func TestEveryMetricIsTold(t *testing.T) {
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
-	require.NotContains(t, text, "gone")
 	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
 }

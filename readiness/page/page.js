@@ -56,6 +56,10 @@ function showFacts() {
   if (now.sidecar_word) facts.push(["sidecar said", now.sidecar_word]);
   facts.push(["last exit", now.last_exit]);
   if (now.member_id) facts.push(["member", now.member_id]);
+  for (const file of now.certificates ?? []) {
+    const left = -since(file.expires);
+    if (left < 72 * 3600) facts.push(["certificate", file.name + (left > 0 ? " expires in " + lasting(left) : " has expired: " + file.path), "trouble"]);
+  }
   facts.push(["versions", "wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go]);
   $("facts").replaceChildren(...facts.flatMap(([name, text, kind]) => [make("dt", "", name), make("dd", kind, text)]));
 }

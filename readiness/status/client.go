@@ -87,6 +87,11 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 		reply.Body.Close() //nolint:errcheck // nothing was read
 		reply, err = c.get(ctx, "https", query)
 	}
+	var network net.Error
+	if errors.As(err, &network) && network.Timeout() {
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d, though somebody listens: before etcd's configuration is there "+
+			"it has no certificate to serve TLS with; see its log, or give it --etcd-wrapper-cert-path", ErrNoAnswer, c.port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
 	}

@@ -10,22 +10,23 @@ import "time"
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
 type Document struct {
-	State       string       `json:"state"`
-	Since       time.Time    `json:"since"`                // when the state was entered
-	Reason      string       `json:"reason"`               // a sentence: why this state
-	Ready       bool         `json:"ready"`                // what /readyz says
-	Attempt     int          `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry   time.Time    `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError   *Error       `json:"last_error,omitempty"` // the latest; it may be over
-	Validation  *Validation  `json:"validation,omitempty"` // once it was asked for
-	SidecarWord string       `json:"sidecar_word,omitempty"`
-	MemberID    string       `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
-	Started     time.Time    `json:"started"`             // when the process started
-	LastExit    string       `json:"last_exit"`           // how the run before this one ended: terminated, interrupt, crash or unknown
-	Versions    Versions     `json:"versions"`
-	Checks      []Check      `json:"checks"`      // of /readyz, without the lifecycle's own
-	Transitions []Transition `json:"transitions"` // oldest first, at most 64; two that alternate are counted, not repeated
-	Edges       []Edge       `json:"edges"`       // every way that was gone since the process started
+	State        string        `json:"state"`
+	Since        time.Time     `json:"since"`                // when the state was entered
+	Reason       string        `json:"reason"`               // a sentence: why this state
+	Ready        bool          `json:"ready"`                // what /readyz says
+	Attempt      int           `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry    time.Time     `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over
+	Validation   *Validation   `json:"validation,omitempty"` // once it was asked for
+	SidecarWord  string        `json:"sidecar_word,omitempty"`
+	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
+	Started      time.Time     `json:"started"`             // when the process started
+	LastExit     string        `json:"last_exit"`           // how the run before this one ended: terminated, interrupt, crash or unknown
+	Versions     Versions      `json:"versions"`
+	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
+	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
+	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
+	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
 }
 
 // Error is something that went wrong.
@@ -54,6 +55,13 @@ type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
+}
+
+// Certificate is a certificate file in use.
+type Certificate struct {
+	Name    string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
+	Path    string    `json:"path"`
+	Expires time.Time `json:"expires"` // the earliest in the file
 }
 
 // Transition is one step of the state machine.
