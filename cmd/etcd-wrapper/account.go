@@ -39,7 +39,7 @@ func (a account) source() status.Source {
 func (a account) phase() readiness.Phase {
 	now := a.driver.Snapshot()
 	return readiness.Phase{
-		State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: now.Reason,
+		State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: a.reason(now),
 	}
 }
 
@@ -47,7 +47,7 @@ func (a account) document() status.Document {
 	run, report, now := a.driver.Snapshot(), a.pod.monitor.Report(), time.Now()
 	memberID, _ := a.pod.memberID.Load().(string)
 	return status.Document{
-		State: string(run.State), Since: run.Since, Reason: run.Reason, Attempt: run.Attempt, NextRetry: run.NextRetry,
+		State: string(run.State), Since: run.Since, Reason: a.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready:     run.State == lifecycle.Serving && report.Ready(now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
 		MemberID: memberID, Started: a.pod.began, LastExit: a.pod.lastExit,
@@ -55,6 +55,15 @@ func (a account) document() status.Document {
 		Certificates: a.pod.certificates.now(),
 		Checks:       checks(report.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
 	}
+}
+
+// reason is why the state was entered and, while etcd starts, how far it has come: without a quorum it never gets on.
+func (a account) reason(run *lifecycle.Snapshot) string {
+	starting := a.pod.opening.Load()
+	if run.State != lifecycle.StartEtcd || starting == nil || starting.Doing() == "" {
+		return run.Reason
+	}
+	return run.Reason + "; it " + starting.Doing()
 }
 
 func lastError(t lifecycle.Trouble) *status.Error {

@@ -36,6 +36,7 @@ type pod struct {
 	metrics      *metrics.Metrics // set before the machine runs
 	spent        durations
 	certificates *certificates
+	opening      atomic.Pointer[member.Member] // the same as member, for readers
 	checked      *etcdconf.Checked
 	member       *member.Member
 
@@ -86,6 +87,7 @@ func (p *pod) Configure(yaml []byte) error {
 	p.checked = checked
 	p.certificates.add(checked.Etcd)
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
+	p.opening.Store(p.member)
 	return nil
 }
 
