@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,12 +14,6 @@ import (
 
 	"etcd-wrapper/exitcode"
 )
-
-func read(t *testing.T, path string) string {
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(content)
-}
 
 func TestTheTerminationMessageTellsOfACleanStop(t *testing.T) {
 	sidecar, hostPort := newSidecar(t, singleMember(t))
@@ -31,8 +26,8 @@ state: Serving, left after \d+m?s
 exit record: terminated, so the next start validates in sanity mode
 durations: run \d+m?s, etcd's start \d+m?s, its close \d+m?s, of that draining 0s
 $`, read(t, wrapper.terminationMessage()))
-	for line := range bytes.Lines(wrapper.log.Bytes()) {
-		assert.True(t, json.Valid(line), string(line))
+	for line := range strings.Lines(read(t, wrapper.logFile())) {
+		assert.True(t, json.Valid([]byte(line)), line)
 	}
 }
 

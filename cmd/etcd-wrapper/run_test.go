@@ -83,7 +83,6 @@ func (s *sidecar) status(w http.ResponseWriter, r *http.Request) {
 type program struct {
 	t       *testing.T
 	command *exec.Cmd
-	log     bytes.Buffer // complete once the process has ended
 	dir     string
 	port    string
 }
@@ -99,17 +98,22 @@ func start(t *testing.T, more ...string) *program {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	p.command = exec.CommandContext(ctx, os.Args[0], args...)
 	p.command.Env = append(os.Environ(), playWrapper+"=1")
-	p.command.Stderr = &p.log
+	log, err := os.Create(p.logFile())
+	require.NoError(t, err)
+	defer log.Close() // the program has it, too
+	p.command.Stderr = log
 	require.NoError(t, p.command.Start())
 	t.Cleanup(func() {
 		cancel()
 		_ = p.command.Wait()
 		if t.Failed() {
-			t.Log(p.log.String())
+			t.Log(read(t, p.logFile()))
 		}
 	})
 	return p
 }
+
+func (p *program) logFile() string { return filepath.Join(p.dir, "log") }
 
 func (p *program) storedConfig() string { return filepath.Join(p.dir, "etcd.conf.yaml") }
 
@@ -185,6 +189,12 @@ func (p *program) await(path string) {
 		defer reply.Body.Close()
 		return reply.StatusCode == http.StatusOK
 	}, patience, 20*time.Millisecond, "%s never said 200", path)
+}
+
+func read(t *testing.T, path string) string {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(content)
 }
 
 // singleMember is the configuration of a cluster of one on free ports.
