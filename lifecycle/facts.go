@@ -15,6 +15,7 @@ type News struct {
 	NeverOpened   bool             // with EtcdClosed: etcd never touched the data in this process
 	ClosedInOrder bool             // with EtcdClosed: etcd was opened, and its close returned
 	Status        exitcode.Status  // the exit status this event asks for, if the run ends because of it
+	Validation    Validation       // with Accepted and NotAccepted: what was asked for
 	Err           error            // what went wrong, for people
 	Detail        string           // what there is to know, for people
 }

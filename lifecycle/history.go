@@ -17,28 +17,54 @@ type Transition struct {
 	Event  Event
 	Guard  Guard
 	To     State
-	Reason string // the row's, with what the event had to tell
-	Times  int    // how often the row was taken in the current back and forth
+	Reason string        // the row's, with what the event had to tell
+	Times  int           // how often the row was taken in the current back and forth
+	After  time.Duration // how long From had lasted by then
+}
+
+// Tally adds up how often an event led from one state to another since the process started.
+type Tally struct {
+	From  State
+	Event Event
+	To    State
+	Times int
+	Last  time.Time
+	Spent time.Duration // in From, by all visits that ended this way; 0 if From is To
+}
+
+// Validation is how the data directory is validated in this run, once it was asked for.
+type Validation struct {
+	Mode bootstrap.Mode
+	Why  string // a clause
 }
 
 // Snapshot is everything there is to know about a run at one moment. It never changes.
 type Snapshot struct {
-	State     State
-	Since     time.Time
-	Reason    string
-	Attempt   int       // how often this state was entered the same way in a row
-	NextRetry time.Time // when the state's timer runs out; zero if it has none
-	LastError string    // the latest thing that went wrong, or empty
-	Word      bootstrap.Status
-	History   []Transition // oldest first, at most 64
+	State      State
+	Since      time.Time
+	Reason     string
+	Attempt    int              // how often this state was entered the same way in a row
+	NextRetry  time.Time        // when the state's timer runs out; zero if it has none
+	Trouble    Trouble          // the latest, which may be over
+	Word       bootstrap.Status // the sidecar's last
+	Validation Validation       // the last that was asked for
+	History    []Transition     // oldest first, at most 64
+	Tallies    []Tally          // in the order in which each happened first
+
+	superseded chan struct{}
 }
+
+// Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
+func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
 // history keeps the latest transitions. Two rows that alternate, as in polling, are kept as two entries with a count.
 type history struct {
-	state State
-	since time.Time
-	last  []Transition
-	error string
+	state      State
+	since      time.Time
+	last       []Transition
+	tallies    []Tally
+	trouble    Trouble
+	validation Validation
 }
 
 func (h *history) arrive(state State, now time.Time) {
@@ -47,8 +73,10 @@ func (h *history) arrive(state State, now time.Time) {
 	}
 }
 
-// add keeps a transition and returns it with its count.
+// add keeps a transition and returns it with what follows from the ones before.
 func (h *history) add(t Transition) Transition {
+	t.After = t.At.Sub(h.since)
+	h.tally(t)
 	t.Times = 1
 	if i := h.repeated(t); i >= 0 {
 		t.Times = h.last[i].Times + 1
@@ -62,6 +90,20 @@ func (h *history) add(t Transition) Transition {
 	return t
 }
 
+// tally counts a transition for good. There are only as many tallies as the table has ways to go.
+func (h *history) tally(t Transition) {
+	i := slices.IndexFunc(h.tallies, func(e Tally) bool { return e.From == t.From && e.Event == t.Event && e.To == t.To })
+	if i < 0 {
+		i = len(h.tallies)
+		h.tallies = append(h.tallies, Tally{From: t.From, Event: t.Event, To: t.To})
+	}
+	h.tallies[i].Times++
+	h.tallies[i].Last = t.At
+	if t.From != t.To {
+		h.tallies[i].Spent += t.After
+	}
+}
+
 // repeated returns the index of the same row one or two entries back, or -1.
 func (h *history) repeated(t Transition) int {
 	for i := len(h.last) - 1; i >= max(0, len(h.last)-2); i-- {
@@ -71,9 +113,6 @@ func (h *history) repeated(t Transition) int {
 	}
 	return -1
 }
-
-// copied is for snapshots, which never change.
-func (h *history) copied() []Transition { return slices.Clone(h.last) }
 
 // ending says why the run came to its end: the reason for which Terminating was entered.
 func (h *history) ending() string {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -15,8 +16,11 @@ func (d *Driver) record(row *Row, news News, pause time.Duration) {
 	taken := d.history.add(Transition{
 		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, news),
 	})
-	if news.Err != nil {
-		d.history.error = news.Err.Error()
+	if trouble, is := trouble(row, news, now); is {
+		d.history.trouble = trouble
+	}
+	if news.Validation != (Validation{}) {
+		d.history.validation = news.Validation
 	}
 	d.publish(taken, now, pause)
 	d.logTaken(taken, news, pause)
@@ -34,22 +38,27 @@ func reason(row *Row, news News) string {
 	return why
 }
 
+// publish replaces the snapshot and wakes whoever waits for that. It never waits for a reader.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
 		State: d.core.State, Since: d.history.since, Reason: taken.Reason, Attempt: taken.Times,
-		LastError: d.history.error, Word: d.core.Facts.Word, History: d.history.copied(),
+		Trouble: d.history.trouble, Word: d.core.Facts.Word, Validation: d.history.validation,
+		History: slices.Clone(d.history.last), Tallies: slices.Clone(d.history.tallies),
+		superseded: make(chan struct{}),
 	}
 	if pause > 0 {
 		next.NextRetry = now.Add(pause)
 	}
-	d.snapshot.Store(next)
+	if last := d.snapshot.Swap(next); last != nil {
+		close(last.superseded)
+	}
 }
 
 // logTaken writes one line for a row: always the first time, every n-th time while it alternates with its return.
 func (d *Driver) logTaken(taken Transition, news News, pause time.Duration) {
 	entry := d.log.WithLevel(level(taken, news)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
-		Int("times", taken.Times)
+		Int("times", taken.Times).Dur("after", taken.After)
 	if pause > 0 {
 		entry = entry.Dur("next_within", pause)
 	}

@@ -131,7 +131,7 @@ func TestAVolumeThatIsBusyIsWaitedForAndNothingIsAsked(t *testing.T) {
 		pass(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, s.did())
-		assert.Equal(t, bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().LastError)
+		assert.Equal(t, bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Trouble.Text)
 		free.Store(true)
 		pass(time.Second)
 		assert.Contains(t, s.did(), "open etcd")

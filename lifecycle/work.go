@@ -86,12 +86,12 @@ func (w *work) probeData(context.Context) completion {
 }
 
 func (w *work) askInit(ctx context.Context) completion {
-	mode, reason := w.world.Mode()
-	detail := fmt.Sprintf("%s validation: %s", mode, reason)
-	if err := w.world.Sidecar.Trigger(ctx, mode); err != nil {
-		return completion{NotAccepted, News{Err: err, Detail: detail}}
+	mode, why := w.world.Mode()
+	news := News{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
+	if news.Err = w.world.Sidecar.Trigger(ctx, mode); news.Err != nil {
+		return completion{NotAccepted, news}
 	}
-	return completion{Accepted, News{Detail: detail}}
+	return completion{Accepted, news}
 }
 
 // prefetchConfig asks for the configuration while the validation runs: the real sidecar needs 7 s for it while etcd is

@@ -6,6 +6,9 @@
 // linearizable read that started within the last 3 s has succeeded. The age is computed when the answer is given, so a
 // Monitor that stalls cannot stay green.
 //
+// What else there is to tell lives below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). They are
+// handlers that the command adds to the server by Options.Routes.
+//
 // The server owns its port from the first instant and keeps it to the end, also when it turns from plain HTTP to HTTPS.
 //
 // Only the command calls this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options

@@ -27,6 +27,9 @@ func routes(o Options, m *Monitor) http.Handler {
 	mux.HandleFunc("GET /readyz", e.readyz)
 	mux.HandleFunc("GET /livez", e.livez)
 	mux.HandleFunc("POST /stop", e.stop)
+	for pattern, handler := range o.Routes {
+		mux.Handle(pattern, handler)
+	}
 	return mux
 }
 

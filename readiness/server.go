@@ -28,14 +28,15 @@ type Phase struct {
 	Reason  string    // a sentence: why this state
 }
 
-// Options of the server. All but StopFromAnywhere are required.
+// Options of the server. All but StopFromAnywhere and Routes are required.
 type Options struct {
 	Address string       // host:port to bind
 	Phase   func() Phase // answers from memory; called by many goroutines, once per request of /readyz
 	// Stop asks the lifecycle to stop. It is called once per POST /stop, after the reply was flushed, possibly by
 	// several goroutines at once. It must not wait for Shutdown, which waits for it.
 	Stop             func()
-	StopFromAnywhere bool // accept POST /stop from clients that are not on loopback too
+	StopFromAnywhere bool                    // accept POST /stop from clients that are not on loopback too
+	Routes           map[string]http.Handler // what else is served, by net/http's patterns; their requests' contexts end at Shutdown
 	Log              zerolog.Logger
 }
 
@@ -43,6 +44,7 @@ type Options struct {
 type Server struct {
 	gate *gate
 	http *http.Server
+	end  context.CancelFunc // ends requests that would not end by themselves
 	log  zerolog.Logger
 }
 
@@ -53,7 +55,8 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", o.Address, err)
 	}
-	s := &Server{gate: newGate(bound), log: o.Log}
+	lifetime, end := context.WithCancel(context.Background())
+	s := &Server{gate: newGate(bound), end: end, log: o.Log}
 	s.http = &http.Server{
 		Handler:                      s.closeOutdated(routes(o, m)),
 		Protocols:                    new(http.Protocols),
@@ -63,6 +66,7 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		WriteTimeout:                 replyTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeaderBytes,
+		BaseContext:                  func(net.Listener) context.Context { return lifetime },
 		ErrorLog:                     stdlog.New(complaints{sparingly(o.Log)}, "", 0),
 	}
 	s.http.Protocols.SetHTTP1(true)
@@ -101,10 +105,11 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port and waits for requests being answered, and up to 5 s for clients that have connected but sent
-// nothing. When ctx ends first, it cuts their connections and returns ctx's error, wrapped. The owner calls it once, also
-// if Serve never ran.
+// Shutdown closes the port, ends streams and waits for requests being answered, and up to 5 s for clients that have
+// connected but sent nothing. When ctx ends first, it cuts their connections and returns ctx's error, wrapped. The owner
+// calls it once, also if Serve never ran.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.end()
 	defer s.gate.Close() // http.Server knows of the listener only if Serve ran
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()

@@ -234,3 +234,18 @@ func TestServeSaysWhyItEnded(t *testing.T) {
 	require.NoError(t, s.gate.Listener.Close()) // from below
 	require.ErrorContains(t, s.Serve(), s.Addr().String())
 }
+
+func TestShutdownEndsStreams(t *testing.T) {
+	streaming := make(chan struct{})
+	stream := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(streaming)
+		<-r.Context().Done()
+	})
+	s := served(t, Options{Log: zerolog.Nop(), Routes: map[string]http.Handler{"GET /stream": stream}}, found(nil))
+	s.UsePlain()
+	dial(t, s).send("GET", "/stream")
+	<-streaming
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, s.Shutdown(ctx))
+}

@@ -2,6 +2,8 @@ package member
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,13 +20,21 @@ var endless = map[string]bool{
 
 // drain ends endless streams when etcd is about to close.
 type drain struct {
-	ctx   context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
-	begin context.CancelFunc
+	ctx    context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
+	cancel context.CancelFunc
+	began  time.Time    // set before ctx ends, read after
+	took   atomic.Int64 // nanoseconds until the last stream so far had ended
 }
 
 func newDrain() *drain {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &drain{ctx: ctx, begin: cancel}
+	return &drain{ctx: ctx, cancel: cancel}
+}
+
+// begin is called once.
+func (d *drain) begin() {
+	d.began = time.Now()
+	d.cancel()
 }
 
 // intercept gives endless streams a context that ends when the drain begins. Their clients are told Unavailable, on
@@ -38,6 +48,7 @@ func (d *drain) intercept(service any, stream grpc.ServerStream, info *grpc.Stre
 	defer context.AfterFunc(d.ctx, cancel)()
 	err := handler(service, drainedStream{stream, ctx})
 	if d.ctx.Err() != nil {
+		d.took.Store(int64(time.Since(d.began)))
 		return status.Error(codes.Unavailable, "etcd is stopping")
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
 // The methods below are for the readiness monitor, between a successful Open and Close. They look at the server object
@@ -13,6 +14,9 @@ import (
 func (m *Member) LinearizableRead(ctx context.Context) error {
 	return m.etcd.Server.LinearizableReadNotify(ctx)
 }
+
+// ID is the member's number in its cluster.
+func (m *Member) ID() types.ID { return m.etcd.Server.MemberID() }
 
 // LeaderChanged returns a channel that is closed when the cluster gets another leader.
 func (m *Member) LeaderChanged() <-chan struct{} { return m.etcd.Server.LeaderChangedNotify() }

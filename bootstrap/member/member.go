@@ -35,6 +35,7 @@ type Member struct {
 	options Options
 	drain   *drain
 
+	doing    atomic.Value // a string: how far the start has come, for people
 	opened   bool
 	started  chan struct{} // closed when embed.StartEtcd has returned
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
@@ -67,6 +68,7 @@ func New(config *embed.Config, options Options) *Member {
 // it will not. When ctx ends it returns at once: before etcd was opened that leaves nothing behind, afterwards etcd is
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
+	m.doing.Store("waits until no other process holds its database")
 	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
@@ -77,6 +79,7 @@ func (m *Member) Open(ctx context.Context) error {
 	}
 	tighten(m.config.Dir, m.options.Log)
 	m.opened = true
+	m.doing.Store("opens its data")
 	go m.start()
 	select {
 	case <-m.started:
@@ -89,6 +92,12 @@ func (m *Member) Open(ctx context.Context) error {
 		return m.startErr
 	}
 	return m.awaitReady(ctx)
+}
+
+// Doing says how far the start has come, as a clause about etcd; empty before Open. It may be called from any goroutine.
+func (m *Member) Doing() string {
+	doing, _ := m.doing.Load().(string)
+	return doing
 }
 
 // start runs embed.StartEtcd, which can't be interrupted. Close waits for it.
@@ -109,6 +118,7 @@ func (m *Member) start() {
 }
 
 func (m *Member) awaitReady(ctx context.Context) error {
+	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 		return nil
@@ -152,6 +162,9 @@ func (m *Member) Close() (opened bool, err error) {
 		return true, errCrashed
 	}
 }
+
+// Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
+func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
 func (m *Member) closeInOrder() error {
 	<-m.started

@@ -33,6 +33,7 @@ type startCommand struct {
 	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
 	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	LogFormat        string `name:"log-format" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal."`
 	TerminationPath  string `name:"termination-message-path" default:"${termination}" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
 }
 

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -39,6 +41,9 @@ type cli struct {
 	DumpFormat string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
+	Status  statusCommand  `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
+	Etcdctl etcdctlCommand `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
+	Etcdutl etcdutlCommand `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Verify  verifyCommand  `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
 	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`
@@ -57,10 +62,20 @@ func run(args []string, s streams) exitcode.Status {
 	if err != nil {
 		log := newLog(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
-		_ = exitcode.Explain(defaultTerminationPath, err.Error()) // the log says it, too
+		explainUsage(args, err)
 		return exitcode.Usage
 	}
 	return selected.execute(s)
+}
+
+// explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
+// the message belongs is known only from the environment then.
+func explainUsage(args []string, cause error) {
+	if !slices.Contains(args, "start-etcd") {
+		return
+	}
+	path := cmp.Or(os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), defaultTerminationPath)
+	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
 }
 
 func parse(args []string, s streams) (selected command, err error) {

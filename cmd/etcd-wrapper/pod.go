@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -14,6 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/metrics"
 )
 
 // pod is the world of the lifecycle machine: it puts the leaves together that know nothing of each other. The machine
@@ -28,8 +31,15 @@ type pod struct {
 	server  *readiness.Server // set before the machine runs
 	crash   func(error)       // set before the machine runs
 
-	checked *etcdconf.Checked
-	member  *member.Member
+	began        time.Time
+	lastExit     string
+	memberID     atomic.Value     // a string, once etcd is ready
+	metrics      *metrics.Metrics // set before the machine runs
+	spent        durations
+	certificates *certificates
+	opening      atomic.Pointer[member.Member] // the same as member, for readers
+	checked      *etcdconf.Checked
+	member       *member.Member
 
 	stopMonitor context.CancelFunc
 	monitored   chan struct{}
@@ -37,13 +47,16 @@ type pod struct {
 
 func newPod(flags *startCommand, log zerolog.Logger) *pod {
 	p := &pod{
-		flags:   flags,
-		log:     log,
-		volume:  bootstrap.NewVolume(flags.VolumeDir),
-		record:  exitcode.NewRecord(flags.recordPath()),
-		note:    exitcode.NewCrashNote(flags.crashNotePath()),
-		monitor: readiness.NewMonitor(log),
+		flags:        flags,
+		log:          log,
+		volume:       bootstrap.NewVolume(flags.VolumeDir),
+		record:       exitcode.NewRecord(flags.recordPath()),
+		note:         exitcode.NewCrashNote(flags.crashNotePath()),
+		monitor:      readiness.NewMonitor(log),
+		began:        time.Now(),
+		certificates: newCertificates(flags, log),
 	}
+	p.lastExit = p.howTheLastRunEnded()
 	if reason := p.note.Previous(); reason != "" {
 		log.Warn().Str("reason", reason).Msg("the last run on this volume crashed")
 	}
@@ -52,7 +65,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 
 func (p *pod) world(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
-		Sidecar: sidecar, Volume: p, Record: p.record, Member: p, Front: p,
+		Sidecar: &measured{Sidecar: sidecar, pod: p}, Volume: p, Record: p.record, Member: p, Front: p,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(p.record) },
 		LeaveReason: p.note.Leave,
 	}
@@ -88,7 +101,9 @@ func (p *pod) Configure(yaml []byte) error {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
 	p.checked = checked
+	p.certificates.add(checked.Etcd)
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
+	p.opening.Store(p.member)
 	return nil
 }
 
@@ -107,9 +122,14 @@ func (p *pod) Expose() error {
 
 // Open implements lifecycle.Member.
 func (p *pod) Open(ctx context.Context) error {
+	began := time.Now()
 	if err := p.member.Open(ctx); err != nil {
 		return err
 	}
+	took := time.Since(began)
+	p.spent.start.Store(int64(took))
+	p.metrics.EtcdStarted(took)
+	p.memberID.Store(p.member.ID().String())
 	watching, stop := context.WithCancel(context.Background())
 	p.stopMonitor, p.monitored = stop, make(chan struct{})
 	go func() {
@@ -142,7 +162,15 @@ func (p *pod) Close() (opened bool, err error) {
 	if p.member == nil {
 		return false, nil
 	}
-	return p.member.Close()
+	began := time.Now()
+	opened, err = p.member.Close()
+	if opened {
+		took, drained := time.Since(began), p.member.Drained()
+		p.spent.stop.Store(int64(took))
+		p.spent.drain.Store(int64(drained))
+		p.metrics.EtcdStopped(took, drained)
+	}
+	return opened, err
 }
 
 // settle puts away what only a crash needs.

@@ -34,22 +34,23 @@ func (c *startCommand) execute(s streams) exitcode.Status {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
-	log := newLog(s.log, c.level())
+	log := c.newLog(s.log)
 	routeForeignLogs(log)
+	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	outcome := c.live(log, signals)
 	return outcome.Status
 }
 
-// tell says how a run ended, in the log and where Kubernetes looks.
-func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome) {
+// tell says how a run ended, in the log and, in more words, where Kubernetes looks.
+func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
 		line = log.Error().Str("error", outcome.Reason)
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := exitcode.Explain(c.TerminationPath, outcome.Status.String()+": "+outcome.Reason); err != nil {
+	if err := exitcode.Explain(c.TerminationPath, words); err != nil {
 		log.Warn().Err(err).Msg("Kubernetes is not told why")
 	}
 }
@@ -60,19 +61,18 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go func() { ready <- c.assemble(log) }()
 	select {
 	case p := <-ready:
-		return p.run(signals, func(outcome lifecycle.Outcome) { c.tell(log, outcome) })
+		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
-		c.tell(log, outcome)
+		c.tell(log, outcome, briefly(outcome))
 		return outcome
 	}
 }
 
 // parts are what a run is made of.
 type parts struct {
-	driver  *lifecycle.Driver
-	pod     *pod
-	outcome lifecycle.Outcome // why there is nothing to run, if there is no driver
+	account account
+	outcome lifecycle.Outcome // why there is nothing to run, if the account is empty
 	end     []func()          // in the order of the beginning
 }
 
@@ -82,38 +82,43 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	p := &parts{pod: newPod(c, log), end: []func(){end}}
+	pod := newPod(c, log)
 	driver := lifecycle.NewDriver(lifecycle.Options{
-		World: p.pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
+		World: pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	p.pod.crash = driver.Crash
-	stopServer, status, err := c.serve(log, p.pod, driver)
+	account := account{pod, driver}
+	pod.crash, pod.metrics = driver.Crash, account.newMetrics()
+	stopServer, status, err := c.serve(log, account)
 	if err != nil {
 		return failed(status, err)
 	}
-	p.driver, p.end = driver, append(p.end, stopServer)
-	return p
+	return &parts{account: account, end: []func(){end, stopServer}}
 }
 
 func failed(status exitcode.Status, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
+// briefly is the termination message of a run that did not begin.
+func briefly(outcome lifecycle.Outcome) string {
+	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
+}
+
 // run drives the lifecycle, tells how it ended and takes the parts down again in reverse order. The telling comes first,
 // and the rest is bounded: a disk that hangs must not keep the reason back, nor the process.
-func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome)) lifecycle.Outcome {
-	if p.driver == nil {
-		tell(p.outcome)
+func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
+	if p.account.driver == nil {
+		tell(p.outcome, briefly(p.outcome))
 		return p.outcome
 	}
 	ended := make(chan struct{})
-	go forward(signals, p.driver, ended)
-	outcome := p.driver.Run()
-	tell(outcome)
+	go forward(signals, p.account.driver, ended)
+	outcome := p.account.driver.Run()
+	tell(outcome, p.account.lastWords(outcome))
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
-		p.pod.settle(outcome)
+		p.account.pod.settle(outcome)
 		for _, end := range slices.Backward(p.end) {
 			end()
 		}
@@ -141,9 +146,11 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 }
 
 // serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
-func (c *startCommand) serve(log zerolog.Logger, pod *pod, driver *lifecycle.Driver) (func(), exitcode.Status, error) {
+func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitcode.Status, error) {
+	pod, driver := account.pod, account.driver
 	server, err := readiness.Listen(readiness.Options{
-		Address: c.address(), Phase: phase(driver), Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere, Log: log,
+		Address: c.address(), Phase: account.phase, Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
+		Routes: account.routes(), Log: log,
 	}, pod.monitor)
 	if err != nil {
 		return nil, exitcode.ServerTaken, err
@@ -172,16 +179,6 @@ func (c *startCommand) serve(log zerolog.Logger, pod *pod, driver *lifecycle.Dri
 		}
 		<-ended
 	}, exitcode.Clean, nil
-}
-
-// phase tells the server of the lifecycle's state.
-func phase(driver *lifecycle.Driver) func() readiness.Phase {
-	return func() readiness.Phase {
-		now := driver.Snapshot()
-		return readiness.Phase{
-			State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: now.Reason,
-		}
-	}
 }
 
 // verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt

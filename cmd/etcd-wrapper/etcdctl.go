@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/exitcode"
+)
+
+// toolFailed is what etcd's own tools exit with when they fail.
+const toolFailed exitcode.Status = 1
+
+// etcdctlCommand is etcd's own client, which a distroless image has no other place for. What the wrapper knows of the
+// member is filled in unless it is given.
+type etcdctlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
+}
+
+// execute may not return: etcdctl ends the process itself when it fails.
+func (c *etcdctlCommand) execute(s streams) exitcode.Status {
+	known, err := c.known()
+	if err != nil {
+		log := newLog(s.log, zerolog.InfoLevel)
+		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
+	}
+	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, c.Args), c.Args) // the tool reads them there and nowhere else
+	if err := ctlv3.Start(); err != nil {
+		return toolFailed // it has said why
+	}
+	return exitcode.Clean
+}
+
+// setting is a flag of etcdctl with its value.
+type setting struct{ flag, value string }
+
+// clientAccess is what etcd's configuration says about reaching the member.
+type clientAccess struct {
+	Advertised string `json:"advertise-client-urls"`
+	Security   struct {
+		CertFile      string `json:"cert-file"`
+		KeyFile       string `json:"key-file"`
+		TrustedCAFile string `json:"trusted-ca-file"`
+	} `json:"client-transport-security"`
+}
+
+// known is what etcdctl should use. The wrapper's environment goes before the stored configuration, as far as it says it.
+func (*etcdctlCommand) known() ([]setting, error) {
+	var access clientAccess
+	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
+	if err == nil {
+		err = yaml.Unmarshal(content, &access)
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot use the stored configuration: %w", err)
+	}
+	known := []setting{{"endpoints", access.endpoints()}}
+	if !strings.HasPrefix(known[0].value, "http:") {
+		known = append(known,
+			setting{"cacert", access.Security.TrustedCAFile},
+			// etcd's own pair, where no other is known.
+			setting{"cert", ownSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
+			setting{"key", ownSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
+	}
+	return known, err
+}
+
+// ownSetting is a setting of start-etcd, by its name in the environment. They are no flags here: all flags are etcdctl's.
+func ownSetting(name, otherwise string) string {
+	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
+}
+
+func (a clientAccess) endpoints() string {
+	name := ownSetting("ETCD_SERVER_NAME", "")
+	if name == "" {
+		return a.Advertised
+	}
+	scheme := "http://"
+	if ownSetting("ETCD_CLIENT_CERT_PATH", a.Security.CertFile) != "" {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
+}
+
+// missing are the settings that are known and neither among the arguments nor in etcdctl's own environment, which does not
+// allow that a value is given twice.
+func missing(known []setting, args []string) []string {
+	var flags []string
+	for _, s := range known {
+		flag := "--" + s.flag
+		given := slices.ContainsFunc(args, func(arg string) bool { return arg == flag || strings.HasPrefix(arg, flag+"=") })
+		if _, set := os.LookupEnv("ETCDCTL_" + strings.ToUpper(s.flag)); !given && !set && s.value != "" {
+			flags = append(flags, flag+"="+s.value)
+		}
+	}
+	return flags
+}

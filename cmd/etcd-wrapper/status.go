@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/mattn/go-isatty"
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness/status"
+)
+
+// statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
+type statusCommand struct {
+	WrapperPort uint16 `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	Watch       bool   `name:"watch" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Output      string `name:"output" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
+}
+
+func (c *statusCommand) execute(s streams) exitcode.Status {
+	ready := false
+	show := c.printer(s.out)
+	told := func(document status.Document) error {
+		ready = document.Ready
+		return show(document)
+	}
+	if err := c.ask(told); err != nil {
+		log := newLog(s.log, zerolog.InfoLevel)
+		log.Error().Err(err).Msg("cannot tell the status")
+		return unanswered(err)
+	}
+	if !ready {
+		return exitcode.NotReady
+	}
+	return exitcode.Clean
+}
+
+func (c *statusCommand) ask(told func(status.Document) error) error {
+	client := status.NewClient(c.WrapperPort)
+	if c.Watch {
+		return client.Watch(context.Background(), told)
+	}
+	document, err := client.Fetch(context.Background())
+	if err != nil {
+		return err
+	}
+	return told(document)
+}
+
+func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
+	if c.Output == "json" {
+		encoder := json.NewEncoder(to)
+		if !c.Watch {
+			encoder.SetIndent("", "  ")
+		}
+		return func(document status.Document) error { return encoder.Encode(document) }
+	}
+	told := &telling{to: to, colour: colourful(to)}
+	if c.Watch {
+		return told.news
+	}
+	return told.everything
+}
+
+func unanswered(err error) exitcode.Status {
+	if errors.Is(err, status.ErrNoAnswer) {
+		return exitcode.ServerTaken
+	}
+	return exitcode.EtcdFailed
+}
+
+// colourful reports whether to writes to a terminal whose owner has nothing against colours.
+func colourful(to io.Writer) bool {
+	file, ok := to.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

@@ -1,0 +1,121 @@
+package lifecycle_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/bootstrap"
+	. "etcd-wrapper/lifecycle"
+)
+
+func TestEverySnapshotTellsOfTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		var seen []State
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			for {
+				now := s.driver.Snapshot()
+				seen = append(seen, now.State)
+				if now.State == Terminated {
+					return
+				}
+				<-now.Superseded()
+			}
+		}()
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		<-watched
+		assert.Equal(t, Query, seen[0])
+		assert.Contains(t, seen, Serving)
+	})
+}
+
+func TestAReaderThatNeverReadsHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Progress)
+		first := s.driver.Snapshot().Superseded()
+		wait := s.run(t)
+		pass(time.Hour)
+		s.sigterm()
+		wait()
+		<-first
+	})
+}
+
+func TestTheTalliesAddUpToTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
+		began := time.Now()
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		spent, polls := time.Duration(0), 0
+		for _, tally := range s.driver.Snapshot().Tallies {
+			spent += tally.Spent
+			if tally.From == Wait && tally.To == Query {
+				polls = tally.Times
+			}
+		}
+		assert.Equal(t, time.Since(began), spent)
+		assert.Equal(t, 3, polls)
+	})
+}
+
+func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		wait := s.run(t)
+		pass(time.Second)
+		assert.Equal(t, Validation{bootstrap.Full, "a test says so"}, s.driver.Snapshot().Validation)
+		s.sigterm()
+		wait()
+	})
+}
+
+func TestTroubleHasAClass(t *testing.T) {
+	expired := fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
+		Err: x509.CertificateInvalidError{Reason: x509.Expired},
+	})
+	for story, want := range map[string]struct {
+		spoil func(*stage)
+		class Class
+	}{
+		"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, OfSidecar},
+		"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, OfTime},
+		"expired":         {func(s *stage) { s.status = func(context.Context) error { return expired } }, OfCertificate},
+		"says Failed":     {func(s *stage) { s.words = []bootstrap.Status{bootstrap.Failed} }, OfValidation},
+		"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, OfVolume},
+		"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, OfConfiguration},
+		"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, OfRecord},
+		"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, OfEtcd},
+		"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, OfCrash},
+		"nothing at all":  {func(*stage) {}, ""},
+		"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, OfTime},
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage()
+				want.spoil(s)
+				defer pass(time.Hour) // until what was left behind ends
+				wait := s.run(t)
+				pass(time.Minute)
+				s.sigterm()
+				wait()
+				assert.Equal(t, want.class, s.driver.Snapshot().Trouble.Class, s.driver.Snapshot().Trouble.Text)
+			})
+		})
+	}
+}

@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"etcd-wrapper/exitcode"
+)
+
+// Trouble is something that went wrong. The zero value is none.
+type Trouble struct {
+	At    time.Time
+	Class Class
+	Text  string // one sentence, as it is in the log
+}
+
+// Class is what kind of trouble it is: which of the parties to ask, or what to look at first.
+type Class string
+
+// The classes. Each trouble has one.
+const (
+	OfVolume        Class = "volume"        // another process holds it
+	OfSidecar       Class = "sidecar"       // it gives no answer, or one that can't be used
+	OfValidation    Class = "validation"    // the data directory could not be validated
+	OfConfiguration Class = "configuration" // etcd cannot run with it
+	OfCertificate   Class = "certificate"   // one is expired, unknown or for another name
+	OfTime          Class = "timeout"       // no answer came in time
+	OfServer        Class = "server"        // the wrapper's own server cannot serve
+	OfRecord        Class = "record"        // the exit record could not be removed or written
+	OfEtcd          Class = "etcd"          // it did not start, stopped by itself or did not close in order
+	OfCrash         Class = "crash"         // a panic, or what etcd calls fatal
+)
+
+// trouble is what went wrong when the row was taken.
+func trouble(row *Row, news News, now time.Time) (Trouble, bool) {
+	found := Trouble{At: now, Class: classOf(row, news), Text: row.Why}
+	if news.Err != nil {
+		found.Text = news.Err.Error()
+	}
+	return found, found.Class != ""
+}
+
+func classOf(row *Row, news News) Class {
+	switch {
+	case row.When == SaysFailed:
+		return OfValidation
+	case row.On == Elapsed && (row.To == Terminating || row.To == Terminated):
+		return OfTime
+	case news.Err == nil:
+		return ""
+	case row.On == Crashed:
+		return OfCrash
+	case aboutCertificate(news.Err):
+		return OfCertificate
+	case timedOut(news.Err):
+		return OfTime
+	default:
+		return classOfSource(row.On, news.Status)
+	}
+}
+
+// classOfSource is the class of trouble that its cause does not tell.
+func classOfSource(event Event, status exitcode.Status) Class {
+	switch {
+	case status == exitcode.BadRecord:
+		return OfRecord
+	case status == exitcode.ServerTaken:
+		return OfServer
+	case event == ConfigInvalid:
+		return OfConfiguration
+	case event == VolumeBusy:
+		return OfVolume
+	case event == EtcdFailed || event == EtcdClosed:
+		return OfEtcd
+	default:
+		return OfSidecar
+	}
+}
+
+func aboutCertificate(err error) bool {
+	var verification *tls.CertificateVerificationError
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &verification) || errors.As(err, &invalid)
+}
+
+func timedOut(err error) bool {
+	var network net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &network) && network.Timeout()
+}

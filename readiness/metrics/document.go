@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"etcd-wrapper/readiness/status"
+)
+
+// lastExits are the classes of the last exit.
+var lastExits = []string{"terminated", "interrupt", "crash", "unknown"}
+
+// document makes metrics of the status document at each scrape, so that they cannot disagree with it.
+type document struct {
+	now    func() status.Document
+	states []string
+
+	build, state, transitions, seconds, ready, check, lastExit, expiry *prometheus.Desc
+}
+
+func newDocument(o Options) *document {
+	return &document{
+		now: o.Document, states: o.States,
+		build:       desc("build_info", "The versions of the programs in the process; always 1.", "version", "etcd_version", "go_version"),
+		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
+		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),
+		seconds:     desc("state_seconds_total", "Time spent in each state since the process started.", "state"),
+		ready:       desc("ready", "1 if /readyz says that clients may use the member."),
+		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
+		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
+		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
+	}
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (d *document) Describe(to chan<- *prometheus.Desc) {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry} {
+		to <- each
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (d *document) Collect(to chan<- prometheus.Metric) {
+	is, now := d.now(), time.Now()
+	gauge := func(of *prometheus.Desc, holds bool, labels ...string) {
+		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, number(holds), labels...)
+	}
+	gauge(d.build, true, is.Versions.Wrapper, is.Versions.Etcd, is.Versions.Go)
+	gauge(d.ready, is.Ready)
+	for _, class := range lastExits {
+		gauge(d.lastExit, class == is.LastExit, class)
+	}
+	for _, check := range is.Checks {
+		gauge(d.check, check.Status != "failed", check.Name)
+	}
+	for _, file := range is.Certificates {
+		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.Expires.Unix()), file.Name)
+	}
+	spent := spent(is, now)
+	for _, state := range d.states {
+		gauge(d.state, state == is.State, state)
+		to <- prometheus.MustNewConstMetric(d.seconds, prometheus.CounterValue, spent[state], state)
+	}
+	for _, edge := range is.Edges {
+		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, float64(edge.Times), edge.From, edge.To, edge.Event)
+	}
+}
+
+// spent adds up the seconds in each state, the visit that goes on included.
+func spent(is status.Document, now time.Time) map[string]float64 {
+	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
+	for _, edge := range is.Edges {
+		seconds[edge.From] += edge.Spent
+	}
+	return seconds
+}
+
+func number(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,98 @@
+// Package metrics is what GET /metrics tells Prometheus about the wrapper. It has a registry of its own: etcd registers
+// its metrics in the global one and serves them itself.
+//
+// What the lifecycle knows is read from the status document when Prometheus asks; only what passes by, such as calls to
+// the sidecar, is counted here. The command tells of those. No label's values can grow without bound.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"etcd-wrapper/readiness/status"
+)
+
+const namespace = "etcd_wrapper"
+
+// Options say what the metrics are made from. All fields are required.
+type Options struct {
+	Document func() status.Document // answers from memory; called at each scrape
+	States   []string               // the names of all states
+}
+
+// Metrics counts what passes by and serves everything. Its methods may be called from any goroutine.
+type Metrics struct {
+	registry        *prometheus.Registry
+	requests        *prometheus.HistogramVec
+	initializations *prometheus.CounterVec
+	start           prometheus.Gauge
+	stop            prometheus.Gauge
+	drain           prometheus.Gauge
+}
+
+// New returns metrics with a registry of their own.
+func New(o Options) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "sidecar_request_duration_seconds",
+			Help:    "How long calls to the backup-restore sidecar took, by call (status, trigger, config) and outcome (ok, timeout, error).",
+			Buckets: []float64{.005, .025, .1, .5, 1, 2.5, 5, 10, 15, 30, 60},
+		}, []string{"call", "outcome"}),
+		initializations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "initializations_total",
+			Help: "Initialisations that ended, by mode (sanity, full, unasked) and verdict (successful, failed, lost).",
+		}, []string{"mode", "verdict"}),
+		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),
+		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
+		drain: gauge("etcd_drain_duration_seconds", "How long clients' endless streams took to end when etcd closed."),
+	}
+	m.registry.MustRegister(newDocument(o), m.requests, m.initializations, m.start, m.stop, m.drain)
+	return m
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
+// Request tells of a call to the sidecar that ended. call is one of status, trigger and config.
+func (m *Metrics) Request(call string, took time.Duration, err error) {
+	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
+}
+
+// Initialization tells of an initialisation that ended. The values are those of the metric's help text.
+func (m *Metrics) Initialization(mode, verdict string) {
+	m.initializations.WithLabelValues(mode, verdict).Inc()
+}
+
+// EtcdStarted tells how long etcd took to become ready.
+func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
+
+// EtcdStopped tells how long etcd took to close, and of that its clients' streams to end.
+func (m *Metrics) EtcdStopped(took, drain time.Duration) {
+	m.stop.Set(took.Seconds())
+	m.drain.Set(drain.Seconds())
+}
+
+func outcome(err error) string {
+	var network net.Error
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	default:
+		return "error"
+	}
+}

@@ -1,0 +1,83 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/status"
+)
+
+func document() status.Document {
+	return status.Document{
+		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
+		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
+		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
+		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
+		Edges: []status.Edge{
+			{From: "Query", Event: "replied", To: "Wait", Times: 7, Spent: 1.5},
+			{From: "Wait", Event: "elapsed", To: "Query", Times: 6, Spent: 40},
+		},
+	}
+}
+
+func newMetrics() *metrics.Metrics {
+	m := metrics.New(metrics.Options{Document: document, States: []string{"Query", "Wait"}})
+	m.Request("status", time.Second, nil)
+	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
+	m.Request("trigger", time.Millisecond, errors.New("refused"))
+	m.Initialization("full", "successful")
+	m.EtcdStarted(2 * time.Second)
+	m.EtcdStopped(3*time.Second, time.Second)
+	return m
+}
+
+func scrape(m *metrics.Metrics) string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	text, _ := io.ReadAll(w.Body)
+	return string(text)
+}
+
+func TestPrometheusHasNothingToComplainAbout(t *testing.T) {
+	problems, err := promlint.New(strings.NewReader(scrape(newMetrics()))).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+func TestEveryMetricIsTold(t *testing.T) {
+	text := scrape(newMetrics())
+	for _, line := range []string{
+		`build_info{etcd_version="2",go_version="3",version="1"} 1`,
+		`state{state="Query"} 0`,
+		`state{state="Wait"} 1`,
+		`state_transitions_total{event="replied",from="Query",to="Wait"} 7`,
+		`state_seconds_total{state="Query"} 1.5`,
+		`state_seconds_total{state="Wait"} 100.`,
+		`ready 1`,
+		`readiness_check{check="quorum"} 0`,
+		`readiness_check{check="space"} 1`,
+		`last_exit{class="crash"} 1`,
+		`last_exit{class="terminated"} 0`,
+		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 1`,
+		`sidecar_request_duration_seconds_count{call="status",outcome="timeout"} 1`,
+		`sidecar_request_duration_seconds_sum{call="trigger",outcome="error"} 0.001`,
+		`initializations_total{mode="full",verdict="successful"} 1`,
+		`etcd_start_duration_seconds 2`,
+		`etcd_stop_duration_seconds 3`,
+		`etcd_drain_duration_seconds 1`,
+		`certificate_expiry_timestamp_seconds{certificate="etcd_server"} 4e+09`,
+	} {
+		require.Contains(t, text, "\netcd_wrapper_"+line)
+	}
+	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
+}

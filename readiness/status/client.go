@@ -1,0 +1,112 @@
+package status
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	askTimeout = 5 * time.Second // for a reply to begin
+	maxEvent   = 4 << 20         // bytes of the largest event that is read
+)
+
+// ErrNoAnswer says that no wrapper answered on the port.
+var ErrNoAnswer = errors.New("no answer")
+
+// Client asks the wrapper on this host.
+type Client struct {
+	port uint16
+	http *http.Client
+}
+
+// NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
+func NewClient(port uint16) *Client {
+	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: askTimeout}).DialContext,
+		TLSHandshakeTimeout:   askTimeout,
+		ResponseHeaderTimeout: askTimeout,
+		DisableKeepAlives:     true,
+		// The certificate is for the pod's name, and nobody else can serve on this host's loopback.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12},
+	}}}
+}
+
+// Fetch returns the document as it is now. The error is ErrNoAnswer, wrapped, if nobody answers within 5 s.
+func (c *Client) Fetch(ctx context.Context) (Document, error) {
+	reply, err := c.open(ctx, "")
+	if err != nil {
+		return Document{}, err
+	}
+	defer reply.Body.Close()
+	var document Document
+	if err := json.NewDecoder(reply.Body).Decode(&document); err != nil {
+		return Document{}, fmt.Errorf("cannot read the status: %w", err)
+	}
+	return document, nil
+}
+
+// Watch calls told with the document, now and after each change, until the wrapper ends, ctx ends or told has an error.
+// Only the last is an error of Watch, beside those of Fetch.
+func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
+	reply, err := c.open(ctx, "?watch")
+	if err != nil {
+		return err
+	}
+	defer reply.Body.Close()
+	lines := bufio.NewScanner(reply.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		event, is := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !is {
+			continue
+		}
+		var document Document
+		if err := json.Unmarshal(event, &document); err != nil {
+			return fmt.Errorf("cannot read the status: %w", err)
+		}
+		if err := told(document); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open finds out by asking whether the wrapper speaks TLS: a server that does says 400 to plain HTTP.
+func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
+	reply, err := c.get(ctx, "http", query)
+	if err == nil && reply.StatusCode == http.StatusBadRequest {
+		reply.Body.Close() //nolint:errcheck // nothing was read
+		reply, err = c.get(ctx, "https", query)
+	}
+	var network net.Error
+	if errors.As(err, &network) && network.Timeout() {
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d, though somebody listens: before etcd's configuration is there "+
+			"it has no certificate to serve TLS with; see its log, or give it --etcd-wrapper-cert-path", ErrNoAnswer, c.port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
+	}
+	if reply.StatusCode != http.StatusOK {
+		reply.Body.Close() //nolint:errcheck // nothing was read
+		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d", c.port, reply.StatusCode)
+	}
+	return reply, nil
+}
+
+func (c *Client) get(ctx context.Context, scheme, query string) (*http.Response, error) {
+	address := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/lifecycle" + query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.http.Do(request)
+}

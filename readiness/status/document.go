@@ -1,0 +1,87 @@
+// Package status is what the wrapper tells about itself in one JSON document: the schema of GET /lifecycle, and the
+// handler that serves and streams it. `etcd-wrapper status`, the page and the metrics are made from the same document,
+// so that they cannot disagree.
+//
+// The package knows neither the lifecycle nor etcd: the command fills the document in.
+package status
+
+import "time"
+
+// Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
+// added, but not renamed. It holds no secrets; texts are those of the log.
+type Document struct {
+	State        string        `json:"state"`
+	Since        time.Time     `json:"since"`                // when the state was entered
+	Reason       string        `json:"reason"`               // a sentence: why this state
+	Ready        bool          `json:"ready"`                // what /readyz says
+	Attempt      int           `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry    time.Time     `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over
+	Validation   *Validation   `json:"validation,omitempty"` // once it was asked for
+	SidecarWord  string        `json:"sidecar_word,omitempty"`
+	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
+	Started      time.Time     `json:"started"`             // when the process started
+	LastExit     string        `json:"last_exit"`           // how the run before this one ended: terminated, interrupt, crash or unknown
+	Versions     Versions      `json:"versions"`
+	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
+	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
+	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
+	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
+}
+
+// Error is something that went wrong.
+type Error struct {
+	At time.Time `json:"at"`
+	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
+	Class   string `json:"class"`
+	Message string `json:"message"`
+}
+
+// Validation is how the data directory is validated in this run.
+type Validation struct {
+	Mode   string `json:"mode"` // sanity or full
+	Reason string `json:"reason"`
+}
+
+// Versions are those of the programs in the process.
+type Versions struct {
+	Wrapper string `json:"wrapper"`
+	Etcd    string `json:"etcd"`
+	Go      string `json:"go"`
+}
+
+// Check is a named verdict on the member.
+type Check struct {
+	Name   string `json:"name"`
+	Status string `json:"status"` // ok, degraded or failed
+	Reason string `json:"reason,omitempty"`
+}
+
+// Certificate is a certificate file in use.
+type Certificate struct {
+	Name    string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
+	Path    string    `json:"path"`
+	Expires time.Time `json:"expires"` // the earliest in the file
+}
+
+// Transition is one step of the state machine.
+type Transition struct {
+	At     time.Time `json:"at"`
+	From   string    `json:"from"`
+	Event  string    `json:"event"`
+	Guard  string    `json:"guard,omitempty"`
+	To     string    `json:"to"`
+	Reason string    `json:"reason"`
+	Times  int       `json:"times"` // how often it was taken in the current back and forth
+	After  float64   `json:"after"` // seconds that From had lasted
+}
+
+// Edge adds up how often an event led from one state to another.
+type Edge struct {
+	From  string    `json:"from"`
+	Event string    `json:"event"`
+	To    string    `json:"to"`
+	Times int       `json:"times"`
+	Last  time.Time `json:"last"`
+	Spent float64   `json:"spent"` // seconds in From, by visits that ended this way
+}

@@ -1,0 +1,138 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	// recheck bounds how late a stream tells of what changes without notice: the readiness checks.
+	recheck = 250 * time.Millisecond
+	// breath is the least time between two events: a burst of changes is told as one.
+	breath = 50 * time.Millisecond
+	// heartbeat is how long a stream stays silent at most, so that a client that is gone is noticed.
+	heartbeat = 15 * time.Second
+	// patience is how long a client may take to accept one event.
+	patience = 10 * time.Second
+	// maxStreams bounds what strangers on the network can make the process hold open.
+	maxStreams = 32
+)
+
+// Source is where documents come from. Both functions answer from memory and are called from many goroutines.
+type Source struct {
+	// Document returns the document as it is now.
+	Document func() Document
+	// Changed returns a channel that is closed at the next change of the lifecycle.
+	Changed func() <-chan struct{}
+}
+
+// endpoint serves a source's documents.
+type endpoint struct {
+	source  Source
+	streams chan struct{} // holds a token for each open stream
+}
+
+// Handler answers with the document, and with ?watch by a stream of server-sent events: the document now and after each
+// change. A stream ends when its request's context does, and tells the latest document before that.
+func Handler(source Source) http.Handler {
+	return &endpoint{source: source, streams: make(chan struct{}, maxStreams)}
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if !r.URL.Query().Has("watch") {
+		e.answer(w)
+		return
+	}
+	select {
+	case e.streams <- struct{}{}:
+		defer func() { <-e.streams }()
+		e.stream(w, r)
+	default:
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many streams are open", http.StatusServiceUnavailable)
+	}
+}
+
+func (e *endpoint) answer(w http.ResponseWriter) {
+	text, err := json.MarshalIndent(e.source.Document(), "", "  ")
+	if err != nil {
+		http.Error(w, "cannot write the document: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	text = append(text, '\n')
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	_, _ = w.Write(text) // a client that is gone misses nothing
+}
+
+// stream sends until the request ends or its client does not take what is sent.
+func (e *endpoint) stream(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	s := &stream{to: w, control: http.NewResponseController(w), source: e.source}
+	s.run(r.Context())
+}
+
+// stream is one client that watches.
+type stream struct {
+	to      http.ResponseWriter
+	control *http.ResponseController
+	source  Source
+	last    []byte // the document that was sent last
+	at      time.Time
+}
+
+func (s *stream) run(ctx context.Context) {
+	beat := time.NewTicker(recheck)
+	defer beat.Stop()
+	for {
+		ended := ctx.Err() != nil
+		changed := s.source.Changed() // before the document, so that no change falls in between
+		if err := s.tell(); err != nil || ended {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(breath):
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-beat.C:
+		}
+	}
+}
+
+// tell sends the document if it is another one than before.
+func (s *stream) tell() error {
+	document, err := json.Marshal(s.source.Document())
+	switch {
+	case err != nil:
+		return err
+	case !bytes.Equal(document, s.last):
+		s.last = document
+		return s.send("data: %s\n\n", document)
+	case time.Since(s.at) >= heartbeat:
+		return s.send(": still here\n\n")
+	default:
+		return nil
+	}
+}
+
+// send gives each event a deadline of its own, in the place of the server's, which is for a whole reply.
+func (s *stream) send(format string, parts ...any) error {
+	s.at = time.Now()
+	if err := s.control.SetWriteDeadline(s.at.Add(patience)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(s.to, format, parts...); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}

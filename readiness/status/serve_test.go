@@ -1,0 +1,152 @@
+package status_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/status"
+)
+
+const patience = 10 * time.Second
+
+// teller is a run that a test tells.
+type teller struct {
+	mu      sync.Mutex
+	now     status.Document
+	changed chan struct{}
+}
+
+func newTeller() *teller {
+	return &teller{now: status.Document{State: "Query"}, changed: make(chan struct{})}
+}
+
+func (t *teller) source() status.Source {
+	return status.Source{
+		Document: func() status.Document { t.mu.Lock(); defer t.mu.Unlock(); return t.now },
+		Changed:  func() <-chan struct{} { t.mu.Lock(); defer t.mu.Unlock(); return t.changed },
+	}
+}
+
+func (t *teller) enter(state string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.changed)
+	t.now.State, t.changed = state, make(chan struct{})
+}
+
+// check changes something without notice.
+func (t *teller) check(verdict string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
+}
+
+// serve serves with a server that cuts requests and replies off after a moment, and ends with the returned function.
+func serve(t *testing.T, told *teller) (address string, end context.CancelFunc) {
+	lifetime, end := context.WithCancel(context.Background())
+	server := httptest.NewUnstartedServer(status.Handler(told.source()))
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
+	server.Config.BaseContext = func(net.Listener) context.Context { return lifetime }
+	server.Start()
+	t.Cleanup(func() { end(); server.Close() })
+	return server.URL, end
+}
+
+// events is an open stream.
+type events struct {
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func watch(t *testing.T, address string) *events {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
+	require.NoError(t, err)
+	reply, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	t.Cleanup(func() { reply.Body.Close() })
+	require.Equal(t, "text/event-stream", reply.Header.Get("Content-Type"))
+	return &events{t, bufio.NewScanner(reply.Body)}
+}
+
+func (e *events) next() (document status.Document, ok bool) {
+	for e.lines.Scan() {
+		if data, is := strings.CutPrefix(e.lines.Text(), "data: "); is {
+			require.NoError(e.t, json.Unmarshal([]byte(data), &document))
+			return document, true
+		}
+	}
+	return document, false
+}
+
+func TestTheDocument(t *testing.T) {
+	address, _ := serve(t, newTeller())
+	reply, err := http.Get(address)
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	var document status.Document
+	require.NoError(t, json.NewDecoder(reply.Body).Decode(&document))
+	require.Equal(t, "Query", document.State)
+	require.Equal(t, "application/json", reply.Header.Get("Content-Type"))
+}
+
+func TestAStreamTellsEveryChangeAndOutlivesTheServersLimits(t *testing.T) {
+	told := newTeller()
+	address, _ := serve(t, told)
+	stream := watch(t, address)
+	began := time.Now()
+	for i, state := range []string{"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving"} {
+		if i > 0 {
+			told.enter(state)
+		}
+		document, ok := stream.next()
+		require.True(t, ok)
+		require.Equal(t, state, document.State)
+	}
+	told.check("failed")
+	document, ok := stream.next()
+	require.True(t, ok)
+	require.Equal(t, "failed", document.Checks[0].Status)
+	require.Greater(t, time.Since(began), 200*time.Millisecond, "longer than the limits")
+}
+
+func TestAStreamEndsWithTheServerAndTellsTheEndFirst(t *testing.T) {
+	told := newTeller()
+	address, end := serve(t, told)
+	stream := watch(t, address)
+	_, ok := stream.next()
+	require.True(t, ok)
+	told.enter("Terminated")
+	end()
+	document, ok := stream.next()
+	require.True(t, ok)
+	require.Equal(t, "Terminated", document.State)
+	_, ok = stream.next()
+	require.False(t, ok)
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	address, _ := serve(t, newTeller())
+	for range 32 {
+		watch(t, address)
+	}
+	reply, err := http.Get(address + "?watch")
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
+	reply, err = http.Get(address)
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	require.Equal(t, http.StatusOK, reply.StatusCode, "the document itself is always there")
+}
