@@ -9,8 +9,10 @@ FUZZTIME ?= 10s
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
+BENCH ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint dot mutate review fuzz cover ci clean
+.PHONY: help run build test bench lint dot mutate review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,6 +27,9 @@ build: ## Build bin/etcd-wrapper, static and stamped with the version
 test: ## Run every test, with the race detector
 	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
 	$(GO) test $(RACE) -timeout 20m ./...
+
+bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
+	@cd cmd/etcd-wrapper && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run

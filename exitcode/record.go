@@ -76,7 +76,7 @@ func (r *Record) Restore() error {
 
 // Write makes the record say word, durably. It must be called only after etcd's close has returned.
 func (r *Record) Write(word Word) error {
-	if err := ReplaceFile(r.path, []byte(word)); err != nil {
+	if err := replaceFile(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)
 	}
 	return nil

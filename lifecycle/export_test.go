@@ -1,6 +1,11 @@
 package lifecycle
 
-import "context"
+import (
+	"context"
+	"strconv"
+
+	"etcd-wrapper/bootstrap"
+)
 
 // PictureOf is for the test that the embedded picture is the current one.
 var PictureOf = pictureOf
@@ -45,4 +50,42 @@ func IsBound(action Action) bool {
 	_, quick := driver.limit(action)
 	_, slow := blocking[action]
 	return quick || slow
+}
+
+// PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
+// returned function has it handle the next of the two events that alternate.
+func PollingDriver(d *Driver) (handleNext func()) {
+	d.handle(message{event: Begun})
+	return func() {
+		if d.core.State == Wait {
+			d.handle(message{event: Elapsed, visit: d.visit})
+			return
+		}
+		d.handle(d.next())
+	}
+}
+
+// Stepping walks between Query and Wait, as while a validation runs. Each call is one step.
+func Stepping(rules *Rules) (step func()) {
+	legal, core, event := newLegality(Table), NewCore(), Replied
+	return func() {
+		next, decision := rules.Step(core, event, News{Word: bootstrap.Progress})
+		if err := legal.take(&Table[decision.Row]); err != nil {
+			panic(err)
+		}
+		if core = next; core.State == Wait {
+			event = Elapsed
+		} else {
+			event = Replied
+		}
+	}
+}
+
+// KeptOf is how many of so many transitions, no two of them alike, the history keeps.
+func KeptOf(transitions int) int {
+	var h history
+	for n := range transitions {
+		h.add(Transition{From: State(strconv.Itoa(n))})
+	}
+	return len(h.last)
 }

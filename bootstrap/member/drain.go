@@ -10,15 +10,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endless are the streams that end only when their client wants. etcd's close waits its whole request timeout for
-// them, 7 s by default, and every API server holds hundreds.
+// endless are the requests that end only when their client wants, or another one lets go. etcd's close waits its whole
+// request timeout for them, 7 s by default, and every API server holds hundreds of watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
 	"/v3electionpb.Election/Observe":     true,
+	"/v3electionpb.Election/Campaign":    true,
+	"/v3lockpb.Lock/Lock":                true,
 }
 
-// drain ends endless streams when etcd is about to close.
+// drain ends endless requests when etcd is about to close. All others have the time that etcd's close gives them: it
+// sends clients away first, waits for what they have asked for, and only then gives leadership away. The other way
+// round raft would drop writes of theirs.
 type drain struct {
 	ctx    context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
 	cancel context.CancelFunc
@@ -37,16 +41,42 @@ func (d *drain) begin() {
 	d.cancel()
 }
 
-// intercept gives endless streams a context that ends when the drain begins. Their clients are told Unavailable, on
-// which etcd's client resumes at another member from the revision it has seen.
-func (d *drain) intercept(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// stream gives endless streams a context that ends when the drain begins.
+func (d *drain) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if !endless[info.FullMethod] {
 		return handler(service, stream)
 	}
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	defer context.AfterFunc(d.ctx, cancel)()
-	err := handler(service, drainedStream{stream, ctx})
+	ctx, end := d.until(stream.Context())
+	defer end()
+	return d.told(handler(service, drainedStream{stream, ctx}))
+}
+
+// unary does the same for endless requests with one reply.
+func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !endless[info.FullMethod] {
+		return handler(ctx, request)
+	}
+	ctx, end := d.until(ctx)
+	defer end()
+	reply, err := handler(ctx, request)
+	if err != nil {
+		err = d.told(err)
+	}
+	return reply, err
+}
+
+func (d *drain) until(ctx context.Context) (drained context.Context, end func()) {
+	drained, cancel := context.WithCancel(ctx)
+	release := context.AfterFunc(d.ctx, cancel)
+	return drained, func() {
+		release()
+		cancel()
+	}
+}
+
+// told is the error for a client whose request has ended. Unavailable has etcd's client resume at another member, from
+// the revision it has seen.
+func (d *drain) told(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.began)))
 		return status.Error(codes.Unavailable, "etcd is stopping")

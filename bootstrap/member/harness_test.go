@@ -23,6 +23,9 @@ import (
 // patience bounds what a test waits for.
 const patience = 20 * time.Second
 
+// tick is how often a test looks.
+const tick = 5 * time.Millisecond
+
 // lines is a log that a test may read while it is written.
 type lines struct {
 	mu sync.Mutex

@@ -60,7 +60,7 @@ func New(config *embed.Config, options Options) *Member {
 	}
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
-		grpc.ChainStreamInterceptor(m.drain.intercept))
+		grpc.ChainStreamInterceptor(m.drain.stream), grpc.ChainUnaryInterceptor(m.drain.unary))
 	return m
 }
 

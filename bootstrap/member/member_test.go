@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -93,6 +94,30 @@ func TestAStreamThatIsCutSaysUnavailable(t *testing.T) {
 	_, err = stream.Recv()
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 	assert.ErrorContains(t, err, "etcd is stopping")
+}
+
+// Who waits for a lock may wait for ever.
+func TestALockThatIsWaitedForDoesNotHoldACloseUp(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	locks := v3lockpb.NewLockClient(client.ActiveConnection())
+	_, err := locks.Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock")})
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := locks.Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock")})
+		waited <- err
+	}()
+	require.Eventually(t, func() bool {
+		queue, err := client.Get(soon(t), "lock", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && queue.Count == 2
+	}, patience, tick)
+	asked := time.Now()
+	_, err = b.Close()
+	require.NoError(t, err)
+	assert.Less(t, time.Since(asked), 5*time.Second)
+	assert.Equal(t, codes.Unavailable, status.Code(<-waited))
 }
 
 func TestWithoutQuorumAMemberIsNeverReadyAndClosesSoon(t *testing.T) {

@@ -1,0 +1,158 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
+func three(t *testing.T) (members []*bench) {
+	t.Helper()
+	var names []string
+	for i := range 3 {
+		config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+		config.Name = fmt.Sprintf("etcd-%d", i)
+		names = append(names, config.InitialClusterFromName(config.Name))
+		members = append(members, benchWith(t, config))
+	}
+	opened := make(chan error, len(members))
+	for _, b := range members {
+		b.config.InitialCluster = strings.Join(names, ",")
+		go func() { opened <- b.Open(soon(t)) }()
+	}
+	for range members {
+		require.NoError(t, <-opened)
+	}
+	leads := leader(t, members)
+	members[0], members[leads] = members[leads], members[0]
+	t.Cleanup(func() {
+		for _, b := range members[1:] {
+			_, err := b.Close()
+			assert.NoError(t, err)
+		}
+	})
+	return members
+}
+
+func leader(t *testing.T, members []*bench) int {
+	t.Helper()
+	for i, b := range members {
+		status, err := b.client(t).Status(soon(t), endpoint(b.config))
+		require.NoError(t, err)
+		if status.Leader == status.Header.MemberId {
+			return i
+		}
+	}
+	require.FailNow(t, "there is no leader")
+	return 0
+}
+
+func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
+
+// writers put keys through one member until it does not serve any more.
+type writers struct {
+	mu      sync.Mutex
+	acked   map[string]bool
+	ended   []error // how the last request of each ended
+	working sync.WaitGroup
+	cancel  context.CancelFunc
+}
+
+func startWriters(t *testing.T, b *bench) *writers {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &writers{acked: map[string]bool{}, cancel: cancel}
+	for i := range 16 {
+		client := b.client(t)
+		w.working.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				key := fmt.Sprintf("key-%d-%d", i, n)
+				_, err := client.Put(ctx, key, "value")
+				if w.note(key, err); err != nil {
+					return
+				}
+			}
+		})
+	}
+	return w
+}
+
+func (w *writers) note(key string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.ended = append(w.ended, err)
+		return
+	}
+	w.acked[key] = true
+}
+
+func (w *writers) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.acked)
+}
+
+// end cancels what can't be answered any more: its member is closed.
+func (w *writers) end() map[string]bool {
+	w.cancel()
+	w.working.Wait()
+	return w.acked
+}
+
+// What reached the leader is answered, and what was not answered never reached it. That is so because it gives its
+// leadership away only after its clients were sent away: raft drops proposals while it is on its way.
+func TestALeaderThatClosesCutsNoRequestAndItsWatchersMissNothing(t *testing.T) {
+	members := three(t)
+	watcher := members[0].client(t)
+	events := watcher.Watch(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	require.True(t, (<-events).Created)
+	watcher.SetEndpoints(endpoint(members[0].config), endpoint(members[1].config), endpoint(members[2].config))
+
+	writers := startWriters(t, members[0])
+	require.Eventually(t, func() bool { return writers.count() > 500 }, patience, tick)
+	_, err := members[0].Close()
+	require.NoError(t, err)
+	acked := writers.end()
+	for _, err := range writers.ended {
+		assert.NotRegexp(t, "raft|etcdserver", err, "etcd has not refused what it had taken")
+	}
+
+	survivor := members[1].client(t)
+	_, err = survivor.Put(soon(t), "key-last", "value")
+	require.NoError(t, err)
+	acked["key-last"] = true
+	reply, err := survivor.Get(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	written := map[string]bool{}
+	for _, kv := range reply.Kvs {
+		written[string(kv.Key)] = true
+	}
+	assert.Equal(t, acked, written, "acknowledged and written are the same")
+	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
+}
+
+// seen collects the keys of events until the last one, each of which must come once and in order.
+func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
+	t.Helper()
+	keys, revision := map[string]bool{}, int64(0)
+	for !keys["key-last"] {
+		reply, ok := <-events
+		require.True(t, ok, "the watch goes on")
+		require.NoError(t, reply.Err())
+		for _, event := range reply.Events {
+			require.Greater(t, event.Kv.ModRevision, revision)
+			revision, keys[string(event.Kv.Key)] = event.Kv.ModRevision, true
+		}
+	}
+	return keys
+}

@@ -1,0 +1,74 @@
+//go:build bench
+
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const quorumRounds = 5
+
+// lossOfQuorum freezes two of three members and lets them go on again, as seen from the third.
+func lossOfQuorum(t *testing.T) []row {
+	members := launchThree(t)
+	seen, others := members[0], members[1:]
+	var lost, regained series
+	for range quorumRounds {
+		frozen := time.Now()
+		signalAll(t, others, syscall.SIGSTOP)
+		seen.await(http.StatusServiceUnavailable)
+		lost = append(lost, milliseconds(time.Since(frozen)))
+		thawed := time.Now()
+		signalAll(t, others, syscall.SIGCONT)
+		seen.await(http.StatusOK)
+		regained = append(regained, seen.sinceElection(thawed))
+	}
+	return []row{
+		row{what: "quorum lost → 503, ms", wrapper: lost}.atMost(1500, "ms"),
+		row{what: "quorum regained → 200, beyond etcd's own election, ms", wrapper: regained}.atMost(500, "ms"),
+	}
+}
+
+func launchThree(t *testing.T) (members []*process) {
+	t.Helper()
+	var places []*place
+	var names []string
+	for i := range 3 {
+		p := newPlace(t)
+		p.config["name"] = fmt.Sprintf("etcd-main-%d", i)
+		names = append(names, fmt.Sprintf("etcd-main-%d=http://127.0.0.1:%d", i, p.peer))
+		places = append(places, p)
+	}
+	for _, p := range places {
+		p.config["initial-cluster"] = strings.Join(names, ",")
+		members = append(members, wrapped.launch(t, p))
+	}
+	for _, r := range members {
+		r.await(http.StatusOK)
+	}
+	return members
+}
+
+func signalAll(t *testing.T, members []*process, s syscall.Signal) {
+	t.Helper()
+	for _, r := range members {
+		require.NoError(t, r.cmd.Process.Signal(s))
+	}
+}
+
+// sinceElection is the time from the last election, or from the thaw if none was needed, until now.
+func (r *process) sinceElection(thawed time.Time) float64 {
+	r.t.Helper()
+	now := time.Now()
+	if elected := r.logged("elected leader"); elected.After(thawed) {
+		return milliseconds(now.Sub(elected))
+	}
+	return milliseconds(now.Sub(thawed))
+}

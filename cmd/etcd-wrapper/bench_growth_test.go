@@ -1,0 +1,49 @@
+//go:build bench
+
+package main_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const growthPairs = 3
+
+// databaseGrowth compares starts on a database that is filled once and then opened by both sides in turns.
+func databaseGrowth(t *testing.T) (rows []row) {
+	if !*growth {
+		return nil
+	}
+	for _, megabytes := range []int{100, 1000, 4000} {
+		p := newPlace(t)
+		filled := plain.start(t, p)
+		p.fill(t, megabytes)
+		filled.stop()
+		var start [2]series
+		for range growthPairs {
+			for i, s := range both {
+				r := s.start(t, p)
+				start[i] = append(start[i], milliseconds(r.ready.Sub(r.began)))
+				r.stop()
+			}
+		}
+		what := fmt.Sprintf("start → ready, database of %.1f GB, ms", float64(megabytes)/1000)
+		rows = append(rows, row{what: what, plain: start[0], wrapper: start[1]}.costsAtMost(50, "ms"))
+	}
+	return rows
+}
+
+func (p *place) fill(t *testing.T, megabytes int) {
+	t.Helper()
+	client, content := p.etcd(), make([]byte, 1e6)
+	for n := range megabytes {
+		_, err := rand.Read(content)
+		require.NoError(t, err)
+		_, err = client.Put(context.Background(), fmt.Sprintf("big-%d", n), string(content))
+		require.NoError(t, err)
+	}
+}

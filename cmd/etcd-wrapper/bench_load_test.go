@@ -1,0 +1,195 @@
+//go:build bench
+
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	loadClients = 100
+	// Many short rounds: what else the machine does disturbs both sides of a pair alike.
+	loadRounds = 40
+	roundTime  = 400 * time.Millisecond
+
+	probers  = 20
+	probeGap = probers * time.Second / 2000 // between the probes of one prober: together 2,000 a second
+)
+
+// operation is one request, the n-th of a client.
+type operation func(ctx context.Context, client *clientv3.Client, n int) error
+
+var value = strings.Repeat("v", 256)
+
+func put(ctx context.Context, client *clientv3.Client, n int) error {
+	_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), value)
+	return err
+}
+
+func get(ctx context.Context, client *clientv3.Client, n int) error {
+	_, err := client.Get(ctx, fmt.Sprintf("key-%d", n%1000))
+	return err
+}
+
+func (p *place) clients() []*clientv3.Client {
+	clients := make([]*clientv3.Client, loadClients)
+	for i := range clients {
+		clients[i] = p.etcd()
+	}
+	return clients
+}
+
+// drive has every client repeat the operation for a round and returns operations a second and the 99th percentile in
+// milliseconds.
+func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
+	t.Helper()
+	var mu sync.Mutex
+	var took series
+	var working sync.WaitGroup
+	began := time.Now()
+	for i, client := range clients {
+		working.Go(func() {
+			var own series
+			for n := i; time.Since(began) < roundTime; n++ {
+				asked := time.Now()
+				if !assert.NoError(t, do(t.Context(), client, n)) {
+					return
+				}
+				own = append(own, milliseconds(time.Since(asked)))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, own...)
+		})
+	}
+	working.Wait()
+	return float64(len(took)) / time.Since(began).Seconds(), took.rank(0.99)
+}
+
+// underLoad drives both sides in turns, while both run.
+func underLoad(t *testing.T) (rows []row) {
+	var clients [2][]*clientv3.Client
+	for i, s := range both {
+		r := s.start(t, newPlace(t))
+		clients[i] = r.place.clients()
+		drive(t, clients[i], put) // connects, and leaves something to get
+	}
+	for _, load := range []struct {
+		name string
+		do   operation
+	}{{"put", put}, {"linearizable get", get}} {
+		var rate, late [2]series
+		for round := range loadRounds {
+			for turn := range both {
+				i := (turn + round) % len(both)
+				perSecond, p99 := drive(t, clients[i], load.do)
+				rate[i], late[i] = append(rate[i], perSecond), append(late[i], p99)
+			}
+		}
+		rows = append(rows,
+			row{what: load.name + ", 100 clients, a second", plain: rate[0], wrapper: rate[1]}.shareAtLeast(0.98),
+			row{what: load.name + ", 100 clients, p99, ms", plain: late[0], wrapper: late[1]}.shareAtMost(0.98))
+	}
+	return rows
+}
+
+// underProbes asks /readyz 2,000 times a second, and compares puts with and without that. Three things share the
+// machine then, so a third series has the same probes answered by a server of this test: what that costs is not ours.
+func underProbes(t *testing.T) []row {
+	r := wrapped.start(t, newPlace(t))
+	clients := r.place.clients()
+	drive(t, clients, put)
+	elsewhere := listenElsewhere(t)
+	var quiet, foreign, probed, late series
+	for range loadRounds {
+		rate, _ := drive(t, clients, put)
+		quiet = append(quiet, rate)
+		end := probe(t, elsewhere, "/livez")
+		rate, _ = drive(t, clients, put)
+		end()
+		foreign = append(foreign, rate)
+		end = probe(t, r.place.port, "/readyz")
+		rate, _ = drive(t, clients, put)
+		end()
+		probed = append(probed, rate)
+		end = probe(t, r.place.port, "/readyz")
+		<-time.After(roundTime)
+		late = append(late, end())
+	}
+	return []row{
+		row{what: "`/readyz` at 2,000 a second, p99, ms", wrapper: late}.atMost(2, "ms"),
+		row{what: "put a second: without | with 2,000 probes a second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "put a second: probes to another process | to the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
+	}
+}
+
+// listenElsewhere starts the same server in a process without an etcd.
+func listenElsewhere(t *testing.T) (port int) {
+	t.Helper()
+	p := newPlace(t)
+	p.sidecar.takes = forever
+	r := wrapped.launch(t, p)
+	r.await(http.StatusServiceUnavailable)
+	return p.port
+}
+
+// probe asks until the returned function is called, which returns the 99th percentile in milliseconds.
+func probe(t *testing.T, port int, path string) (end func() float64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	var took series
+	var working sync.WaitGroup
+	for range probers {
+		working.Go(func() {
+			own := probeInTurn(ctx, t, port, path)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, own...)
+		})
+	}
+	return func() float64 {
+		cancel()
+		working.Wait()
+		require.NotEmpty(t, took)
+		return took.rank(0.99)
+	}
+}
+
+// probeInTurn speaks plain HTTP by hand, because a client of net/http would take more of the machine than the server.
+func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
+	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if !assert.NoError(t, err) {
+		return nil
+	}
+	defer connection.Close()
+	request, reply := []byte("GET "+path+" HTTP/1.1\r\nHost: pod\r\n\r\n"), make([]byte, 4096)
+	tick := time.NewTicker(probeGap)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return took
+		case <-tick.C:
+		}
+		asked := time.Now()
+		_, err := connection.Write(request)
+		n, readErr := connection.Read(reply)
+		took = append(took, milliseconds(time.Since(asked)))
+		if !assert.NoError(t, errors.Join(err, readErr)) || !assert.Contains(t, string(reply[:n]), " 200 OK") {
+			return took
+		}
+	}
+}

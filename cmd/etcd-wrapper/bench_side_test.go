@@ -1,0 +1,189 @@
+//go:build bench
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// side is one of the two programs that are compared.
+type side struct {
+	command func(p *place) *exec.Cmd
+	healthy func(p *place) string // the URL that says 200 as soon as etcd may be used
+}
+
+var plain = &side{
+	command: func(p *place) *exec.Cmd { return exec.Command(plainProgram, "--config-file="+p.writeConfig()) },
+	healthy: func(p *place) string { return p.endpoint() + "/health" },
+}
+
+var wrapped = &side{
+	command: func(p *place) *exec.Cmd {
+		p.sidecar.listen()
+		return exec.Command(program, append([]string{
+			"start-etcd", "--volume-dir=" + p.volume, "--stored-config-path=" + p.stored(),
+			fmt.Sprintf("--etcd-wrapper-port=%d", p.port), "--termination-message-path=" + p.termination(),
+			fmt.Sprintf("--backup-restore-host-port=127.0.0.1:%d", p.sidecar.port),
+		}, p.flags...)...)
+	},
+	healthy: func(p *place) string { return fmt.Sprintf("%s://127.0.0.1:%d/readyz", scheme(p.trust), p.port) },
+}
+
+// both are the sides in the order in which they are measured, alternating.
+var both = []*side{plain, wrapped}
+
+func goTool(args ...string) (string, error) {
+	command := exec.Command("go", args...)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	output, err := command.CombinedOutput()
+	return string(output), err
+}
+
+// writeConfig leaves out the keys that plain etcd refuses.
+func (p *place) writeConfig() string {
+	known := map[string]any{}
+	for key, value := range p.config {
+		if key != "member-name-prefix" && key != "next-cluster-version-compatible" {
+			known[key] = value
+		}
+	}
+	text, err := yaml.Marshal(known)
+	require.NoError(p.t, err)
+	path := filepath.Join(p.dir, "plain.yaml")
+	require.NoError(p.t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// process is one run of a side. Its log goes to a file, so that reading it costs nothing while it is measured.
+type process struct {
+	t      *testing.T
+	place  *place
+	cmd    *exec.Cmd
+	health string
+	client *http.Client
+	log    string
+	began  time.Time
+	ready  time.Time
+	ended  chan struct{}
+}
+
+// start runs a side on a place and returns when it may be used.
+func (s *side) start(t *testing.T, p *place) *process {
+	t.Helper()
+	r := s.launch(t, p)
+	r.await(http.StatusOK)
+	r.ready = time.Now()
+	return r
+}
+
+func (s *side) launch(t *testing.T, p *place) *process {
+	t.Helper()
+	r := &process{t: t, place: p, cmd: s.command(p), health: s.healthy(p), ended: make(chan struct{})}
+	tls := p.identity
+	if s == wrapped {
+		tls = p.trust
+	}
+	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: tls}, Timeout: soon}
+	file, err := os.CreateTemp(p.dir, "log-")
+	require.NoError(t, err)
+	defer file.Close()
+	r.log, r.cmd.Stderr = file.Name(), file
+	r.cmd.Env = append(os.Environ(), "HOME="+p.dir)
+	r.began = time.Now()
+	require.NoError(t, r.cmd.Start())
+	go func() {
+		defer close(r.ended)
+		_ = r.cmd.Wait() // ProcessState tells
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // it may have ended
+		<-r.ended
+	})
+	return r
+}
+
+// await asks until the answer has the code, every millisecond.
+func (r *process) await(code int) {
+	r.t.Helper()
+	deadline, tick := time.After(soon), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for r.code() != code {
+		select {
+		case <-tick.C:
+		case <-r.ended:
+			text, _ := os.ReadFile(r.log)
+			require.FailNow(r.t, "the process ended", "%s", text)
+		case <-deadline:
+			require.FailNow(r.t, "no such answer", "%s: %d", r.health, code)
+		}
+	}
+}
+
+func (r *process) code() int {
+	response, err := r.client.Get(r.health)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close() // read by nobody, a few bytes long
+	return response.StatusCode
+}
+
+// stop sends SIGTERM and returns how long the process took to end, in milliseconds.
+func (r *process) stop() float64 {
+	r.t.Helper()
+	r.client.CloseIdleConnections()
+	asked := time.Now()
+	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-r.ended:
+		return milliseconds(time.Since(asked))
+	case <-time.After(soon):
+		require.FailNow(r.t, "the process does not end")
+		return 0
+	}
+}
+
+// logged is when the log said it last, the zero time if it never did.
+func (r *process) logged(message string) (at time.Time) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.log)
+	require.NoError(r.t, err)
+	for raw := range strings.Lines(string(text)) {
+		if strings.Contains(raw, message) {
+			at = timestamp(raw)
+		}
+	}
+	return at
+}
+
+// timestamp reads the time of a line, which plain etcd calls ts.
+func timestamp(raw string) time.Time {
+	var of struct{ Time, TS time.Time }
+	_ = json.Unmarshal([]byte(raw), &of) // the zero time says it all
+	if of.Time.IsZero() {
+		return of.TS
+	}
+	return of.Time
+}
+
+// memory is a value of /proc/<pid>/status, in MiB.
+func (r *process) memory(name string) float64 {
+	r.t.Helper()
+	text := field(r.t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid), name)
+	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
+	require.NoError(r.t, err)
+	return kilobytes / 1024
+}

@@ -1,0 +1,60 @@
+package main_test
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// These tests count what make bench measures: a count is the same on every machine.
+
+func TestAStartAsksTheSidecarForNothingTwice(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	w := p.start()
+	w.awaitReady()
+	w.stopCleanly()
+	waited := len(p.sidecar.told("Progress")) // on a machine that is so busy that no time at all takes some
+	assert.Len(t, p.sidecar.requests(statusPath), 2+waited, "once before and once after the validation")
+	assert.Len(t, p.sidecar.requests(startPath), 1)
+	assert.Len(t, p.sidecar.requests(configPath), 1)
+}
+
+// ours is a goroutine that the wrapper has started, or one that runs its code.
+var ours = regexp.MustCompile(`(?m)^(created by )?(main\.|etcd-wrapper/)`)
+
+func TestServingTakesThreeGoroutinesMoreThanPlainEtcd(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.config["enable-pprof"] = true
+	w := p.start()
+	w.awaitReady()
+	var found []string
+	eventually(t, "the start's own goroutines have ended", func() bool {
+		found = goroutines(t, p.endpoint())
+		return len(found) <= 5
+	})
+	// Plain etcd has its main goroutine, too, and one that waits for signals.
+	assert.Len(t, found, 5, "main, signals, the server, the monitor and the machine's work:\n%s", strings.Join(found, "\n\n"))
+	w.stopCleanly()
+}
+
+func goroutines(t *testing.T, endpoint string) (found []string) {
+	t.Helper()
+	response, err := http.Get(endpoint + "/debug/pprof/goroutine?debug=2")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	for _, stack := range strings.Split(string(text), "\n\n") {
+		if ours.MatchString(stack) {
+			found = append(found, stack)
+		}
+	}
+	return found
+}
