@@ -10,10 +10,10 @@ FUZZTIME ?= 10s
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint dot mutate review fuzz cover ci clean
+.PHONY: help run build test lint test-faults dot mutate review fuzz cover ci clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 run: build ## Run a single etcd member under the full lifecycle, without a sidecar, with its data in .run
 	@exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml
@@ -24,6 +24,9 @@ build: ## Build bin/etcd-wrapper, static and stamped with the version
 test: ## Run every test, with the race detector
 	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
 	$(GO) test $(RACE) -timeout 20m ./...
+
+test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
+	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 30m -run Fault -faults -v | grep -E '^ *(---|ok|FAIL|PASS|[a-z/].*  )|SKIP|_test.go|Error'
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run
