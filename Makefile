@@ -5,12 +5,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
+CYCLES ?= 50
 
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint test-faults dot mutate review fuzz cover ci clean
+.PHONY: help run build test lint test-faults test-crash dot mutate review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -26,7 +27,10 @@ test: ## Run every test, with the race detector
 	$(GO) test $(RACE) -timeout 20m ./...
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
-	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 30m -run Fault -faults -v | grep -E '^ *(---|ok|FAIL|PASS|[a-z/].*  )|SKIP|_test.go|Error'
+	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 30m -run Fault -faults -crash-cycles $(CYCLES) -v
+
+test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
+	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run

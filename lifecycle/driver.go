@@ -140,6 +140,7 @@ func (d *Driver) handle(m message) {
 	if err := d.legal.take(row); err != nil {
 		d.log.Error().Err(err).Msg("the table and the state machine disagree")
 	}
+	decisive := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.paces.heard(m.event, core.Facts)
 	if m.event == ConfigPrefetched {
@@ -154,6 +155,9 @@ func (d *Driver) handle(m message) {
 	}
 	pause := d.act(row, m.news)
 	d.record(row, m.news, pause)
+	if decisive {
+		d.history.decisive = append(d.history.decisive, reason(row, m.news))
+	}
 }
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap"
@@ -39,6 +40,8 @@ type history struct {
 	since time.Time
 	last  []Transition
 	error string
+
+	decisive []string // the reasons for the end and for the exit status
 }
 
 func (h *history) arrive(state State, now time.Time) {
@@ -75,12 +78,5 @@ func (h *history) repeated(t Transition) int {
 // copied is for snapshots, which never change.
 func (h *history) copied() []Transition { return slices.Clone(h.last) }
 
-// ending says why the run came to its end: the reason for which Terminating was entered.
-func (h *history) ending() string {
-	for _, t := range slices.Backward(h.last) {
-		if t.To == Terminating && t.From != Terminating {
-			return t.Reason
-		}
-	}
-	return ""
-}
+// ending says why the run came to its end, and what decided how it ended.
+func (h *history) ending() string { return strings.Join(h.decisive, "; ") }
