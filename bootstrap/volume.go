@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,6 +41,23 @@ func (v *Volume) Lock() error {
 	}
 	v.locked = directory
 	return nil
+}
+
+// Holds reports whether what lies at path, or will be made there, is on the volume's own file system.
+func (v *Volume) Holds(path string) (bool, error) {
+	var here, there unix.Stat_t
+	if err := unix.Stat(v.path, &here); err != nil {
+		return false, fmt.Errorf("cannot look at volume %s: %w", v.path, err)
+	}
+	err := unix.Stat(path, &there)
+	for errors.Is(err, unix.ENOENT) && path != filepath.Dir(path) {
+		path = filepath.Dir(path)
+		err = unix.Stat(path, &there)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look at %s: %w", path, err)
+	}
+	return here.Dev == there.Dev, nil
 }
 
 // Unlock releases the lock, for tests that play several processes; a process that ends releases it anyway.

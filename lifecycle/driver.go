@@ -156,7 +156,7 @@ func (d *Driver) handle(m message) {
 	pause := d.act(row, m.news)
 	d.record(row, m.news, pause)
 	if decisive {
-		d.history.decisive = append(d.history.decisive, reason(row, m.news))
+		d.history.decide(reason(row, m.news))
 	}
 }
 

@@ -78,5 +78,11 @@ func (h *history) repeated(t Transition) int {
 // copied is for snapshots, which never change.
 func (h *history) copied() []Transition { return slices.Clone(h.last) }
 
+// decide keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
+func (h *history) decide(reason string) {
+	sentence, _, _ := strings.Cut(reason, "\n")
+	h.decisive = append(h.decisive, sentence)
+}
+
 // ending says why the run came to its end, and what decided how it ended.
 func (h *history) ending() string { return strings.Join(h.decisive, "; ") }

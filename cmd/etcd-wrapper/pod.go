@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -21,6 +22,7 @@ import (
 type pod struct {
 	flags   *startCommand
 	log     zerolog.Logger
+	volume  *bootstrap.Volume
 	record  *exitcode.Record
 	note    *exitcode.CrashNote
 	monitor *readiness.Monitor
@@ -38,6 +40,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 	p := &pod{
 		flags:   flags,
 		log:     log,
+		volume:  bootstrap.NewVolume(flags.VolumeDir),
 		record:  exitcode.NewRecord(flags.recordPath()),
 		note:    exitcode.NewCrashNote(flags.crashNotePath()),
 		monitor: readiness.NewMonitor(log),
@@ -50,7 +53,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 
 func (p *pod) world(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
-		Sidecar: sidecar, Volume: bootstrap.NewVolume(p.flags.VolumeDir), Record: p.record, Member: p, Front: p,
+		Sidecar: sidecar, Volume: p.volume, Record: p.record, Member: p, Front: p,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(p.record) },
 		LeaveReason: p.note.Leave,
 	}
@@ -71,9 +74,24 @@ func (p *pod) Configure(yaml []byte) error {
 	if len(checked.Ignored) > 0 {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
+	p.warnOf(checked.Etcd)
 	p.checked = checked
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
 	return nil
+}
+
+// warnOf says what is allowed and rarely meant.
+func (p *pod) warnOf(etcd *embed.Config) {
+	if etcd.ForceNewCluster {
+		p.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+	}
+	held, err := p.volume.Holds(etcd.Dir)
+	if err != nil {
+		p.log.Warn().Err(err).Send()
+	} else if !held {
+		p.log.Warn().Str("data_dir", etcd.Dir).Str("record", p.flags.recordPath()).
+			Msg("the data directory is on another volume than the exit record, which can then outlive the data that it speaks of")
+	}
 }
 
 // Expose implements lifecycle.Front.
