@@ -5,6 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
+CYCLES ?= 50
 
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
@@ -12,10 +13,10 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint dot mutate review fuzz cover ci clean
+.PHONY: help run build test bench lint test-faults test-crash dot mutate review fuzz cover ci clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 run: build ## Run a single etcd member under the full lifecycle, without a sidecar, with its data in .run
 	@[ -t 2 ] && format=console || format=json; \
@@ -30,6 +31,12 @@ test: ## Run every test, with the race detector
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
 	@cd cmd/etcd-wrapper && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
+
+test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
+	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 30m -run Fault -faults -crash-cycles $(CYCLES) -v
+
+test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
+	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run

@@ -71,6 +71,23 @@ func writing(path string) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
+// Holds reports whether what lies at path, or will be made there, is on the volume's own file system.
+func (v *Volume) Holds(path string) (bool, error) {
+	var here, there unix.Stat_t
+	if err := unix.Stat(v.path, &here); err != nil {
+		return false, fmt.Errorf("cannot look at volume %s: %w", v.path, err)
+	}
+	err := unix.Stat(path, &there)
+	for errors.Is(err, unix.ENOENT) && path != filepath.Dir(path) {
+		path = filepath.Dir(path)
+		err = unix.Stat(path, &there)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot look at %s: %w", path, err)
+	}
+	return here.Dev == there.Dev, nil
+}
+
 // Unlock releases the lock, for tests that play several processes; a process that ends releases it anyway.
 func (v *Volume) Unlock() error {
 	if v.locked == nil {

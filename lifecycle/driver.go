@@ -141,6 +141,7 @@ func (d *Driver) handle(m message) {
 		d.handle(message{event: Crashed, news: News{Err: err}})
 		return
 	}
+	decisive := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.paces.heard(m.event, core.Facts)
 	if m.event == ConfigPrefetched {
@@ -156,6 +157,9 @@ func (d *Driver) handle(m message) {
 	}
 	pause, slow := d.prepare(row)
 	d.record(row, m.news, pause)
+	if decisive {
+		d.history.decide(reason(row, m.news))
+	}
 	if len(slow) > 0 {
 		d.start(slow, m.news)
 	}

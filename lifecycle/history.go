@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap"
@@ -65,6 +66,7 @@ type history struct {
 	tallies    []Tally
 	trouble    Trouble
 	validation Validation
+	decisive   []string // the reasons for the end and for the exit status
 }
 
 func (h *history) arrive(state State, now time.Time) {
@@ -114,12 +116,11 @@ func (h *history) repeated(t Transition) int {
 	return -1
 }
 
-// ending says why the run came to its end: the reason for which Terminating was entered.
-func (h *history) ending() string {
-	for _, t := range slices.Backward(h.last) {
-		if t.To == Terminating && t.From != Terminating {
-			return t.Reason
-		}
-	}
-	return ""
+// decide keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
+func (h *history) decide(reason string) {
+	sentence, _, _ := strings.Cut(reason, "\n")
+	h.decisive = append(h.decisive, sentence)
 }
+
+// ending says why the run came to its end, and what decided how it ended.
+func (h *history) ending() string { return strings.Join(h.decisive, "; ") }

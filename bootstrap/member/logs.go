@@ -94,11 +94,15 @@ func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) 
 	select {}
 }
 
+// fatalReason is the message with what its fields say in words: a cause, versions, paths.
 func fatalReason(message string, fields []zapcore.Field) error {
 	reason := errors.New("etcd: " + message)
 	for _, field := range fields {
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
 			reason = fmt.Errorf("%w: %w", reason, cause)
+		}
+		if field.Type == zapcore.StringType {
+			reason = fmt.Errorf("%w, %s %s", reason, field.Key, field.String)
 		}
 	}
 	return reason

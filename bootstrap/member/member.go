@@ -49,6 +49,8 @@ type Member struct {
 // errCrashed is what waits for an etcd that has crashed end with; the reason went to Options.Crash.
 var errCrashed = errors.New("etcd crashed")
 
+var errStopped = errors.New("etcd stopped by itself; a member that was removed from its cluster does that")
+
 // New returns a member that will run with the configuration, which it makes its own. It starts nothing.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
@@ -105,7 +107,7 @@ func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
 		if cause := recover(); cause != nil {
-			m.startErr = fmt.Errorf("etcd panicked: %v", cause)
+			m.startErr = fmt.Errorf("etcd panicked over what is in its data directory: %v", cause)
 			m.crash(fmt.Errorf("%w\n%s", m.startErr, debug.Stack()))
 		}
 	}()
@@ -127,9 +129,9 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("gave up while etcd joins its cluster: %w", ctx.Err())
 	case <-m.etcd.Server.StopNotify():
-		return m.lose(errors.New("etcd stopped while it was joining its cluster"))
+		return m.lose(errStopped)
 	case err := <-m.etcd.Err():
-		return m.lose(fmt.Errorf("an etcd listener ended while etcd was joining its cluster: %w", orClosed(err)))
+		return m.lose(m.orStopped(err))
 	}
 }
 
@@ -141,9 +143,9 @@ func (m *Member) Watch(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-m.etcd.Server.StopNotify():
-		return m.lose(errors.New("etcd stopped by itself; a member that was removed from its cluster does that"))
+		return m.lose(errStopped)
 	case err := <-m.etcd.Err():
-		return m.lose(fmt.Errorf("an etcd listener ended: %w", orClosed(err)))
+		return m.lose(m.orStopped(err))
 	}
 }
 
@@ -203,6 +205,16 @@ func (m *Member) crash(reason error) {
 func (m *Member) lose(err error) error {
 	m.lost.Store(&err)
 	return err
+}
+
+// orStopped is why a listener ended: that etcd stops, if it does.
+func (m *Member) orStopped(err error) error {
+	select {
+	case <-m.etcd.Server.StoppingNotify():
+		return errStopped
+	default:
+		return fmt.Errorf("an etcd listener ended: %w", orClosed(err))
+	}
 }
 
 // orClosed is the cause of a listener's end; etcd reports none when a listener was simply closed.

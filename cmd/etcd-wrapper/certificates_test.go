@@ -102,3 +102,8 @@ func (p pair) load(t *testing.T) []tls.Certificate {
 	require.NoError(t, err)
 	return []tls.Certificate{loaded}
 }
+
+// insecure is for a test that looks at certificates by itself.
+func insecure() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+}

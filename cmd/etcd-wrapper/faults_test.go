@@ -56,3 +56,10 @@ func endless(_ *sidecar, w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
+
+// hangHalfway sends the beginning of a configuration and never the rest.
+func hangHalfway(s *sidecar, w http.ResponseWriter, r *http.Request) {
+	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
+	_ = http.NewResponseController(w).Flush()
+	hang(s, w, r)
+}

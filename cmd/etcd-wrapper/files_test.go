@@ -1,18 +1,18 @@
 package main_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 )
 
 // chmodData gives every file and every directory of the data directory a mode.
@@ -85,40 +85,37 @@ func inspect(t *testing.T, path string) (os.FileInfo, []byte) {
 	return info, content
 }
 
-// flipBits inverts a part of a file.
-func flipBits(t *testing.T, path string, offset int64, size int) {
+// flipBits inverts the beginning of a file.
+func flipBits(t *testing.T, path string, size int) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer file.Close() // a test file
 	part := make([]byte, size)
-	_, err = file.ReadAt(part, offset)
+	_, err = file.ReadAt(part, 0)
 	require.NoError(t, err)
 	for i := range part {
 		part[i] = ^part[i]
 	}
-	_, err = file.WriteAt(part, offset)
+	_, err = file.WriteAt(part, 0)
 	require.NoError(t, err)
 }
 
-// holdClose keeps etcd's close from returning, for up to 7 s, with a request that waits for a lock; release ends that.
+// holdClose keeps etcd's close from returning, for up to 7 s, with a request whose body never comes; release ends that.
 func (p *place) holdClose() (release func()) {
 	p.t.Helper()
-	client := p.etcd()
-	locks := v3lockpb.NewLockClient(client.ActiveConnection())
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	p.t.Cleanup(cancel)
-	_, err := locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("held")})
+	endpoint, err := url.Parse(p.endpoint())
 	require.NoError(p.t, err)
-	go locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("held")}) // it never gets the lock
-	eventually(p.t, "a request waits for the lock", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		waiting, err := client.Get(ctx, "held/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		return err == nil && waiting.Count == 2
-	})
-	return func() {
-		cancel()
-		_ = client.Close() // the connection is what etcd waits for
-	}
+	connection, err := net.Dial("tcp", endpoint.Host)
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { _ = connection.Close() }) // release may have closed it
+	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	require.NoError(p.t, err)
+	// etcd asks for the body: from now on it waits for it.
+	require.NoError(p.t, connection.SetReadDeadline(time.Now().Add(soon)))
+	asked := make([]byte, len("HTTP/1.1 100 Continue"))
+	_, err = io.ReadFull(connection, asked)
+	require.NoError(p.t, err)
+	require.Equal(p.t, "HTTP/1.1 100 Continue", string(asked))
+	return func() { _ = connection.Close() }
 }

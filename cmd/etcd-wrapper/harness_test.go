@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ func withProgram(run func() int) int {
 		fmt.Fprintln(os.Stderr, "cannot prepare the program under test:", err)
 		return 1
 	}
+	defer tried.print(os.Stdout)
 	return run()
 }
 
@@ -91,7 +93,8 @@ func (p *place) run(args ...string) *wrapper {
 	reader, writer, err := os.Pipe()
 	require.NoError(p.t, err)
 	w := &wrapper{t: p.t, place: p, log: &logbook{}, stderr: reader, ended: make(chan struct{})}
-	w.cmd = exec.Command(program, args...)
+	command := append(slices.Clone(p.under), program)
+	w.cmd = exec.Command(command[0], append(command[1:], args...)...)
 	w.cmd.Env = append([]string{"HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}, p.env...)
 	w.cmd.Stderr = writer
 	require.NoError(p.t, w.cmd.Start())

@@ -28,6 +28,7 @@ type place struct {
 	config  map[string]any // what the sidecar serves; nobody changes it while a process runs
 	flags   []string
 	env     []string
+	under   []string // the command that runs the program, if it does not run by itself
 
 	port, client, peer int         // of the wrapper and of etcd
 	trust              *tls.Config // of clients, towards the wrapper: nil for plain HTTP

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -100,11 +101,26 @@ func (p *pod) Configure(yaml []byte) error {
 	if len(checked.Ignored) > 0 {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
+	p.warnOf(checked.Etcd)
 	p.checked = checked
 	p.certificates.add(checked.Etcd)
 	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
 	p.opening.Store(p.member)
 	return nil
+}
+
+// warnOf says what is allowed and rarely meant.
+func (p *pod) warnOf(etcd *embed.Config) {
+	if etcd.ForceNewCluster {
+		p.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+	}
+	held, err := p.volume.Holds(etcd.Dir)
+	if err != nil {
+		p.log.Warn().Err(err).Send()
+	} else if !held {
+		p.log.Warn().Str("data_dir", etcd.Dir).Str("record", p.flags.recordPath()).
+			Msg("the data directory is on another volume than the exit record, which can then outlive the data that it speaks of")
+	}
 }
 
 // Expose implements lifecycle.Front.

@@ -20,7 +20,7 @@ func TestALogThatIsFullHoldsNothingUp(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
 	defer reader.Close() // open to the end, and never read
-	fill(t, writer)
+	fillPipe(t, writer)
 
 	command := exec.CommandContext(t.Context(), program, "start-etcd", "--volume-dir="+p.volume, "--stored-config-path="+p.stored(),
 		"--log-level=debug", fmt.Sprintf("--etcd-wrapper-port=%d", p.port),
@@ -37,8 +37,8 @@ func TestALogThatIsFullHoldsNothingUp(t *testing.T) {
 	assert.Equal(t, "terminated", p.record())
 }
 
-// fill leaves no room in a pipe.
-func fill(t *testing.T, pipe *os.File) {
+// fillPipe leaves no room in a pipe.
+func fillPipe(t *testing.T, pipe *os.File) {
 	t.Helper()
 	require.NoError(t, pipe.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	for {

@@ -79,7 +79,7 @@ func TestDataThatEtcdCannotReadIsACrashThatLeavesItsReason(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p *place){
 		"write-ahead log": (*place).breakLog,
-		"database":        func(p *place) { flipBits(p.t, p.database(), 0, 16<<10) },
+		"database":        func(p *place) { flipBits(p.t, p.database(), 16<<10) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,7 +113,7 @@ func (p *place) breakLog() {
 	p.t.Helper()
 	segments, err := os.ReadDir(p.data() + "/member/wal")
 	require.NoError(p.t, err)
-	flipBits(p.t, p.data()+"/member/wal/"+segments[0].Name(), 0, 4096)
+	flipBits(p.t, p.data()+"/member/wal/"+segments[0].Name(), 4096)
 }
 
 func TestVolumeThatIsAFileIsSaidSo(t *testing.T) {

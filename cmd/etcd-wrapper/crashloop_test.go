@@ -1,0 +1,119 @@
+package main_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
+
+// writers is how many clients write while etcd is killed.
+const writers = 5
+
+// crashloop keeps what was acknowledged over all cycles.
+type crashloop struct {
+	t    *testing.T
+	p    *place
+	dice *rand.Rand
+
+	mu           sync.Mutex
+	acknowledged map[string]bool
+}
+
+// TestFaultCrashLoop kills etcd at random instants while it starts, is written to and stops. Afterwards every write
+// that was acknowledged is there.
+func TestFaultCrashLoop(t *testing.T) {
+	t.Parallel()
+	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	c := &crashloop{t: t, p: newPlace(t), dice: rand.New(rand.NewPCG(seed, seed)), acknowledged: map[string]bool{}}
+	for cycle := range *crashCycles {
+		c.run(cycle)
+	}
+	w := c.p.start()
+	w.awaitReady()
+	c.assertNothingLost()
+	w.stopCleanly()
+	asked := map[string]int{}
+	for _, mode := range c.p.sidecar.modes() {
+		asked[mode]++
+	}
+	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", *crashCycles, len(c.acknowledged), asked)
+}
+
+// run is one life: killed while it starts, while it is written to, or shortly after SIGTERM.
+func (c *crashloop) run(cycle int) {
+	w := c.p.start()
+	moment := c.dice.IntN(4)
+	if moment == 0 {
+		c.pass(w, 800*time.Millisecond)
+		w.kill()
+	} else {
+		w.awaitReady()
+		c.write(w, cycle, moment == 1)
+	}
+	w.assertTruth(w.cmd.ProcessState.ExitCode())
+}
+
+// write has all writers write until the process is dead.
+func (c *crashloop) write(w *wrapper, cycle int, stopFirst bool) {
+	client := c.p.etcd()
+	ctx, stop := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	for n := range writers {
+		writing.Go(func() { c.writeOn(ctx, client, fmt.Sprintf("%d/%d", cycle, n)) })
+	}
+	c.pass(w, 400*time.Millisecond)
+	if stopFirst {
+		send(syscall.SIGTERM)(w)
+		c.pass(w, 100*time.Millisecond)
+	}
+	w.kill()
+	stop()
+	writing.Wait()
+	_ = client.Close() // its server is dead
+}
+
+func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix string) {
+	for i := 0; ctx.Err() == nil; i++ {
+		key := fmt.Sprintf("%s/%d", prefix, i)
+		if _, err := client.Put(ctx, key, key); err == nil {
+			c.mu.Lock()
+			c.acknowledged[key] = true
+			c.mu.Unlock()
+		}
+	}
+}
+
+// pass lets a random time pass, or the process end.
+func (c *crashloop) pass(w *wrapper, most time.Duration) {
+	select {
+	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
+	case <-w.ended:
+	}
+}
+
+func (c *crashloop) assertNothingLost() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	reply, err := c.p.etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(c.t, err)
+	there := map[string]bool{}
+	for _, kv := range reply.Kvs {
+		there[string(kv.Key)] = true
+	}
+	for key := range c.acknowledged {
+		require.True(c.t, there[key], "the acknowledged write %s is there", key)
+	}
+}

@@ -1,0 +1,190 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// etcdTroubles are data directories and disks that etcd cannot run on. Each was fine when etcd was stopped in order.
+var etcdTroubles = map[string]struct {
+	spoil  func(p *place)
+	status int
+	says   string
+}{
+	"corrupt log":      {(*place).breakLog, 2, "what is in its data directory"},
+	"corrupt database": {func(p *place) { flipBits(p.t, p.database(), 16<<10) }, 2, "invalid database"},
+	"database of something else": {func(p *place) {
+		require.NoError(p.t, os.WriteFile(p.database(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
+	}, 2, "invalid database"},
+	"a file in the place of a directory": {func(p *place) {
+		require.NoError(p.t, os.RemoveAll(p.data()))
+		require.NoError(p.t, os.WriteFile(p.data(), nil, 0o600))
+	}, 70, "not a directory"},
+	"data of a newer etcd":     {func(p *place) { p.setClusterVersion("3.7.0") }, 2, "3.7"},
+	"read-only volume":         {(*place).makeReadOnly, 74, syscall.EROFS.Error()},
+	"read-only data directory": {func(p *place) { mount(p.t, "--bind", "-o", "ro", p.data(), p.data()) }, 70, syscall.EROFS.Error()},
+}
+
+func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range etcdTroubles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "opening", name)
+			p := newPlace(t)
+			require.NoError(t, os.WriteFile(p.termination(), nil, 0o600))
+			p.bornAndStopped()
+			trouble.spoil(p)
+			w := p.start()
+			assert.Equal(t, trouble.status, w.exit(soon))
+			p.assertExplained(w, trouble.says)
+			assert.Equal(t, trouble.status == 74, p.clean(), "an etcd that was not started leaves the record as it was")
+		})
+	}
+}
+
+// setClusterVersion makes the data look as if a cluster of that version had written it.
+func (p *place) setClusterVersion(version string) {
+	p.t.Helper()
+	database, err := bolt.Open(p.database(), 0o600, nil)
+	require.NoError(p.t, err)
+	require.NoError(p.t, database.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("cluster")).Put([]byte("clusterVersion"), []byte(version))
+	}))
+	require.NoError(p.t, database.Close())
+}
+
+func (p *place) makeReadOnly() { mount(p.t, "--bind", "-o", "ro", p.volume, p.volume) }
+
+func TestFaultFullDisk(t *testing.T) {
+	t.Parallel()
+	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 100 << 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, map[string]string{"at birth": "opening", "while serving": "serving"}[name], "disk full")
+			p := newPlace(t)
+			require.NoError(t, os.WriteFile(p.termination(), nil, 0o600))
+			mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", free), "none", p.volume)
+			w := p.start()
+			if name == "while serving" {
+				w.awaitReady()
+				fill(t, filepath.Join(p.volume, "filler"))
+				p.writeUntilItFails()
+			}
+			assert.Contains(t, []int{2, 70}, w.exit(soon))
+			p.assertExplained(w, syscall.ENOSPC.Error())
+			require.False(t, p.clean())
+		})
+	}
+}
+
+// fill writes a file until the disk is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	defer file.Close() // it cannot be complete
+	for err == nil {
+		_, err = file.Write(make([]byte, 4096))
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+}
+
+func (p *place) writeUntilItFails() {
+	value := string(make([]byte, 1<<20))
+	for range 100 {
+		if p.tryPut("key", value, stopBudget/10) != nil {
+			return
+		}
+	}
+}
+
+func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(p *place) string{
+		"force-new-cluster": func(p *place) string {
+			p.config["force-new-cluster"] = true
+			return "force-new-cluster is set"
+		},
+		"data on another volume than the record": func(p *place) string {
+			other := t.TempDir()
+			mount(p.t, "-t", "tmpfs", "none", other)
+			p.config["data-dir"] = filepath.Join(other, "new.etcd")
+			return "another volume than the exit record"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "configured", name)
+			p := newPlace(t)
+			warning := set(p)
+			w := p.start()
+			w.awaitReady()
+			assert.Len(t, w.log.matching(line{"level": "warn", "message": warning}), 1)
+			w.stopCleanly()
+		})
+	}
+}
+
+func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"serving", "down"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			trial(t, state, "removed from the cluster")
+			places, runs := cluster(t, 3)
+			gone, w := places[2], runs[2]
+			require.NoError(t, os.WriteFile(gone.termination(), nil, 0o600))
+			if state == "down" {
+				w.stopCleanly()
+			}
+			places[0].removeMember(places[2])
+			if state == "down" {
+				w = gone.start()
+			}
+			assert.Equal(t, 70, w.exit(soon))
+			gone.assertExplained(w, "removed from its cluster")
+			assert.False(t, gone.clean())
+		})
+	}
+}
+
+// removeMember has this place's etcd remove the other's, once it agrees that the cluster is healthy.
+func (p *place) removeMember(other *place) {
+	p.t.Helper()
+	client, id := p.etcd(), p.memberID(other)
+	eventually(p.t, "the member is removed", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := client.MemberRemove(ctx, id)
+		return err == nil || errors.Is(err, rpctypes.ErrMemberNotFound)
+	})
+}
+
+// memberID is what this place's etcd calls the other's.
+func (p *place) memberID(other *place) uint64 {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	list, err := p.etcd().MemberList(ctx)
+	require.NoError(p.t, err)
+	for _, member := range list.Members {
+		if member.Name == other.config["name"] {
+			return member.ID
+		}
+	}
+	require.FailNow(p.t, "no such member")
+	return 0
+}
