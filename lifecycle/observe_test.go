@@ -19,17 +19,15 @@ import (
 func TestEverySnapshotTellsOfTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		var seen []State
+		now := s.driver.Snapshot()
+		seen := []State{now.State}
 		watched := make(chan struct{})
 		go func() {
 			defer close(watched)
-			for {
-				now := s.driver.Snapshot()
-				seen = append(seen, now.State)
-				if now.State == Terminated {
-					return
-				}
+			for now.State != Terminated {
 				<-now.Superseded()
+				now = s.driver.Snapshot()
+				seen = append(seen, now.State)
 			}
 		}()
 		wait := s.run(t)
