@@ -187,3 +187,17 @@ func (r *process) memory(name string) float64 {
 	require.NoError(r.t, err)
 	return kilobytes / 1024
 }
+
+// cpu is the CPU time that the process has taken, in microseconds. Linux counts it in hundredths of a second.
+func (r *process) cpu() float64 {
+	r.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	require.NoError(r.t, err)
+	_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+	values := strings.Fields(after)
+	user, err := strconv.ParseFloat(values[11], 64)
+	require.NoError(r.t, err)
+	system, err := strconv.ParseFloat(values[12], 64)
+	require.NoError(r.t, err)
+	return (user + system) * 10_000
+}
