@@ -2,14 +2,12 @@ package main_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"syscall"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // parking keeps a process at a spot of its life.
@@ -85,21 +83,24 @@ func parkServing(p *place) (*wrapper, func()) {
 	return w, nothing
 }
 
-// parkWatched opens a stream for each watch; etcd's client would let them share one.
+// parkWatched opens a stream for each watch. etcd's own client would let them share one, and its close can hang when
+// many of them are reconnecting.
 func parkWatched(p *place) (*wrapper, func()) {
 	w, leave := parkServing(p)
-	client := p.etcd()
 	watching, forget := context.WithTimeout(context.Background(), time.Minute)
-	p.t.Cleanup(forget) // before the client is closed
-	for i := range 1000 {
-		ctx := metadata.AppendToOutgoingContext(watching, "stream", fmt.Sprint(i))
-		created := <-client.Watch(ctx, "key", clientv3.WithCreatedNotify())
-		require.True(p.t, created.Created)
+	p.t.Cleanup(forget)
+	watches := etcdserverpb.NewWatchClient(p.etcd().ActiveConnection())
+	for range 1000 {
+		stream, err := watches.Watch(watching)
+		require.NoError(p.t, err)
+		require.NoError(p.t, stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+			CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("key")},
+		}}))
+		reply, err := stream.Recv()
+		require.NoError(p.t, err)
+		require.True(p.t, reply.Created)
 	}
-	return w, func() {
-		forget()
-		leave()
-	}
+	return w, leave
 }
 
 func parkClosing(p *place) (*wrapper, func()) {
