@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -61,7 +62,7 @@ func openBrowser(t *testing.T) *browser {
 		t.Skip("NO CHROMIUM FOUND: " + t.Name() + " did not run, the page was not tested")
 	}
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.Headless, chromedp.NoSandbox,
+		chromedp.ExecPath(path), chromedp.UserDataDir(profile(t)), chromedp.Headless, chromedp.NoSandbox,
 		chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true),
@@ -76,6 +77,16 @@ func openBrowser(t *testing.T) *browser {
 	chromedp.ListenTarget(tab, b.listen)
 	b.run(log.Enable(), chromedp.EmulateViewport(1280, 900))
 	return b
+}
+
+// profile is a folder for the browser. Its processes go on writing there for a moment after it was told to end.
+func profile(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, patience, 20*time.Millisecond)
+	})
+	return dir
 }
 
 func findChromium() string {
