@@ -21,7 +21,7 @@ func TestHangingReadMeansNoQuorum(t *testing.T) {
 		target := newMember()
 		m := watched(t, target, new(bytes.Buffer))
 		target.set(func(m *member) { m.read = hang })
-		require.LessOrEqual(t, timeUntil(t, m, false), 1500*time.Millisecond, "the next read's start and its timeout")
+		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "the next read's start and its timeout")
 		require.Equal(t, "a linearizable read got no answer within 1s", quorumCheck(m).Reason)
 
 		target.set(func(m *member) { m.read = func(context.Context) error { return nil } })
