@@ -31,8 +31,8 @@ func lossOfQuorum(t *testing.T) []row {
 		regained = append(regained, seen.sinceElection(thawed))
 	}
 	return []row{
-		row{what: "quorum lost → 503, ms", wrapper: lost}.atMost(1500, "ms"),
-		row{what: "quorum regained → 200, beyond etcd's own election, ms", wrapper: regained}.atMost(500, "ms"),
+		row{what: "quorum lost → 503, ms", wrapper: lost}.neverMoreThan(1500, "ms"),
+		row{what: "quorum regained → 200, beyond etcd's own election, ms", wrapper: regained}.neverMoreThan(500, "ms"),
 	}
 }
 

@@ -135,8 +135,8 @@ func underProbes(t *testing.T) []row {
 	}
 	return []row{
 		row{what: "`/readyz` at 2,000 a second, p99, ms", wrapper: late}.atMost(2, "ms"),
-		row{what: "put a second: without | with 2,000 probes a second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
-		row{what: "put a second: probes to another process | to the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "put a second: without probes, and with 2,000 a second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "put a second: probes of another process, and of the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
 	}
 }
 

@@ -103,6 +103,13 @@ func (r row) atMost(limit float64, unit string) row {
 	return r
 }
 
+// neverMoreThan bounds the worst value of the wrapper.
+func (r row) neverMoreThan(limit float64, unit string) row {
+	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
+	r.met = r.wrapper.rank(1) <= limit
+	return r
+}
+
 // shareAtLeast is for what is better the more there is of it.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -51,7 +52,7 @@ func TestBench(t *testing.T) {
 	fmt.Println("\n" + machine(t) + "\n\n" + table(rows))
 	if *strict {
 		for _, r := range rows {
-			require.True(t, r.met, "%s: target %s", r.what, r.target)
+			assert.True(t, r.met || r.target == "", "%s: target %s", r.what, r.target)
 		}
 	}
 }
