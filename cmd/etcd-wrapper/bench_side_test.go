@@ -115,14 +115,18 @@ func (s *side) launch(t *testing.T, p *place) *process {
 	return r
 }
 
-// await asks until the answer has the code, every millisecond.
+// await asks until the answer has the code: every millisecond at first, and every five after a second, because asking
+// takes CPU time that the process may need.
 func (r *process) await(code int) {
 	r.t.Helper()
-	deadline, tick := time.After(soon), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
+	deadline, began := time.After(soon), time.Now()
 	for r.code() != code {
+		pause := time.Millisecond
+		if time.Since(began) > time.Second {
+			pause *= 5
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-r.ended:
 			text, _ := os.ReadFile(r.log)
 			require.FailNow(r.t, "the process ended", "%s", text)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	startPairs  = 20
+	startPairs  = 40 // the least of 20 starts still varies by 50 ms, because of etcd's election timer
 	memoryPairs = 5
 	// settled is how long an idle process is left alone before its memory is looked at.
 	settled = 5 * time.Second

@@ -1,0 +1,82 @@
+package main_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// ioctlShutdown ends a file system at once: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
+	ioctlShutdown = 0x8004587d
+	// withoutFlush leaves on the disk only what the file system has written by itself or was made to by fsync.
+	withoutFlush = 2
+
+	diskSize = 512 << 20
+)
+
+// disk is an ext4 file system of its own in the place of the volume. It can lose its power.
+type disk struct {
+	t     *testing.T
+	image string
+	point string
+}
+
+// newDisk needs root and loop devices.
+func newDisk(t *testing.T, p *place) *disk {
+	t.Helper()
+	d := &disk{t: t, image: filepath.Join(p.dir, "disk"), point: p.volume}
+	require.NoError(t, os.WriteFile(d.image, nil, 0o600))
+	require.NoError(t, os.Truncate(d.image, diskSize))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
+		t.Skipf("skipped: no ext4 can be made here: %v: %s", err, out)
+	}
+	mount(t, "-o", "loop", d.image, d.point)
+	return d
+}
+
+// losePower ends the file system under the process, and then the process; afterwards the disk is there again, with what
+// was on it.
+func (d *disk) losePower(w *wrapper) {
+	d.t.Helper()
+	point, err := os.Open(d.point)
+	require.NoError(d.t, err)
+	require.NoError(d.t, unix.IoctlSetPointerInt(int(point.Fd()), ioctlShutdown, withoutFlush))
+	require.NoError(d.t, point.Close())
+	w.kill()
+	for _, command := range [][]string{{"umount", d.point}, {"mount", "-o", "loop", d.image, d.point}} {
+		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+		require.NoError(d.t, err, "%s", out)
+	}
+}
+
+// A record is on the disk before the process ends, and off the disk before etcd opens its data.
+func TestFaultPowerLossLeavesTheRecordThatIsTrue(t *testing.T) {
+	t.Parallel()
+	trial(t, "stopped, serving", "power loss")
+	p := newPlace(t)
+	d := newDisk(t, p)
+	w := p.start()
+	w.awaitReady()
+	p.put("key", "before")
+	w.stopCleanly()
+
+	d.losePower(w)
+	assert.Equal(t, "terminated", p.record(), "the record of a clean end")
+	w = p.start()
+	w.awaitReady()
+	p.put("key", "after")
+
+	d.losePower(w)
+	assert.NoFileExists(t, p.recordPath(), "a record of before etcd was opened")
+	w = p.start()
+	w.awaitReady()
+	assert.Equal(t, []string{"full", "sanity", "full"}, p.sidecar.modes())
+	assert.Equal(t, "after", p.get("key"))
+	w.stopCleanly()
+}
