@@ -79,14 +79,16 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
+	m.opened = true // from here on, what goes wrong goes wrong with the data
+	m.doing.Store("opens its data")
 	if m.config.WalDir == "" { // with a WAL elsewhere, who was born can't be told here
-		if err := setUnbornAside(m.config.Dir, m.options.Log); err != nil {
+		if err := settleVoteless(m.config.Dir, m.options.Log); err != nil {
+			m.startErr = err
+			close(m.started)
 			return err
 		}
 	}
 	tighten(m.config.Dir, m.options.Log)
-	m.opened = true
-	m.doing.Store("opens its data")
 	go m.start()
 	select {
 	case <-m.started:
@@ -126,17 +128,27 @@ func (m *Member) start() {
 
 func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
-	select {
-	case <-m.etcd.Server.ReadyNotify():
-		return nil
-	case <-m.crashed:
-		return errCrashed
-	case <-ctx.Done():
-		return fmt.Errorf("gave up while etcd joins its cluster: %w", ctx.Err())
-	case <-m.etcd.Server.StopNotify():
-		return m.lose(errStopped)
-	case err := <-m.etcd.Err():
-		return m.lose(m.orStopped(err))
+	look := time.NewTicker(settling)
+	defer look.Stop()
+	for seen := error(nil); ; {
+		select {
+		case <-look.C:
+			short := m.shortLog()
+			if short != nil && seen != nil {
+				return short
+			}
+			seen = short
+		case <-m.etcd.Server.ReadyNotify():
+			return nil
+		case <-m.crashed:
+			return errCrashed
+		case <-ctx.Done():
+			return fmt.Errorf("gave up while etcd joins its cluster: %w", ctx.Err())
+		case <-m.etcd.Server.StopNotify():
+			return m.lose(errStopped)
+		case err := <-m.etcd.Err():
+			return m.lose(m.orStopped(err))
+		}
 	}
 }
 
@@ -154,8 +166,8 @@ func (m *Member) Watch(ctx context.Context) error {
 	}
 }
 
-// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data; an error
-// means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
+// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data, or
+// found it unfit; an error means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil

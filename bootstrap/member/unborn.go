@@ -2,19 +2,22 @@ package member
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
-	"go.etcd.io/raft/v3"
-	"go.uber.org/zap"
 )
 
 // unlocked bounds the wait for a database that nobody else holds any more.
@@ -23,14 +26,34 @@ const unlocked = time.Second
 // firstSegment is the name of the only segment that a WAL has before anything is written to it.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
-// setUnbornAside moves the member directory of an etcd that was killed in the first moment of its first start out of the
-// way, so that etcd starts afresh. Its WAL was created and nothing was ever written to it, not even who has a vote: etcd
-// would start such a member again and wait for ever to be elected. No write was acknowledged, no vote was given. Nothing
-// is deleted.
-func setUnbornAside(dataDir string, log zerolog.Logger) error {
-	if !unborn(dataDir) {
+// errVoteless is what a log is refused with that was lost, or cut off at its beginning.
+var errVoteless = errors.New("names nobody who has a vote, although its member was born: it was lost, cut off or damaged, or is of another database")
+
+// settleVoteless deals with a log that names nobody who has a vote. etcd would open it and wait for ever to be elected;
+// without any log it would begin a new one, and drop what is written until that is as long as the one before. If the
+// database holds nothing either, etcd was killed in the first moment of its first start: no write was acknowledged, no
+// vote was given, and the member directory is moved out of the way, so that etcd starts afresh. Nothing is deleted.
+// Otherwise the error says what was lost.
+func settleVoteless(dataDir string, log zerolog.Logger) error {
+	segments, err := named(datadir.ToWALDir(dataDir), "*.wal")
+	if err != nil || len(segments) > 0 && !voteless(dataDir, segments) {
 		return nil
 	}
+	empty, err := emptyDatabase(datadir.ToBackendFileName(dataDir))
+	missing := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case len(segments) == 0 && (empty || missing):
+		return nil // a first start
+	case empty:
+		return setAside(dataDir, log)
+	case err == nil || missing:
+		return fmt.Errorf("the log in %q %w", datadir.ToWALDir(dataDir), errVoteless)
+	default:
+		return nil // etcd says what is wrong with the database
+	}
+}
+
+func setAside(dataDir string, log zerolog.Logger) error {
 	aside := filepath.Join(dataDir, "member.unborn-"+time.Now().UTC().Format("20060102T150405.000Z"))
 	if err := os.Rename(datadir.ToMemberDir(dataDir), aside); err != nil {
 		return fmt.Errorf("cannot set a member that was never born aside: %w", err)
@@ -39,43 +62,68 @@ func setUnbornAside(dataDir string, log zerolog.Logger) error {
 	return nil
 }
 
-// unborn is true only if database and WAL are there, can be read and hold nothing: a lost database beside a WAL is not
-// unborn, whatever the WAL holds. The database goes first: of a member that lives, nothing else is read.
-func unborn(dataDir string) bool {
-	snapshots, err := filepath.Glob(filepath.Join(datadir.ToSnapDir(dataDir), "*.snap*"))
-	return err == nil && len(snapshots) == 0 && emptyDatabase(datadir.ToBackendFileName(dataDir)) && emptyLog(datadir.ToWALDir(dataDir))
+// voteless is true if there is no snapshot, and nothing in the log's only segment but its head. The voters are in the
+// first entries, so that no more than these is read.
+func voteless(dataDir string, segments []string) bool {
+	snapshots, err := named(datadir.ToSnapDir(dataDir), "*.snap*")
+	return err == nil && len(snapshots) == 0 && slices.Equal(segments, []string{firstSegment}) &&
+		onlyHead(filepath.Join(datadir.ToWALDir(dataDir), firstSegment))
 }
 
-func emptyLog(dir string) (empty bool) {
-	defer func() { empty = recover() == nil && empty }() // etcd's reader may panic on what it can't read
-	segments, err := filepath.Glob(filepath.Join(dir, "*.wal"))
-	if err != nil || len(segments) != 1 || filepath.Base(segments[0]) != firstSegment {
-		return false
+// named are the files whose names match; none if there is no directory.
+func named(dir, pattern string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	log, err := wal.OpenForRead(zap.NewNop(), dir, walpb.Snapshot{})
+	for _, entry := range entries {
+		if ok, _ := filepath.Match(pattern, entry.Name()); ok { // the patterns are well formed
+			names = append(names, entry.Name())
+		}
+	}
+	return names, err
+}
+
+// onlyHead leaves what it can't read to etcd, which says what is wrong. A record that was cut off is no record.
+func onlyHead(segment string) (only bool) {
+	defer func() { only = recover() == nil && only }() // etcd's reader may panic on what it can't read
+	file, err := os.Open(segment)
 	if err != nil {
 		return false
 	}
-	defer log.Close()
-	_, state, entries, err := log.ReadAll()
-	return err == nil && len(entries) == 0 && raft.IsEmptyHardState(state)
+	defer file.Close() // nothing was written
+	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
+	for record := (walpb.Record{}); err == nil; {
+		err = decoder.Decode(&record)
+		switch record.Type {
+		case wal.EntryType, wal.StateType:
+			return false
+		case wal.CrcType:
+			decoder.UpdateCRC(record.Crc)
+		}
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-func emptyDatabase(path string) (empty bool) {
-	defer func() { empty = recover() == nil && empty }()
+func emptyDatabase(path string) (empty bool, err error) {
+	defer func() {
+		if cause := recover(); cause != nil { // bbolt panics on what it can't read
+			empty, err = false, fmt.Errorf("cannot read %q: %v", path, cause)
+		}
+	}()
 	if _, err := os.Stat(path); err != nil {
-		return false
+		return false, err
 	}
 	database, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: unlocked})
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer database.Close()
 	err = database.View(func(tx *bolt.Tx) error {
 		empty = emptyBucket(tx, schema.Key.Name()) && emptyBucket(tx, schema.Members.Name()) && neverApplied(tx)
 		return nil
 	})
-	return err == nil && empty
+	return empty, err
 }
 
 // neverApplied reports whether no entry of the WAL ever reached the database.

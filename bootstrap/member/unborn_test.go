@@ -2,12 +2,10 @@ package member_test
 
 import (
 	"bytes"
-	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,55 +54,83 @@ func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 	}
 }
 
-func TestAMemberWithAnyDataIsNeverSetAside(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	first := newBench(t, dir)
-	require.NoError(t, first.Open(soon(t)))
-	_, err := first.Close()
+// born leaves behind what an etcd does that has run and was stopped.
+func born(t *testing.T) (dir, segment string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // a pattern of path/filepath
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	_, err := b.client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	for _, lost := range []string{"member/wal", "member/snap/db", "nothing"} {
-		t.Run("without "+lost, func(t *testing.T) {
-			damaged := filepath.Join(t.TempDir(), "new.etcd")
-			require.NoError(t, os.CopyFS(damaged, os.DirFS(dir)))
-			require.NoError(t, os.RemoveAll(filepath.Join(damaged, lost)))
-			before := tree(t, damaged)
-			b := newBench(t, damaged)
-			_ = b.Open(soon(t)) // whether etcd can start with that is not the question
-			_, _ = b.Close()
-			assert.Empty(t, setAside(t, damaged))
-			for _, path := range before {
-				assert.FileExists(t, path)
-			}
+	_, err = b.Close()
+	require.NoError(t, err)
+	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
+}
+
+// losses are of a member that was born. etcd would take each for a new one and wait for ever to be elected, or to be heard.
+var losses = map[string]func(t *testing.T, dir, segment string){
+	"the log is lost": func(t *testing.T, dir, _ string) {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
+	},
+	"the log's segment is lost": func(t *testing.T, _, segment string) { require.NoError(t, os.Remove(segment)) },
+	"the log is cut off":        func(t *testing.T, _, segment string) { require.NoError(t, os.Truncate(segment, 100)) },
+	"the log is cut off, and etcd has repaired it": func(t *testing.T, _, segment string) {
+		require.NoError(t, os.Truncate(segment, 100))
+		require.True(t, wal.Repair(zap.NewNop(), filepath.Dir(segment)))
+	},
+	"the log's entries are zeros": func(t *testing.T, _, segment string) {
+		zeroEntries(t, segment)
+	},
+	"the log's entries are zeros and the database is lost": func(t *testing.T, dir, segment string) {
+		zeroEntries(t, segment)
+		require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
+	},
+}
+
+// zeroEntries writes zeros where the first entry was, as a torn log ends.
+func zeroEntries(t *testing.T, segment string) {
+	t.Helper()
+	unborn := filepath.Join(t.TempDir(), "new.etcd")
+	unbornMember(t, unborn)
+	head, err := os.ReadFile(filepath.Join(unborn, "member", "wal", filepath.Base(segment)))
+	require.NoError(t, err)
+	content, err := os.ReadFile(segment)
+	require.NoError(t, err)
+	copy(content[len(bytes.TrimRight(head, "\x00")):], make([]byte, 64))
+	require.NoError(t, os.WriteFile(segment, content, 0o600))
+}
+
+func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			dir, segment := born(t)
+			lose(t, dir, segment)
+			before := tree(t, dir)
+			b := newBench(t, dir)
+			require.ErrorContains(t, b.Open(soon(t)), "names nobody who has a vote, although its member was born")
+			opened, err := b.Close()
+			assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
+			require.Error(t, err)
+			assert.Equal(t, before, tree(t, dir))
 		})
 	}
 }
 
-// The head of the WAL is damaged so that it reads as empty, and the database is lost: two faults, and the rest is still
-// worth a look.
-func TestAWALThatReadsAsEmptyIsNotSetAside(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	first := newBench(t, dir)
-	require.NoError(t, first.Open(soon(t)))
-	_, err := first.Close()
-	require.NoError(t, err)
-	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
-	require.NoError(t, err)
-	content, err := os.ReadFile(segments[0])
-	require.NoError(t, err)
-	unborn := filepath.Join(t.TempDir(), "new.etcd")
-	unbornMember(t, unborn)
-	head, err := os.ReadFile(filepath.Join(unborn, "member", "wal", filepath.Base(segments[0])))
-	require.NoError(t, err)
-	used := len(bytes.TrimRight(head, "\x00"))
-	copy(content[used:used+64], make([]byte, 64)) // what follows the head ends in zeros, as a torn log does
-	require.NoError(t, os.WriteFile(segments[0], content, 0o600))
-	require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
-	b := newBench(t, dir)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_ = b.Open(ctx)
-	_, _ = b.Close()
-	assert.Empty(t, setAside(t, dir))
+func TestAMemberWithItsLogIsNeverRefusedOrSetAside(t *testing.T) {
+	for _, lost := range []string{"member/snap/db", "nothing"} {
+		t.Run("without "+lost, func(t *testing.T) {
+			dir, _ := born(t)
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, lost)))
+			b := newBench(t, dir)
+			require.NoError(t, b.Open(soon(t)))
+			reply, err := b.client(t).Get(soon(t), "key")
+			require.NoError(t, err)
+			require.Len(t, reply.Kvs, 1, "the log has it all")
+			_, err = b.Close()
+			require.NoError(t, err)
+			assert.Empty(t, setAside(t, dir))
+		})
+	}
 }
 
 func tree(t *testing.T, dir string) []string {

@@ -23,8 +23,12 @@ var etcdTroubles = map[string]struct {
 	status int
 	says   string
 }{
-	"corrupt log":      {(*place).breakLog, 2, "what is in its data directory"},
-	"corrupt database": {func(p *place) { flipBits(p.t, p.database(), 16<<10) }, 2, "invalid database"},
+	"corrupt log": {func(p *place) { flipBits(p.t, p.wal(), p.logEnd()-8, 8) }, 70, "crc mismatch"},
+	"log without its end": {func(p *place) {
+		require.NoError(p.t, os.Truncate(p.wal(), p.logEnd()/2))
+	}, 70, "the log was cut off or damaged: it ends at index"},
+	"log with a corrupt head": {func(p *place) { flipBits(p.t, p.wal(), 0, 64) }, 70, "was lost, cut off or damaged"},
+	"corrupt database":        {func(p *place) { flipBits(p.t, p.database(), 0, 16<<10) }, 2, "invalid database"},
 	"database of something else": {func(p *place) {
 		require.NoError(p.t, os.WriteFile(p.database(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
 	}, 2, "invalid database"},
@@ -32,6 +36,10 @@ var etcdTroubles = map[string]struct {
 		require.NoError(p.t, os.RemoveAll(p.data()))
 		require.NoError(p.t, os.WriteFile(p.data(), nil, 0o600))
 	}, 70, "not a directory"},
+	"log cut off": {func(p *place) { require.NoError(p.t, os.Truncate(p.wal(), 100)) }, 70, "was lost, cut off or damaged"},
+	"log lost": {func(p *place) {
+		require.NoError(p.t, os.RemoveAll(filepath.Dir(p.wal())))
+	}, 70, "was lost, cut off or damaged"},
 	"data of a newer etcd":     {func(p *place) { p.setClusterVersion("3.7.0") }, 2, "3.7"},
 	"read-only volume":         {(*place).makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *place) { mount(p.t, "--bind", "-o", "ro", p.data(), p.data()) }, 70, syscall.EROFS.Error()},
@@ -53,6 +61,14 @@ func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
 			assert.Equal(t, trouble.status == 74, p.clean(), "an etcd that was not started leaves the record as it was")
 		})
 	}
+}
+
+// logEnd is where the log's last record ends.
+func (p *place) logEnd() int64 {
+	p.t.Helper()
+	content, err := os.ReadFile(p.wal())
+	require.NoError(p.t, err)
+	return int64(len(bytes.TrimRight(content, "\x00")))
 }
 
 // setClusterVersion makes the data look as if a cluster of that version had written it.

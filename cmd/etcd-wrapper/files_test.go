@@ -85,19 +85,19 @@ func inspect(t *testing.T, path string) (os.FileInfo, []byte) {
 	return info, content
 }
 
-// flipBits inverts the beginning of a file.
-func flipBits(t *testing.T, path string, size int) {
+// flipBits inverts a part of a file.
+func flipBits(t *testing.T, path string, from int64, size int) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer file.Close() // a test file
 	part := make([]byte, size)
-	_, err = file.ReadAt(part, 0)
+	_, err = file.ReadAt(part, from)
 	require.NoError(t, err)
 	for i := range part {
 		part[i] = ^part[i]
 	}
-	_, err = file.WriteAt(part, 0)
+	_, err = file.WriteAt(part, from)
 	require.NoError(t, err)
 }
 

@@ -81,7 +81,7 @@ func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
 			first.awaitReady()
 			p.put("key", "value")
 			end(first)
-			flipBits(t, p.database(), 16<<10)
+			flipBits(t, p.database(), 0, 16<<10)
 			before := p.tree()
 			delete(before, p.recordPath()+".crash") // what a killed run armed, a stopped one puts away
 
