@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// Together the first two bound how long a quorum that is lost in silence can go unnoticed: 1.4 s.
-	readInterval  = 400 * time.Millisecond // from the start of a successful read to the start of the next
+	// With factsInterval, at which it is seen that a read is due, the first two bound how long a quorum that is lost in
+	// silence can go unnoticed: 1.4 s.
+	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // after this long without an answer there is no quorum
 	retryInterval = 100 * time.Millisecond // from a failed read to the next: an outage shall end soon after its cause
 )
