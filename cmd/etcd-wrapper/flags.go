@@ -15,12 +15,12 @@ const defaultTerminationPath = "/dev/termination-log"
 // startCommand is `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
 // defaults and meaning, so that the operator's pods need no change.
 type startCommand struct {
-	WrapperPort      uint16        `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	WrapperPort      port          `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" negatable:"" help:"Talk HTTPS to the sidecar."`
 	SidecarHostPort  string        `name:"backup-restore-host-port" default:":8080" placeholder:"HOST:PORT" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
 	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
 	EtcdServerName   string        `name:"etcd-server-name" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
-	EtcdClientPort   uint16        `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
+	EtcdClientPort   port          `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
 	EtcdKeyPath      string        `name:"etcd-client-key-path" placeholder:"PATH" help:"Key of the client certificate."`
 	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
