@@ -3,6 +3,7 @@ package member
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/zap"
@@ -16,7 +17,7 @@ func (m *Member) logger(level string) *zap.Logger {
 	if err != nil {
 		threshold = zapcore.InfoLevel
 	}
-	core := &bridge{LevelEnabler: threshold, log: m.options.Log.With().Str("component", "etcd").Logger()}
+	core := &bridge{LevelEnabler: threshold, heard: m.heard, log: m.options.Log.With().Str("component", "etcd").Logger()}
 	hook := fatalHook{m}
 	return zap.New(core, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
@@ -24,12 +25,13 @@ func (m *Member) logger(level string) *zap.Logger {
 // bridge is a zap core that writes to zerolog.
 type bridge struct {
 	zapcore.LevelEnabler
+	heard  func(message string)
 	log    zerolog.Logger
 	fields []zapcore.Field
 }
 
 func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
-	return &bridge{LevelEnabler: b.LevelEnabler, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+	return &bridge{LevelEnabler: b.LevelEnabler, heard: b.heard, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
 }
 
 func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -40,6 +42,7 @@ func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	b.heard(entry.Message)
 	line := b.log.WithLevel(b.level(entry))
 	if line == nil {
 		return nil
@@ -52,6 +55,13 @@ func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	}
 	line.Fields(encode(b.fields, fields)).Msg(entry.Message)
 	return nil
+}
+
+// heard keeps what only etcd's log says of why a start does not come to its end.
+func (m *Member) heard(message string) {
+	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
+		m.doing.Store("is ignored by a peer whose cluster has another ID: this data directory or that peer's is another cluster's")
+	}
 }
 
 // level takes the alarm out of what etcd calls an error whenever a listener ends, asked for or not: if it was not, Watch

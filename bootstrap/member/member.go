@@ -81,12 +81,10 @@ func (m *Member) Open(ctx context.Context) error {
 	}
 	m.opened = true // from here on, what goes wrong goes wrong with the data
 	m.doing.Store("opens its data")
-	if m.config.WalDir == "" { // with a WAL elsewhere, who was born can't be told here
-		if err := settleVoteless(m.config.Dir, m.options.Log); err != nil {
-			m.startErr = err
-			close(m.started)
-			return err
-		}
+	if err := m.inspect(); err != nil {
+		m.startErr = err
+		close(m.started)
+		return err
 	}
 	tighten(m.config.Dir, m.options.Log)
 	go m.start()

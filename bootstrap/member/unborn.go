@@ -20,9 +20,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 )
 
-// unlocked bounds the wait for a database that nobody else holds any more.
-const unlocked = time.Second
-
 // firstSegment is the name of the only segment that a WAL has before anything is written to it.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
@@ -70,23 +67,9 @@ func voteless(dataDir string, segments []string) bool {
 		onlyHead(filepath.Join(datadir.ToWALDir(dataDir), firstSegment))
 }
 
-// named are the files whose names match; none if there is no directory.
-func named(dir, pattern string) (names []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for _, entry := range entries {
-		if ok, _ := filepath.Match(pattern, entry.Name()); ok { // the patterns are well formed
-			names = append(names, entry.Name())
-		}
-	}
-	return names, err
-}
-
 // onlyHead leaves what it can't read to etcd, which says what is wrong. A record that was cut off is no record.
 func onlyHead(segment string) (only bool) {
-	defer func() { only = recover() == nil && only }() // etcd's reader may panic on what it can't read
+	defer func() { only = recovered(recover()) == nil && only }()
 	file, err := os.Open(segment)
 	if err != nil {
 		return false
@@ -106,20 +89,7 @@ func onlyHead(segment string) (only bool) {
 }
 
 func emptyDatabase(path string) (empty bool, err error) {
-	defer func() {
-		if cause := recover(); cause != nil { // bbolt panics on what it can't read
-			empty, err = false, fmt.Errorf("cannot read %q: %v", path, cause)
-		}
-	}()
-	if _, err := os.Stat(path); err != nil {
-		return false, err
-	}
-	database, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: unlocked})
-	if err != nil {
-		return false, err
-	}
-	defer database.Close()
-	err = database.View(func(tx *bolt.Tx) error {
+	err = readDatabase(path, func(tx *bolt.Tx) error {
 		empty = emptyBucket(tx, schema.Key.Name()) && emptyBucket(tx, schema.Members.Name()) && neverApplied(tx)
 		return nil
 	})

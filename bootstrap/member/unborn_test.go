@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 )
@@ -57,6 +58,13 @@ func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 // born leaves behind what an etcd does that has run and was stopped.
 func born(t *testing.T) (dir, segment string) {
 	t.Helper()
+	dir, segment, _ = bornOf(t)
+	return dir, segment
+}
+
+// bornOf returns what it ran with as well.
+func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
+	t.Helper()
 	dir = filepath.Join(t.TempDir(), "[new].etcd") // a pattern of path/filepath
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
@@ -64,7 +72,7 @@ func born(t *testing.T) (dir, segment string) {
 	require.NoError(t, err)
 	_, err = b.Close()
 	require.NoError(t, err)
-	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
+	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
 // losses are of a member that was born. etcd would take each for a new one and wait for ever to be elected, or to be heard.

@@ -2,19 +2,15 @@ package main_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // etcdTroubles are data directories and disks that etcd cannot run on. Each was fine when etcd was stopped in order.
@@ -40,6 +36,13 @@ var etcdTroubles = map[string]struct {
 	"log lost": {func(p *place) {
 		require.NoError(p.t, os.RemoveAll(filepath.Dir(p.wal())))
 	}, 70, "was lost, cut off or damaged"},
+	"data of another member": {func(p *place) {
+		other := newPlace(p.t)
+		other.config["name"] = "other-0"
+		other.config["initial-cluster"] = fmt.Sprintf("other-0=http://127.0.0.1:%d", other.peer)
+		other.bornAndStopped()
+		p.takeData(other)
+	}, 70, `is that of member "other-0"`},
 	"data of a newer etcd":     {func(p *place) { p.setClusterVersion("3.7.0") }, 2, "3.7"},
 	"read-only volume":         {(*place).makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *place) { mount(p.t, "--bind", "-o", "ro", p.data(), p.data()) }, 70, syscall.EROFS.Error()},
@@ -154,56 +157,9 @@ func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
-	t.Parallel()
-	for _, state := range []string{"serving", "down"} {
-		t.Run(state, func(t *testing.T) {
-			t.Parallel()
-			trial(t, state, "removed from the cluster")
-			places, runs := cluster(t, 3)
-			gone, w := places[2], runs[2]
-			require.NoError(t, os.WriteFile(gone.termination(), nil, 0o600))
-			if state == "down" {
-				w.stopCleanly()
-			}
-			places[0].removeMember(places[2])
-			if state == "down" {
-				w = gone.start()
-			}
-			// Beside the news of its removal, etcd may trip over its own absence from the list of members, which is fatal.
-			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
-			status := w.exit(soon)
-			require.Contains(t, says, status)
-			gone.assertExplained(w, says[status])
-			assert.False(t, gone.clean())
-		})
-	}
-}
-
-// removeMember has this place's etcd remove the other's, once it agrees that the cluster is healthy.
-func (p *place) removeMember(other *place) {
+// takeData moves another place's data here.
+func (p *place) takeData(other *place) {
 	p.t.Helper()
-	client, id := p.etcd(), p.memberID(other)
-	eventually(p.t, "the member is removed", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_, err := client.MemberRemove(ctx, id)
-		return err == nil || errors.Is(err, rpctypes.ErrMemberNotFound)
-	})
-}
-
-// memberID is what this place's etcd calls the other's.
-func (p *place) memberID(other *place) uint64 {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	list, err := p.etcd().MemberList(ctx)
-	require.NoError(p.t, err)
-	for _, member := range list.Members {
-		if member.Name == other.config["name"] {
-			return member.ID
-		}
-	}
-	require.FailNow(p.t, "no such member")
-	return 0
+	require.NoError(p.t, os.RemoveAll(p.data()))
+	require.NoError(p.t, os.Rename(other.data(), p.data()))
 }
