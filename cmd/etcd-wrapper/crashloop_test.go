@@ -24,6 +24,7 @@ type crashloop struct {
 	t    *testing.T
 	p    *place
 	dice *rand.Rand
+	kill func(w *wrapper)
 
 	mu           sync.Mutex
 	acknowledged map[string]bool
@@ -34,10 +35,15 @@ type crashloop struct {
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
 	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
+	crashLoop(t, newPlace(t), *crashCycles, (*wrapper).kill)
+}
+
+func crashLoop(t *testing.T, p *place, cycles int, kill func(w *wrapper)) {
+	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	c := &crashloop{t: t, p: newPlace(t), dice: rand.New(rand.NewPCG(seed, seed)), acknowledged: map[string]bool{}}
-	for cycle := range *crashCycles {
+	c := &crashloop{t: t, p: p, dice: rand.New(rand.NewPCG(seed, seed)), kill: kill, acknowledged: map[string]bool{}}
+	for cycle := range cycles {
 		c.run(cycle)
 	}
 	w := c.p.start()
@@ -48,7 +54,7 @@ func TestFaultCrashLoop(t *testing.T) {
 	for _, mode := range c.p.sidecar.modes() {
 		asked[mode]++
 	}
-	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", *crashCycles, len(c.acknowledged), asked)
+	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", cycles, len(c.acknowledged), asked)
 }
 
 // run is one life: killed while it starts, while it is written to, or shortly after SIGTERM.
@@ -57,7 +63,7 @@ func (c *crashloop) run(cycle int) {
 	moment := c.dice.IntN(4)
 	if moment == 0 {
 		c.pass(w, 800*time.Millisecond)
-		w.kill()
+		c.kill(w)
 	} else {
 		w.awaitReady()
 		c.write(w, cycle, moment == 1)
@@ -78,7 +84,7 @@ func (c *crashloop) write(w *wrapper, cycle int, stopFirst bool) {
 		send(syscall.SIGTERM)(w)
 		c.pass(w, 100*time.Millisecond)
 	}
-	w.kill()
+	c.kill(w)
 	stop()
 	writing.Wait()
 	_ = client.Close() // its server is dead

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,4 +80,16 @@ func TestFaultPowerLossLeavesTheRecordThatIsTrue(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.sidecar.modes())
 	assert.Equal(t, "after", p.get("key"))
 	w.stopCleanly()
+}
+
+// The same as the crash loop, but what the operating system has not written is gone as well.
+func TestFaultPowerLossLoop(t *testing.T) {
+	t.Parallel()
+	cycles := 2
+	if *faults {
+		cycles = 30
+	}
+	trial(t, "starting, written to, stopping", fmt.Sprintf("power loss, %d times", cycles))
+	p := newPlace(t)
+	crashLoop(t, p, cycles, newDisk(t, p).losePower)
 }
