@@ -17,7 +17,7 @@ type Status int
 // Every status the program ends with. Zero is reserved for a stop that was asked for and was clean.
 const (
 	Clean       Status = 0   // a stop was asked for and everything ended in order
-	Crashed     Status = 2   // a panic, or a failure that etcd itself calls fatal; Go's own status for a panic
+	Crashed     Status = 2   // a panic (it is Go's own status for one), a failure that etcd calls fatal, or the end of the own listener
 	Usage       Status = 64  // a flag or an environment variable is wrong
 	ServerTaken Status = 69  // the wrapper's own port cannot be served
 	EtcdFailed  Status = 70  // etcd did not start, or stopped without being asked to

@@ -9,7 +9,7 @@ import (
 
 const (
 	// With factsInterval, at which it is seen that a read is due, the first two bound how long a quorum that is lost in
-	// silence can go unnoticed: 1.4 s.
+	// silence can go unnoticed: 1.4 s, and 2.4 s at most if the last answer was slow.
 	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // after this long without an answer there is no quorum
 	retryInterval = 100 * time.Millisecond // from a failed read to the next: an outage shall end soon after its cause

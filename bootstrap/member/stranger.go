@@ -4,13 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/rs/zerolog"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
@@ -20,20 +19,26 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 )
 
-// refuseStranger is an error if the data directory is that of a member with another name and other peer URLs: volumes
-// were mixed up. etcd would take its identity and serve its data. Whoever means it sets force-new-cluster. What can't be
-// read is left to etcd, which says why.
-func refuseStranger(config *embed.Config) error {
+// refuseStranger is an error if the data directory is that of another member of this cluster: volumes were mixed up. etcd
+// would take that member's identity, which then is there twice. A directory of a member that is not known here is warned
+// of only: whoever restores one may have given it any name. What can't be read is left to etcd, which says why.
+func refuseStranger(config *embed.Config, log zerolog.Logger) error {
 	owner, err := ownerOf(config.Dir)
-	if err != nil || config.ForceNewCluster || owner.Name == "" || owner.Name == config.Name {
+	if err != nil || owner.Name == "" || owner.Name == config.Name {
 		return nil //nolint:nilerr // see above
 	}
 	here := types.URLs(config.AdvertisePeerUrls).StringSlice()
 	if slices.ContainsFunc(owner.PeerURLs, func(url string) bool { return slices.Contains(here, url) }) {
 		return nil
 	}
-	return fmt.Errorf("the data directory %q is that of member %q at %q, not of member %q at %q",
-		config.Dir, owner.Name, owner.PeerURLs, config.Name, here)
+	cluster, err := types.NewURLsMap(config.InitialCluster)
+	if _, known := cluster[owner.Name]; err == nil && known {
+		return fmt.Errorf("the data directory %q is that of member %q at %q, not of member %q at %q",
+			config.Dir, owner.Name, owner.PeerURLs, config.Name, here)
+	}
+	log.Warn().Str("was", owner.Name).Strs("was_at", owner.PeerURLs).Str("is", config.Name).Strs("is_at", here).
+		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")
+	return nil
 }
 
 // ownerOf is the member that the data directory was written by, as it was last known there.
@@ -56,22 +61,14 @@ func ownerOf(dataDir string) (owner membership.Member, err error) {
 	return owner, err
 }
 
-// headOf is what each segment of a log begins with: a checksum, and who writes it.
+// headOf is who writes the log; each of its segments begins with that.
 func headOf(segment string) (identity etcdserverpb.Metadata, err error) {
-	defer func() { err = errors.Join(err, recovered(recover())) }()
-	file, err := os.Open(segment)
-	if err != nil {
-		return identity, err
-	}
-	defer file.Close() // nothing was written
-	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
-	for record := (walpb.Record{}); err == nil; {
-		switch err = decoder.Decode(&record); record.Type {
-		case wal.CrcType:
-			decoder.UpdateCRC(record.Crc)
-		case wal.MetadataType:
-			return identity, identity.Unmarshal(record.Data)
+	var unreadable error
+	err = eachRecord(segment, func(record *walpb.Record) bool {
+		if record.Type == wal.MetadataType {
+			unreadable = identity.Unmarshal(record.Data)
 		}
-	}
-	return identity, err
+		return false
+	})
+	return identity, errors.Join(err, unreadable)
 }

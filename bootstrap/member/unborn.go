@@ -1,10 +1,9 @@
 package member
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/rs/zerolog"
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -67,50 +65,46 @@ func voteless(dataDir string, segments []string) bool {
 		onlyHead(filepath.Join(datadir.ToWALDir(dataDir), firstSegment))
 }
 
-// onlyHead leaves what it can't read to etcd, which says what is wrong. A record that was cut off is no record.
-func onlyHead(segment string) (only bool) {
-	defer func() { only = recovered(recover()) == nil && only }()
-	file, err := os.Open(segment)
-	if err != nil {
-		return false
-	}
-	defer file.Close() // nothing was written
-	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
-	for record := (walpb.Record{}); err == nil; {
-		err = decoder.Decode(&record)
-		switch record.Type {
-		case wal.EntryType, wal.StateType:
-			return false
-		case wal.CrcType:
-			decoder.UpdateCRC(record.Crc)
-		}
-	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+func onlyHead(segment string) bool {
+	only := true
+	err := eachRecord(segment, func(record *walpb.Record) bool {
+		only = record.Type != wal.EntryType && record.Type != wal.StateType
+		return only
+	})
+	return err == nil && only
 }
 
+// emptyDatabase is one without a key. etcd may have told it who the first members are, before the log had that.
 func emptyDatabase(path string) (empty bool, err error) {
 	err = readDatabase(path, func(tx *bolt.Tx) error {
-		empty = emptyBucket(tx, schema.Key.Name()) && emptyBucket(tx, schema.Members.Name()) && neverApplied(tx)
+		empty = size(tx, schema.Key.Name()) == 0 && appliedIndex(tx) <= uint64(size(tx, schema.Members.Name()))
 		return nil
 	})
 	return empty, err
 }
 
-// neverApplied reports whether no entry of the WAL ever reached the database.
-func neverApplied(tx *bolt.Tx) bool {
+// appliedIndex is that of the last entry of the log that has reached the database.
+func appliedIndex(tx *bolt.Tx) uint64 {
 	meta := tx.Bucket(schema.Meta.Name())
 	if meta == nil {
-		return true
+		return 0
 	}
 	index := meta.Get(schema.MetaConsistentIndexKeyName)
-	return len(index) == 0 || bytes.Count(index, []byte{0}) == len(index)
+	if len(index) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(index)
 }
 
-func emptyBucket(tx *bolt.Tx, name []byte) bool {
-	bucket := tx.Bucket(name)
-	if bucket == nil {
-		return true
+// size is how much a bucket holds; counting ends at 100.
+func size(tx *bolt.Tx, bucket []byte) (n int) {
+	content := tx.Bucket(bucket)
+	if content == nil {
+		return 0
 	}
-	first, _ := bucket.Cursor().First()
-	return first == nil
+	cursor := content.Cursor()
+	for key, _ := cursor.First(); key != nil && n < 100; key, _ = cursor.Next() {
+		n++
+	}
+	return n
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -68,6 +69,7 @@ func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
 	dir = filepath.Join(t.TempDir(), "[new].etcd") // a pattern of path/filepath
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
 	_, err := b.client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 	_, err = b.Close()

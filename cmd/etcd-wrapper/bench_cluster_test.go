@@ -13,11 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const quorumRounds = 5
+const (
+	quorumRounds = 5
+	memberStops  = 5
+)
 
 // lossOfQuorum freezes two of three members and lets them go on again, as seen from the third.
 func lossOfQuorum(t *testing.T) []row {
-	members := launchThree(t)
+	members := launchThree(t, wrapped)
 	seen, others := members[0], members[1:]
 	var lost, regained series
 	for range quorumRounds {
@@ -36,7 +39,20 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-func launchThree(t *testing.T) (members []*process) {
+// memberOfThree stops one member of a cluster, which hands its leadership over, if it has it.
+func memberOfThree(t *testing.T) []row {
+	var stop [2]series
+	for range memberStops {
+		for i, s := range both {
+			t.Run("cluster", func(t *testing.T) { // its end ends the others
+				stop[i] = append(stop[i], launchThree(t, s)[0].stop())
+			})
+		}
+	}
+	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
+}
+
+func launchThree(t *testing.T, s *side) (members []*process) {
 	t.Helper()
 	var places []*place
 	var names []string
@@ -48,7 +64,7 @@ func launchThree(t *testing.T) (members []*process) {
 	}
 	for _, p := range places {
 		p.config["initial-cluster"] = strings.Join(names, ",")
-		members = append(members, wrapped.launch(t, p))
+		members = append(members, s.launch(t, p))
 	}
 	for _, r := range members {
 		r.await(http.StatusOK)

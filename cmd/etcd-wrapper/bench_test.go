@@ -29,6 +29,7 @@ var topics = []struct {
 	measure func(t *testing.T) []row
 }{
 	{"start and stop", startAndStop},
+	{"member stop", memberOfThree},
 	{"reaction", reaction},
 	{"watches", stopWithWatches},
 	{"memory", idleMemory},

@@ -20,12 +20,19 @@ var valued = []string{
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them. It also takes away environment variables that are empty,
-// or whose flag is given: Kubernetes makes variables of Service names, and one of those must not spoil a start that does
-// not need it.
+// passing are the arguments after which the rest is passed on as it is.
+var passing = []string{"--", "etcdctl", "etcdutl"}
+
+// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them, up to the arguments of
+// another program. It also takes away environment variables that are empty, or whose flag is given: Kubernetes makes
+// variables of Service names, and one of those must not spoil a start that does not need it.
 func asGoReadsFlags(args []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
+		if slices.Contains(passing, args[i]) {
+			read = append(read, args[i:]...)
+			break
+		}
 		parts := longFlag.FindStringSubmatch(args[i])
 		if parts == nil {
 			read = append(read, args[i])

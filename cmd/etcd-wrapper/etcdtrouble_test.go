@@ -22,7 +22,7 @@ var etcdTroubles = map[string]struct {
 	"corrupt log": {func(p *place) { flipBits(p.t, p.wal(), p.logEnd()-8, 8) }, 70, "crc mismatch"},
 	"log without its end": {func(p *place) {
 		require.NoError(p.t, os.Truncate(p.wal(), p.logEnd()/2))
-	}, 70, "the log was cut off or damaged: it ends at index"},
+	}, 70, "was cut off or damaged: it ends at index"},
 	"log with a corrupt head": {func(p *place) { flipBits(p.t, p.wal(), 0, 64) }, 70, "was lost, cut off or damaged"},
 	"corrupt database":        {func(p *place) { flipBits(p.t, p.database(), 0, 16<<10) }, 2, "invalid database"},
 	"database of something else": {func(p *place) {
@@ -36,13 +36,15 @@ var etcdTroubles = map[string]struct {
 	"log lost": {func(p *place) {
 		require.NoError(p.t, os.RemoveAll(filepath.Dir(p.wal())))
 	}, 70, "was lost, cut off or damaged"},
-	"data of another member": {func(p *place) {
+	"data of another member of the cluster": {func(p *place) {
 		other := newPlace(p.t)
 		other.config["name"] = "other-0"
 		other.config["initial-cluster"] = fmt.Sprintf("other-0=http://127.0.0.1:%d", other.peer)
+		p.config["initial-cluster"] = fmt.Sprintf("%s,other-0=http://127.0.0.1:%d", p.config["initial-cluster"], freePort(p.t))
 		other.bornAndStopped()
 		p.takeData(other)
 	}, 70, `is that of member "other-0"`},
+	"database cut off":         {func(p *place) { require.NoError(p.t, os.Truncate(p.database(), 8192)) }, 70, "the database was cut off"},
 	"data of a newer etcd":     {func(p *place) { p.setClusterVersion("3.7.0") }, 2, "3.7"},
 	"read-only volume":         {(*place).makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *place) { mount(p.t, "--bind", "-o", "ro", p.data(), p.data()) }, 70, syscall.EROFS.Error()},

@@ -38,3 +38,16 @@ func TestTheCommandLineIsReadAsGoReadsFlags(t *testing.T) {
 	assert.Equal(t, "warn", start.LogLevel, "a variable whose flag is not given counts")
 	assert.Zero(t, start.EtcdReadyTimeout)
 }
+
+func TestTheArgumentsOfAnotherProgramAreLeftAlone(t *testing.T) {
+	for _, args := range [][]string{
+		{"etcdctl", "put", "key", "--", "-value"},
+		{"etcdctl", "lock", "name", "--", "find", "-name", "x", "-type", "f"},
+		{"etcdutl", "-etcd-server-name", "x"},
+		{"start-etcd", "--", "-etcd-client-port", "1"},
+	} {
+		assert.Equal(t, args, asGoReadsFlags(args))
+	}
+	assert.Equal(t, []string{"start-etcd", "--etcd-server-name=etcdctl", "--etcd-client-port=1"},
+		asGoReadsFlags([]string{"start-etcd", "-etcd-server-name", "etcdctl", "-etcd-client-port", "1"}), "a value is none")
+}

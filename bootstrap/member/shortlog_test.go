@@ -1,0 +1,59 @@
+package member_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+)
+
+// etcd cuts a torn log off, and would take it once enough failed starts have made it longer.
+func TestALogThatEndsBeforeItsDatabaseIsRefusedEachTime(t *testing.T) {
+	for lost := 1; lost <= 3; lost++ {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			dir, segment := born(t)
+			ends := entryEnds(t, segment)
+			require.NoError(t, os.Truncate(segment, ends[len(ends)-1-lost]))
+			for range 2 {
+				b := newBench(t, dir)
+				require.ErrorContains(t, b.Open(soon(t)), "while the database holds what came until")
+				opened, _ := b.Close()
+				assert.True(t, opened, "the next start must not take it for good")
+			}
+		})
+	}
+}
+
+// What has not reached the database is in the log, as after a kill.
+func TestALogThatEndsAfterItsDatabaseIsTaken(t *testing.T) {
+	dir, segment := born(t)
+	ends := entryEnds(t, segment)
+	require.NoError(t, os.Truncate(segment, ends[len(ends)-1]))
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	_, err := b.Close()
+	require.NoError(t, err)
+}
+
+// entryEnds are the offsets at which the segment's entries end.
+func entryEnds(t *testing.T, segment string) (ends []int64) {
+	t.Helper()
+	file, err := os.Open(segment)
+	require.NoError(t, err)
+	defer file.Close() // nothing was written
+	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
+	for record := (walpb.Record{}); decoder.Decode(&record) == nil; {
+		switch record.Type {
+		case wal.CrcType:
+			decoder.UpdateCRC(record.Crc)
+		case wal.EntryType:
+			ends = append(ends, decoder.LastOffset())
+		}
+	}
+	return ends
+}
