@@ -14,9 +14,9 @@ import (
 )
 
 // refuseShort is an error if the database was cut off, or if a member that is alone in its cluster has a log that ends
-// before its database does. etcd mends a torn log by cutting it off. It would drop what is proposed until the log is as long again, and what the log had
-// and the database had not is lost, though it was acknowledged. In a larger cluster a member gets the rest from its
-// leader. What can't be read is left to etcd, which says why.
+// before its database does. etcd mends a torn log by cutting it off. It would drop what is proposed until the log is as
+// long again, and what the log had and the database had not is lost, though it was acknowledged. In a larger cluster a
+// member gets the rest from its leader. What can't be read is left to etcd, which says why.
 func refuseShort(dataDir string) error {
 	applied, alone := uint64(0), false
 	err := readDatabase(datadir.ToBackendFileName(dataDir), func(tx *bolt.Tx) error {
@@ -50,7 +50,7 @@ func lastIndex(dir string) (last uint64, err error) {
 		return 0, err
 	}
 	last = max(first, 1) - 1
-	return last, eachRecord(filepath.Join(dir, newest), func(record *walpb.Record) bool {
+	err = eachRecord(filepath.Join(dir, newest), func(record *walpb.Record) bool {
 		switch record.Type {
 		case wal.EntryType:
 			last = wal.MustUnmarshalEntry(record.Data).Index
@@ -59,6 +59,7 @@ func lastIndex(dir string) (last uint64, err error) {
 		}
 		return true
 	})
+	return last, err
 }
 
 func snapshotIndex(data []byte) uint64 {
