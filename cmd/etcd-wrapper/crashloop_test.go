@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,15 +31,25 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
+// lifetime is how many cycles a volume sees. A start takes longer the more was written, and says no more then.
+const lifetime = 100
+
 // TestFaultCrashLoop kills etcd at random instants while it starts, is written to and stops. Afterwards every write
-// that was acknowledged is there.
+// that was acknowledged is there. Several volumes suffer at a time.
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
 	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
-	crashLoop(t, newPlace(t), *crashCycles, (*wrapper).kill)
+	var writes atomic.Int64
+	t.Cleanup(func() { t.Logf("%d cycles, %d acknowledged writes", *crashCycles, writes.Load()) })
+	for done := 0; done < *crashCycles; done += lifetime {
+		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
+			t.Parallel()
+			writes.Add(int64(crashLoop(t, newPlace(t), min(lifetime, *crashCycles-done), (*wrapper).kill)))
+		})
+	}
 }
 
-func crashLoop(t *testing.T, p *place, cycles int, kill func(w *wrapper)) {
+func crashLoop(t *testing.T, p *place, cycles int, kill func(w *wrapper)) (writes int) {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -55,6 +66,7 @@ func crashLoop(t *testing.T, p *place, cycles int, kill func(w *wrapper)) {
 		asked[mode]++
 	}
 	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", cycles, len(c.acknowledged), asked)
+	return len(c.acknowledged)
 }
 
 // run is one life: killed while it starts, while it is written to, or shortly after SIGTERM.
