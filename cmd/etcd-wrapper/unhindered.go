@@ -2,38 +2,63 @@ package main
 
 import (
 	"io"
+	"sync/atomic"
 	"time"
-
-	"github.com/rs/zerolog/diode"
 )
 
 const (
-	// heldLines is how many log lines wait for a reader that has stalled; the oldest go first.
+	// heldLines is how many log lines wait for a reader that has stalled; further ones are lost.
 	heldLines = 4096
-	// flushing bounds the wait for such a reader at the end.
-	flushing = 200 * time.Millisecond
+	// flushing bounds each of the two waits for such a reader at the end.
+	flushing = 100 * time.Millisecond
 )
 
-// unhindered returns a writer that never waits for to: a log that nobody reads must not keep etcd from serving or from
-// being stopped. flush writes out what waits.
+// queue is a writer that never waits for its reader: a log that nobody reads must not keep etcd from serving or from
+// being stopped.
+type queue struct {
+	lines chan []byte
+	lost  atomic.Int64
+}
+
+// unhindered returns a queue before to. flush, which the owner calls last, writes out what waits.
 func unhindered(to io.Writer) (log io.Writer, flush func()) {
-	var writer diode.Writer
-	writer = diode.NewWriter(unclosable{to}, heldLines, 0, func(lost int) {
-		logger := newLog(writer, 0)
-		logger.Warn().Int("lines", lost).Msg("nobody reads the log; lines were lost")
-	})
-	return writer, func() {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = writer.Close() // there is nobody to tell
-		}()
+	q := &queue{lines: make(chan []byte, heldLines)}
+	flushed := make(chan struct{})
+	go q.pass(to, flushed)
+	return q, func() {
 		select {
-		case <-done:
+		case q.lines <- nil:
+		case <-time.After(flushing):
+			return
+		}
+		select {
+		case <-flushed:
 		case <-time.After(flushing):
 		}
 	}
 }
 
-// unclosable keeps the writer from closing stderr, to which Go's runtime writes when it crashes.
-type unclosable struct{ io.Writer }
+// Write implements io.Writer. Any goroutine may call it.
+func (q *queue) Write(line []byte) (int, error) {
+	select {
+	case q.lines <- append([]byte{}, line...): // never nil
+	default:
+		q.lost.Add(1)
+	}
+	return len(line), nil
+}
+
+// pass runs until nil is in the queue, which no line is.
+func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
+	defer close(flushed)
+	for line := range q.lines {
+		if line == nil {
+			return
+		}
+		_, _ = to.Write(line) // there is nobody to tell
+		if lost := q.lost.Swap(0); lost > 0 {
+			logger := newLog(to, 0)
+			logger.Warn().Int64("lines", lost).Msg("nobody reads the log; lines were lost")
+		}
+	}
+}
