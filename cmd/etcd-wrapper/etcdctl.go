@@ -28,7 +28,8 @@ type etcdctlCommand struct {
 // execute may not return: etcdctl ends the process itself when it fails.
 func (c *etcdctlCommand) execute(s streams) exitcode.Status {
 	known, err := c.known()
-	if err != nil {
+	toldWhere := slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
+	if err != nil && !toldWhere {
 		log := newLog(s.log, zerolog.InfoLevel)
 		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
 	}
