@@ -42,8 +42,7 @@ type Member interface {
 	// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
 	Watch(ctx context.Context) error
 	// Close ends what Open started, in order, and returns when nothing of etcd runs any more. An error means that etcd
-	// was not closed in order. opened says whether etcd ever touched the data,
-	// or they were found unfit for it.
+	// was not closed in order. opened says whether etcd ever touched the data, or they were found unfit for it.
 	Close() (opened bool, err error)
 }
 

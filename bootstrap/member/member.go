@@ -160,8 +160,8 @@ func (m *Member) Watch(ctx context.Context) error {
 	}
 }
 
-// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data, or
-// found it unfit; an error means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
+// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data, or they
+// were found unfit; an error means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
