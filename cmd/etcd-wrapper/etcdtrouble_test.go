@@ -42,7 +42,7 @@ var etcdTroubles = map[string]struct {
 		other.config["initial-cluster"] = fmt.Sprintf("other-0=http://127.0.0.1:%d", other.peer)
 		p.config["initial-cluster"] = fmt.Sprintf("%s,other-0=http://127.0.0.1:%d", p.config["initial-cluster"], freePort(p.t))
 		other.bornAndStopped()
-		p.takeData(other)
+		p.takeData(other.data())
 	}, 70, `is that of member "other-0"`},
 	"database cut off":         {func(p *place) { require.NoError(p.t, os.Truncate(p.database(), 8192)) }, 70, "the database was cut off"},
 	"data of a newer etcd":     {func(p *place) { p.setClusterVersion("3.7.0") }, 2, "3.7"},
@@ -159,9 +159,9 @@ func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
 	}
 }
 
-// takeData moves another place's data here.
-func (p *place) takeData(other *place) {
+// takeData replaces the data here by others.
+func (p *place) takeData(others string) {
 	p.t.Helper()
 	require.NoError(p.t, os.RemoveAll(p.data()))
-	require.NoError(p.t, os.Rename(other.data(), p.data()))
+	require.NoError(p.t, os.Rename(others, p.data()))
 }

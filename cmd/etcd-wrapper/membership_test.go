@@ -61,8 +61,7 @@ func TestFaultDataOfAnotherClusterAreNamedAsTheReason(t *testing.T) {
 		w.awaitReady()
 	}
 	runs[1].stopCleanly()
-	require.NoError(t, os.RemoveAll(places[1].data()))
-	require.NoError(t, os.Rename(old, places[1].data()))
+	places[1].takeData(old)
 	w := places[1].start()
 	eventually(t, "the reason is told", func() bool {
 		_, body := w.request(http.MethodGet, "/lifecycle")
