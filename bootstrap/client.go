@@ -17,9 +17,9 @@ import (
 
 // Deadlines for one call to the sidecar, from the connection to the last byte of the body.
 const (
-	// statusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialisation.
+	// statusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialization.
 	statusDeadline = 15 * time.Second
-	// triggerDeadline is short: the sidecar answers at once and initialises in the background.
+	// triggerDeadline is short: the sidecar answers at once and initializes in the background.
 	triggerDeadline = 10 * time.Second
 	// configDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
 	configDeadline = 60 * time.Second
@@ -80,21 +80,21 @@ func NewClient(options ClientOptions) (*Client, error) {
 	}, nil
 }
 
-// Status asks where initialisation stands. The sidecar resets a verdict when it is read, so a caller must act on what
+// Status asks where initialization stands. The sidecar resets a verdict when it is read, so a caller must act on what
 // it is told. It takes at most 15 s.
-func (c *Client) Status(ctx context.Context) (Status, error) {
+func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	body, err := c.get(ctx, statusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
 	if err != nil {
 		return "", err
 	}
-	status, err := ParseStatus(body)
+	status, err := ParseInitializationStatus(body)
 	if err != nil {
 		return "", fmt.Errorf("cannot read initialization status from %s: %w", c.base.Host, err)
 	}
 	return status, nil
 }
 
-// Trigger asks for an initialisation. The sidecar ignores it unless it stands at New. It takes at most 10 s.
+// Trigger asks for an initialization. The sidecar ignores it unless it stands at New. It takes at most 10 s.
 func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	query := url.Values{"mode": {string(mode)}}
 	_, err := c.get(ctx, triggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)

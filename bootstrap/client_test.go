@@ -40,7 +40,7 @@ func saying(body string) http.HandlerFunc {
 }
 
 func TestStatusUnderstandsTheFourWords(t *testing.T) {
-	for _, word := range []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+	for _, word := range []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
 		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
 			status, err := sidecar(t, saying(body)).Status(t.Context())
 			require.NoError(t, err)
@@ -202,15 +202,15 @@ func TestBundlesThatAreNone(t *testing.T) {
 	}
 }
 
-func FuzzParseStatus(f *testing.F) {
+func FuzzParseInitializationStatus(f *testing.F) {
 	for _, seed := range []string{"New", "Progress", "Successful", "Failed", "Successful\n", "successful", ""} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		status, err := bootstrap.ParseStatus(body)
+		status, err := bootstrap.ParseInitializationStatus(body)
 		if err == nil {
 			assert.Equal(t, strings.TrimSpace(string(body)), string(status))
-			assert.Contains(t, []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed}, status)
+			assert.Contains(t, []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed}, status)
 		}
 	})
 }

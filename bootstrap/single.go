@@ -7,7 +7,7 @@ import (
 )
 
 // IsNewSingleMember reports whether a configuration is that of the only member of a new cluster. The sidecar's answer is
-// then the same before and after an initialisation: there is no other member whose view could change it.
+// then the same before and after an initialization: there is no other member whose view could change it.
 func IsNewSingleMember(config []byte) bool {
 	var is struct {
 		Cluster string `json:"initial-cluster"`

@@ -70,14 +70,14 @@ func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 }
 
 func TestEveryStatusSaysWhatItMeans(t *testing.T) {
-	for status, want := range map[exitcode.Status]string{
+	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                   "clean stop",
 		exitcode.Crashed:                 "crash",
 		exitcode.BadConfig:               "etcd's configuration is invalid",
 		exitcode.Forced(syscall.SIGTERM): "forced by a second signal (terminated)",
-		exitcode.Status(99):              "status 99",
+		exitcode.Code(99):                "status 99",
 	} {
 		assert.Equal(t, want, status.String())
 	}
-	assert.Equal(t, exitcode.Status(143), exitcode.Forced(syscall.SIGTERM), "as shells do it")
+	assert.Equal(t, exitcode.Code(143), exitcode.Forced(syscall.SIGTERM), "as shells do it")
 }

@@ -23,7 +23,9 @@ func BenchmarkStep(b *testing.B) {
 // progressing is a sidecar that validates for ever.
 type progressing struct{ Sidecar }
 
-func (progressing) Status(context.Context) (bootstrap.Status, error) { return bootstrap.Progress, nil }
+func (progressing) Status(context.Context) (bootstrap.InitializationStatus, error) {
+	return bootstrap.Progress, nil
+}
 
 // polling is a driver that polls the sidecar, step by step.
 func polling() (driver *Driver, handleNext func()) {
@@ -47,7 +49,7 @@ func BenchmarkTurn(b *testing.B) {
 func TestAStepAllocatesLittleAndKeepsABoundedHistory(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
 	for _, event := range []Event{Begun, Replied, Elapsed, Signal} {
-		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, News{}) }), event)
+		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, Payload{}) }), event)
 	}
 	driver, handleNext := polling()
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, handleNext), 16.0)

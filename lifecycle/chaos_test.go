@@ -23,8 +23,8 @@ type behaviour struct {
 	Takes    time.Duration // before it returns
 	Stubborn bool          // it does not hear that it is cancelled
 	Panics   bool
-	Word     bootstrap.Status // what a status call says
-	Single   bool             // a configuration is that of a new cluster of one
+	Word     bootstrap.InitializationStatus // what a status call says
+	Single   bool                           // a configuration is that of a new cluster of one
 }
 
 // stimulus comes from outside, after a pause.
@@ -41,7 +41,7 @@ type schedule struct {
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {
 	takes := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute})
-	word := rapid.SampledFrom([]bootstrap.Status{
+	word := rapid.SampledFrom([]bootstrap.InitializationStatus{
 		bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Successful, bootstrap.Failed,
 	})
 	call := rapid.Custom(func(t *rapid.T) behaviour {
@@ -123,7 +123,7 @@ func (c *chaos) Probe() error {
 	return err
 }
 
-func (c *chaos) Status(ctx context.Context) (bootstrap.Status, error) {
+func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
 	is, err := c.next(ctx)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *chaos) Status(ctx context.Context) (bootstrap.Status, error) {
 
 func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
 	c.know(func(t *truth) {
-		c.expect(t.locked && !t.opened, "initialisation without the lock, or with an etcd")
+		c.expect(t.locked && !t.opened, "initialization without the lock, or with an etcd")
 		t.triggered = true
 	})
 	_, err := c.next(ctx)
@@ -220,7 +220,7 @@ func (c *chaos) Restore() error {
 
 func (c *chaos) world() World {
 	return World{
-		Sidecar: c, Volume: c, Record: c, Member: c, Front: c,
+		Sidecar: c, Volume: c, Record: c, Member: c, Server: c,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "chance" },
 		LeaveReason: func(string) error { return nil },
 	}

@@ -46,13 +46,13 @@ func NewRules(table []Row, elsewhere []Default) *Rules {
 }
 
 // Step returns the machine after the event, and what to do about it. It does no I/O, knows no clock and starts nothing.
-func (r *Rules) Step(c Core, event Event, news News) (Core, Decision) {
-	facts := c.Facts.heard(event, news)
+func (r *Rules) Step(c Core, event Event, payload Payload) (Core, Decision) {
+	facts := c.Facts.heard(event, payload)
 	decision := r.decide(c.State, event, facts)
 	if decision.Row < 0 {
 		return c, decision
 	}
-	return Core{State: decision.To, Facts: facts.moved(c.State, event, decision.To, news)}, decision
+	return Core{State: decision.To, Facts: facts.moved(c.State, event, decision.To, payload)}, decision
 }
 
 func (r *Rules) decide(state State, event Event, facts Facts) Decision {

@@ -47,15 +47,15 @@ type Driver struct {
 // message is an event on its way to the machine. A completion carries the number of its task and a timer that of its
 // visit; 0 is carried by events that belong to neither.
 type message struct {
-	event Event
-	news  News
-	task  int
-	visit int
+	event   Event
+	payload Payload
+	task    int
+	visit   int
 }
 
 // Outcome is how a run ended.
 type Outcome struct {
-	Status exitcode.Status
+	Status exitcode.Code
 	Reason string // one sentence for people
 }
 
@@ -82,7 +82,7 @@ func NewDriver(options Options) *Driver {
 
 // Signal tells the machine of SIGTERM or SIGINT. It may be called from any goroutine, at any time.
 func (d *Driver) Signal(signal syscall.Signal) {
-	d.post(d.urgent, message{event: Signal, news: News{Signal: signal, Detail: signal.String()}})
+	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
 // Stop tells the machine of POST /stop. It may be called from any goroutine, at any time.
@@ -90,7 +90,7 @@ func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
 // Crash tells the machine that something of this process failed beyond repair. It may be called from any goroutine.
 func (d *Driver) Crash(reason error) {
-	d.post(d.urgent, message{event: Crashed, news: News{Err: reason}})
+	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
 // Snapshot returns what is to be known about the run at this moment. It may be called from any goroutine and must not
@@ -131,21 +131,21 @@ func (d *Driver) handle(m message) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
 		return
 	}
-	core, decision := d.rules.Step(d.core, m.event, m.news)
+	core, decision := d.rules.Step(d.core, m.event, m.payload)
 	if decision.Row < 0 {
 		d.unanswered(m, decision)
 		return
 	}
 	row := &d.rules.rows[decision.Row]
 	if err := d.legal.take(row); err != nil && m.event != Crashed {
-		d.handle(message{event: Crashed, news: News{Err: err}})
+		d.handle(message{event: Crashed, payload: Payload{Err: err}})
 		return
 	}
 	decisive := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.paces.heard(m.event, core.Facts)
 	if m.event == ConfigPrefetched {
-		d.config = m.news.Config
+		d.config = m.payload.Config
 	}
 	if decision.Answer == Move {
 		d.leave()
@@ -156,12 +156,12 @@ func (d *Driver) handle(m message) {
 		d.aside = noTask()
 	}
 	pause, slow := d.prepare(row)
-	d.record(row, m.news, pause)
+	d.record(row, m.payload, pause)
 	if decisive {
-		d.history.decide(reason(row, m.news))
+		d.history.decide(reason(row, m.payload))
 	}
 	if len(slow) > 0 {
-		d.start(slow, m.news)
+		d.start(slow, m.payload)
 	}
 }
 

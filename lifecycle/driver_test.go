@@ -46,7 +46,7 @@ func TestAStopIsHeardWhereverTheMachineIsParked(t *testing.T) {
 	for name, park := range map[string]func(*stage){
 		"Query":       func(s *stage) { s.status = hang },
 		"Trigger":     func(s *stage) { s.trigger = hang },
-		"Wait":        func(s *stage) { s.words = []bootstrap.Status{bootstrap.Progress} },
+		"Wait":        func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Progress} },
 		"FetchConfig": func(s *stage) { s.config = hang },
 		"StartEtcd":   func(s *stage) { s.open = hang },
 		"Serving":     func(*stage) {},

@@ -31,7 +31,7 @@ type arrival struct {
 func explore(table []Row, elsewhere []Default) *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(table, elsewhere), from: map[place]arrival{root: {before: root}}}
-	e.take(root, happening{Begun, News{}})
+	e.take(root, happening{Begun, Payload{}})
 	for len(e.queue) > 0 && len(e.wrong) == 0 {
 		here := e.queue[0]
 		e.queue = e.queue[1:]
@@ -56,7 +56,7 @@ func (e *explorer) expand(here place) {
 		}
 	}
 	if here.timer {
-		e.take(here, happening{Elapsed, News{}})
+		e.take(here, happening{Elapsed, Payload{}})
 	}
 	for _, o := range outcomes(here.action(), here.truth) {
 		e.end(here, o)
@@ -90,7 +90,7 @@ func (e *explorer) end(here place, o outcome) {
 
 // take lets something happen.
 func (e *explorer) take(here place, h happening) {
-	core, decision := e.rules.Step(here.core, h.event, h.news)
+	core, decision := e.rules.Step(here.core, h.event, h.payload)
 	if decision.Answer == Reject {
 		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), here)
 	}
@@ -176,7 +176,7 @@ var promises = []struct {
 	{"I2: a clean record means that the last etcd was closed", func(_ place, t truth, _ Facts) bool {
 		return !t.recorded || !t.opened || t.closed
 	}},
-	{"I3: no initialisation while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
+	{"I3: no initialization while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
 		return p.action() != AskInit || !t.opened
 	}},
 	{"I3: nothing is asked without the volume's lock", func(p place, t truth, _ Facts) bool {

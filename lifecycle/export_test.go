@@ -69,7 +69,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 func Stepping(rules *Rules) (step func()) {
 	legal, core, event := newLegality(Table), NewCore(), Replied
 	return func() {
-		next, decision := rules.Step(core, event, News{Word: bootstrap.Progress})
+		next, decision := rules.Step(core, event, Payload{Word: bootstrap.Progress})
 		if err := legal.take(&Table[decision.Row]); err != nil {
 			panic(err)
 		}

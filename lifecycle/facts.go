@@ -7,30 +7,30 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// News is what an event has to tell beside its name. The zero value tells nothing.
-type News struct {
-	Word          bootstrap.Status // with Replied: what the sidecar said
-	Config        []byte           // with ConfigPrefetched: the configuration, nil if it can't be used
-	Signal        syscall.Signal   // with Signal: which
-	NeverOpened   bool             // with EtcdClosed: etcd never touched the data in this process
-	ClosedInOrder bool             // with EtcdClosed: etcd was opened, and its close returned
-	Status        exitcode.Status  // the exit status this event asks for, if the run ends because of it
-	Validation    Validation       // with Accepted and NotAccepted: what was asked for
-	Err           error            // what went wrong, for people
-	Detail        string           // what there is to know, for people
+// Payload is what an event has to tell beside its name. The zero value tells nothing.
+type Payload struct {
+	Word          bootstrap.InitializationStatus // with Replied: what the sidecar said
+	Config        []byte                         // with ConfigPrefetched: the configuration, nil if it can't be used
+	Signal        syscall.Signal                 // with Signal: which
+	NeverOpened   bool                           // with EtcdClosed: etcd never touched the data in this process
+	ClosedInOrder bool                           // with EtcdClosed: etcd was opened, and its close returned
+	Status        exitcode.Code                  // the exit status this event asks for, if the run ends because of it
+	Validation    Validation                     // with Accepted and NotAccepted: what was asked for
+	Err           error                          // what went wrong, for people
+	Detail        string                         // what there is to know, for people
 }
 
 // Facts is what the guards may ask about, and the exit status that has built up. The zero value is a process that has
 // just started.
 type Facts struct {
-	Word          bootstrap.Status // the sidecar's last word
-	ConfigKept    bool             // an early configuration is here that can be used
-	NeverOpened   bool             // as News.NeverOpened
-	ClosedInOrder bool             // as News.ClosedInOrder
-	Signals       int              // signals so far, this event included
-	LastSignal    syscall.Signal   // the latest of them
-	Ending        Event            // what led into Terminating; empty before
-	Status        exitcode.Status  // what the process will exit with; the first trouble decides
+	Word          bootstrap.InitializationStatus // the sidecar's last word
+	ConfigKept    bool                           // an early configuration is here that can be used
+	NeverOpened   bool                           // as Payload.NeverOpened
+	ClosedInOrder bool                           // as Payload.ClosedInOrder
+	Signals       int                            // signals so far, this event included
+	LastSignal    syscall.Signal                 // the latest of them
+	Ending        Event                          // what led into Terminating; empty before
+	Status        exitcode.Code                  // what the process will exit with; the first trouble decides
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
@@ -58,36 +58,36 @@ func (g Guard) Holds(f Facts) bool {
 }
 
 // heard adds to the facts what an event tells, before the table is asked.
-func (f Facts) heard(event Event, news News) Facts {
+func (f Facts) heard(event Event, payload Payload) Facts {
 	switch event { //nolint:exhaustive // the other events tell no facts
 	case Replied:
-		f.Word = news.Word
+		f.Word = payload.Word
 	case Accepted:
 		f.ConfigKept = false
 	case ConfigPrefetched:
-		f.ConfigKept = news.Config != nil
+		f.ConfigKept = payload.Config != nil
 	case Signal:
 		f.Signals++
-		f.LastSignal = news.Signal
+		f.LastSignal = payload.Signal
 	case EtcdClosed:
-		f.NeverOpened, f.ClosedInOrder = news.NeverOpened, news.ClosedInOrder
+		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	}
 	return f
 }
 
 // moved adds to the facts what follows from the answer: why the run ends, and with which status.
-func (f Facts) moved(from State, event Event, to State, news News) Facts {
+func (f Facts) moved(from State, event Event, to State, payload Payload) Facts {
 	if to == Terminating && from != Terminating {
 		f.Ending = event
 	}
 	if f.Ending != "" && f.Status == exitcode.Clean {
-		f.Status = f.trouble(from, event, to, news)
+		f.Status = f.trouble(from, event, to, payload)
 	}
 	return f
 }
 
 // trouble is the exit status that one event of the ending asks for.
-func (f Facts) trouble(from State, event Event, to State, news News) exitcode.Status {
+func (f Facts) trouble(from State, event Event, to State, payload Payload) exitcode.Code {
 	switch {
 	case event == Crashed:
 		return exitcode.Crashed
@@ -98,7 +98,7 @@ func (f Facts) trouble(from State, event Event, to State, news News) exitcode.St
 	case event == Signal && to == Terminated:
 		return exitcode.Forced(f.LastSignal)
 	default:
-		return news.Status
+		return payload.Status
 	}
 }
 

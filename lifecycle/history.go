@@ -44,13 +44,13 @@ type Snapshot struct {
 	State      State
 	Since      time.Time
 	Reason     string
-	Attempt    int              // how often this state was entered the same way in a row
-	NextRetry  time.Time        // when the state's timer runs out; zero if it has none
-	Trouble    Trouble          // the latest, which may be over
-	Word       bootstrap.Status // the sidecar's last
-	Validation Validation       // the last that was asked for
-	History    []Transition     // oldest first, at most 64
-	Tallies    []Tally          // in the order in which each happened first
+	Attempt    int                            // how often this state was entered the same way in a row
+	NextRetry  time.Time                      // when the state's timer runs out; zero if it has none
+	Trouble    Trouble                        // the latest, which may be over
+	Word       bootstrap.InitializationStatus // the sidecar's last
+	Validation Validation                     // the last that was asked for
+	History    []Transition                   // oldest first, at most 64
+	Tallies    []Tally                        // in the order in which each happened first
 
 	superseded chan struct{}
 }

@@ -12,13 +12,13 @@ import (
 // truth is what is really the case in the world, whatever the machine believes. Booleans start at the worst case: a
 // clean record is found on the volume.
 type truth struct {
-	locked    bool             // the volume's lock is held
-	word      bootstrap.Status // the newest word that was read
-	recorded  bool             // a clean record is on the volume
-	removed   bool             // this process removed it
-	opened    bool             // etcd was opened
-	closed    bool             // its close returned
-	triggered bool             // an initialisation was asked for after the newest Successful
+	locked    bool                           // the volume's lock is held
+	word      bootstrap.InitializationStatus // the newest word that was read
+	recorded  bool                           // a clean record is on the volume
+	removed   bool                           // this process removed it
+	opened    bool                           // etcd was opened
+	closed    bool                           // its close returned
+	triggered bool                           // an initialization was asked for after the newest Successful
 }
 
 // place is the machine and its world at one instant: a row's blocking actions are done up to the one at hand.
@@ -43,31 +43,31 @@ func outcomes(action Action, now truth) []outcome {
 	next := func(change func(*truth)) outcome {
 		return outcome{after: func(t truth) truth { change(&t); return t }}
 	}
-	ends := func(event Event, news News) outcome { return outcome{happening{event, news}, same} }
+	ends := func(event Event, payload Payload) outcome { return outcome{happening{event, payload}, same} }
 	switch action {
 	case LockVolume:
-		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, News{})}
+		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, Payload{})}
 	case AskStatus:
-		return append(words(), ends(NoAnswer, News{}))
+		return append(words(), ends(NoAnswer, Payload{}))
 	case ProbeData:
-		return []outcome{next(func(*truth) {}), ends(NotAccepted, News{})}
+		return []outcome{next(func(*truth) {}), ends(NotAccepted, Payload{})}
 	case AskInit:
-		return []outcome{ends(Accepted, News{}), ends(NotAccepted, News{})}
+		return []outcome{ends(Accepted, Payload{}), ends(NotAccepted, Payload{})}
 	case FetchEtcdConfig:
-		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, News{})}
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{})}
 	case PrefetchConfig:
-		return []outcome{ends(ConfigPrefetched, News{Config: some}), ends(ConfigPrefetched, News{})}
+		return []outcome{ends(ConfigPrefetched, Payload{Config: some}), ends(ConfigPrefetched, Payload{})}
 	case CheckEtcdConfig:
-		return []outcome{ends(ConfigValid, News{}), ends(ConfigInvalid, News{Status: exitcode.BadConfig})}
+		return []outcome{ends(ConfigValid, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
 	case ServeReadyz:
-		return []outcome{next(func(*truth) {}), ends(EtcdFailed, News{Status: exitcode.ServerTaken})}
+		return []outcome{next(func(*truth) {}), ends(EtcdFailed, Payload{Status: exitcode.ServerTaken})}
 	case RemoveRecord:
 		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
-		return []outcome{removed, ends(EtcdFailed, News{Status: exitcode.BadRecord})}
+		return []outcome{removed, ends(EtcdFailed, Payload{Status: exitcode.BadRecord})}
 	case OpenEtcd:
-		return []outcome{ends(EtcdReady, News{}), ends(EtcdFailed, News{Status: exitcode.EtcdFailed})}
+		return []outcome{ends(EtcdReady, Payload{}), ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
 	case WatchEtcd:
-		return []outcome{ends(EtcdFailed, News{Status: exitcode.EtcdFailed})}
+		return []outcome{ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
 	case CloseEtcd:
 		return closes(now)
 	case RestoreRecord:
@@ -83,8 +83,8 @@ func outcomes(action Action, now truth) []outcome {
 
 func words() []outcome {
 	var all []outcome
-	for _, word := range []bootstrap.Status{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
-		all = append(all, outcome{happening{Replied, News{Word: word}}, func(t truth) truth {
+	for _, word := range []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+		all = append(all, outcome{happening{Replied, Payload{Word: word}}, func(t truth) truth {
 			t.word, t.triggered = word, false
 			return t
 		}})
@@ -95,18 +95,18 @@ func words() []outcome {
 // closes are the ways in which a close can end: an etcd that was never opened has nothing to close.
 func closes(now truth) []outcome {
 	if !now.opened {
-		return []outcome{{happening{EtcdClosed, News{NeverOpened: true}}, func(t truth) truth { return t }}}
+		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
 	}
 	return []outcome{
-		{happening{EtcdClosed, News{ClosedInOrder: true}}, func(t truth) truth { t.closed = true; return t }},
-		{happening{EtcdClosed, News{Status: exitcode.EtcdFailed}}, func(t truth) truth { return t }},
+		{happening{EtcdClosed, Payload{ClosedInOrder: true}}, func(t truth) truth { t.closed = true; return t }},
+		{happening{EtcdClosed, Payload{Status: exitcode.EtcdFailed}}, func(t truth) truth { return t }},
 	}
 }
 
 func settles(change func(*truth)) []outcome {
 	return []outcome{
-		{happening{RecordSettled, News{}}, func(t truth) truth { change(&t); return t }},
-		{happening{RecordSettled, News{Status: exitcode.BadRecord}}, func(t truth) truth { return t }},
+		{happening{RecordSettled, Payload{}}, func(t truth) truth { change(&t); return t }},
+		{happening{RecordSettled, Payload{Status: exitcode.BadRecord}}, func(t truth) truth { return t }},
 	}
 }
 
@@ -123,10 +123,10 @@ func begins(action Action, t truth) truth {
 
 // anytime is what can happen whatever the machine does.
 var anytime = []happening{
-	{Signal, News{Signal: syscall.SIGTERM}},
-	{Signal, News{Signal: syscall.SIGINT}},
-	{StopPosted, News{}},
-	{Crashed, News{}},
+	{Signal, Payload{Signal: syscall.SIGTERM}},
+	{Signal, Payload{Signal: syscall.SIGINT}},
+	{StopPosted, Payload{}},
+	{Crashed, Payload{}},
 }
 
 // timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.

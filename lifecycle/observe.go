@@ -11,29 +11,29 @@ import (
 const everyNth = 20
 
 // record remembers, publishes and logs that a row was taken.
-func (d *Driver) record(row *Row, news News, pause time.Duration) {
+func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 	now := time.Now()
 	taken := d.history.add(Transition{
-		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, news),
+		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, payload),
 	})
-	if trouble, is := trouble(row, news, now); is {
+	if trouble, is := trouble(row, payload, now); is {
 		d.history.trouble = trouble
 	}
-	if news.Validation != (Validation{}) {
-		d.history.validation = news.Validation
+	if payload.Validation != (Validation{}) {
+		d.history.validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
-	d.logTaken(taken, news, pause)
+	d.logTaken(taken, payload, pause)
 }
 
 // reason is the row's reason with what the event had to tell.
-func reason(row *Row, news News) string {
+func reason(row *Row, payload Payload) string {
 	why := row.Why
-	if news.Detail != "" {
-		why += " (" + news.Detail + ")"
+	if payload.Detail != "" {
+		why += " (" + payload.Detail + ")"
 	}
-	if news.Err != nil {
-		why += ": " + news.Err.Error()
+	if payload.Err != nil {
+		why += ": " + payload.Err.Error()
 	}
 	return why
 }
@@ -55,8 +55,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 }
 
 // logTaken writes one line for a row: always the first time, every n-th time while it alternates with its return.
-func (d *Driver) logTaken(taken Transition, news News, pause time.Duration) {
-	entry := d.log.WithLevel(level(taken, news)).
+func (d *Driver) logTaken(taken Transition, payload Payload, pause time.Duration) {
+	entry := d.log.WithLevel(level(taken, payload)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
 		Int("times", taken.Times).Dur("after", taken.After)
 	if pause > 0 {
@@ -65,13 +65,13 @@ func (d *Driver) logTaken(taken Transition, news News, pause time.Duration) {
 	entry.Msg(taken.Reason)
 }
 
-func level(taken Transition, news News) zerolog.Level {
+func level(taken Transition, payload Payload) zerolog.Level {
 	switch {
 	case taken.Times > 1 && taken.Times%everyNth != 0:
 		return zerolog.DebugLevel
-	case news.Err != nil && taken.To == Terminating:
+	case payload.Err != nil && taken.To == Terminating:
 		return zerolog.ErrorLevel
-	case news.Err != nil:
+	case payload.Err != nil:
 		return zerolog.WarnLevel
 	default:
 		return zerolog.InfoLevel
@@ -84,6 +84,6 @@ func (d *Driver) unanswered(m message, decision Decision) {
 	if decision.Answer == Reject {
 		logged = zerolog.ErrorLevel
 	}
-	d.log.WithLevel(logged).Err(m.news.Err).Str("state", string(d.core.State)).Str("event", string(m.event)).
+	d.log.WithLevel(logged).Err(m.payload.Err).Str("state", string(d.core.State)).Str("event", string(m.event)).
 		Str("answer", string(decision.Answer)).Msg(decision.Why)
 }

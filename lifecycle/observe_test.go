@@ -94,7 +94,7 @@ func TestTroubleHasAClass(t *testing.T) {
 		"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, OfSidecar},
 		"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, OfTime},
 		"expired":         {func(s *stage) { s.status = func(context.Context) error { return expired } }, OfCertificate},
-		"says Failed":     {func(s *stage) { s.words = []bootstrap.Status{bootstrap.Failed} }, OfValidation},
+		"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, OfValidation},
 		"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, OfVolume},
 		"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, OfConfiguration},
 		"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, OfRecord},

@@ -14,7 +14,7 @@ const (
 	// abortBudget is for a stop before etcd was started; there is nothing to close. All in all it stays within 2 s.
 	abortBudget = 1200 * time.Millisecond
 
-	// firstPoll and maxPause bound the pause before asking again how a running initialisation goes.
+	// firstPoll and maxPause bound the pause before asking again how a running initialization goes.
 	firstPoll = 10 * time.Millisecond
 	// firstRetry is the pause after a first failure.
 	firstRetry = 100 * time.Millisecond
@@ -33,8 +33,8 @@ const (
 
 // paces are the intervals between questions. Each starts small and grows until its kind of trouble is over.
 type paces struct {
-	progress backoff.BackOff // reset when an initialisation is asked for
-	failure  backoff.BackOff // reset when an initialisation succeeded
+	progress backoff.BackOff // reset when an initialization is asked for
+	failure  backoff.BackOff // reset when an initialization succeeded
 	silence  backoff.BackOff // reset when there is an answer
 	lock     backoff.BackOff // constant
 }

@@ -35,7 +35,7 @@ func runFor(t *testing.T, s *stage, d time.Duration) {
 	wait()
 }
 
-func TestARunningInitialisationIsAskedAboutLessOftenTheLongerItTakes(t *testing.T) {
+func TestARunningInitializationIsAskedAboutLessOftenTheLongerItTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		asked := askedAt(s, fineAlways)
@@ -84,10 +84,10 @@ func TestAnAnswerEndsTheBackoff(t *testing.T) {
 	})
 }
 
-func TestInitialisationsThatFailAreSpacedOut(t *testing.T) {
+func TestInitializationsThatFailAreSpacedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cycle := []bootstrap.Status{bootstrap.New, bootstrap.Failed}
-		var words []bootstrap.Status
+		cycle := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Failed}
+		var words []bootstrap.InitializationStatus
 		for range 100 {
 			words = append(words, cycle...)
 		}
@@ -104,7 +104,7 @@ func TestInitialisationsThatFailAreSpacedOut(t *testing.T) {
 	})
 }
 
-func TestTheConfigurationIsFetchedAgainWithoutASecondInitialisation(t *testing.T) {
+func TestTheConfigurationIsFetchedAgainWithoutASecondInitialization(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.config = failing(5)

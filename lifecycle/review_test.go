@@ -165,7 +165,7 @@ func stepsTaking(row int) []string {
 	var stories []string
 	rules := NewRules(Table, Elsewhere)
 	for _, s := range steps {
-		if _, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news); decision.Row == row {
+		if _, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload); decision.Row == row {
 			stories = append(stories, s.story)
 		}
 	}

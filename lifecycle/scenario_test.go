@@ -20,34 +20,34 @@ import (
 
 // phrases are the words in which scenarios are told, one for everything that can happen.
 var phrases = map[string]happening{
-	"the process begins":                         {Begun, News{}},
-	"another process holds the volume":           {VolumeBusy, News{}},
-	"the sidecar says New":                       {Replied, News{Word: bootstrap.New}},
-	"the sidecar says Progress":                  {Replied, News{Word: bootstrap.Progress}},
-	"the sidecar says Successful":                {Replied, News{Word: bootstrap.Successful}},
-	"the sidecar says Failed":                    {Replied, News{Word: bootstrap.Failed}},
-	"the sidecar does not answer":                {NoAnswer, News{}},
-	"the initialisation is accepted":             {Accepted, News{}},
-	"the initialisation is not accepted":         {NotAccepted, News{}},
-	"time passes":                                {Elapsed, News{}},
-	"the configuration comes early":              {ConfigPrefetched, News{Config: some}},
-	"the early configuration can't be used":      {ConfigPrefetched, News{}},
-	"the configuration is valid":                 {ConfigValid, News{}},
-	"the configuration is invalid":               {ConfigInvalid, News{Status: exitcode.BadConfig}},
-	"the configuration can't be fetched":         {ConfigUnavailable, News{}},
-	"etcd is ready":                              {EtcdReady, News{}},
-	"etcd does not start":                        {EtcdFailed, News{Status: exitcode.EtcdFailed}},
-	"etcd stops by itself":                       {EtcdFailed, News{Status: exitcode.EtcdFailed}},
-	"the exit record can't be removed":           {EtcdFailed, News{Status: exitcode.BadRecord}},
-	"etcd is closed in order":                    {EtcdClosed, News{ClosedInOrder: true}},
-	"etcd is closed, but not in order":           {EtcdClosed, News{Status: exitcode.EtcdFailed}},
-	"there is no etcd to close":                  {EtcdClosed, News{NeverOpened: true}},
-	"the exit record is settled":                 {RecordSettled, News{}},
-	"the exit record can't be written":           {RecordSettled, News{Status: exitcode.BadRecord}},
-	"SIGTERM":                                    {Signal, News{Signal: syscall.SIGTERM}},
-	"SIGINT":                                     {Signal, News{Signal: syscall.SIGINT}},
-	"POST /stop":                                 {StopPosted, News{}},
-	"a goroutine panics, or etcd calls it fatal": {Crashed, News{}},
+	"the process begins":                         {Begun, Payload{}},
+	"another process holds the volume":           {VolumeBusy, Payload{}},
+	"the sidecar says New":                       {Replied, Payload{Word: bootstrap.New}},
+	"the sidecar says Progress":                  {Replied, Payload{Word: bootstrap.Progress}},
+	"the sidecar says Successful":                {Replied, Payload{Word: bootstrap.Successful}},
+	"the sidecar says Failed":                    {Replied, Payload{Word: bootstrap.Failed}},
+	"the sidecar does not answer":                {NoAnswer, Payload{}},
+	"the initialization is accepted":             {Accepted, Payload{}},
+	"the initialization is not accepted":         {NotAccepted, Payload{}},
+	"time passes":                                {Elapsed, Payload{}},
+	"the configuration comes early":              {ConfigPrefetched, Payload{Config: some}},
+	"the early configuration can't be used":      {ConfigPrefetched, Payload{}},
+	"the configuration is valid":                 {ConfigValid, Payload{}},
+	"the configuration is invalid":               {ConfigInvalid, Payload{Status: exitcode.BadConfig}},
+	"the configuration can't be fetched":         {ConfigUnavailable, Payload{}},
+	"etcd is ready":                              {EtcdReady, Payload{}},
+	"etcd does not start":                        {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
+	"etcd stops by itself":                       {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
+	"the exit record can't be removed":           {EtcdFailed, Payload{Status: exitcode.BadRecord}},
+	"etcd is closed in order":                    {EtcdClosed, Payload{ClosedInOrder: true}},
+	"etcd is closed, but not in order":           {EtcdClosed, Payload{Status: exitcode.EtcdFailed}},
+	"there is no etcd to close":                  {EtcdClosed, Payload{NeverOpened: true}},
+	"the exit record is settled":                 {RecordSettled, Payload{}},
+	"the exit record can't be written":           {RecordSettled, Payload{Status: exitcode.BadRecord}},
+	"SIGTERM":                                    {Signal, Payload{Signal: syscall.SIGTERM}},
+	"SIGINT":                                     {Signal, Payload{Signal: syscall.SIGINT}},
+	"POST /stop":                                 {StopPosted, Payload{}},
+	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
 }
 
 // scenario is one story: what happens, and what the machine makes of it.
@@ -84,8 +84,8 @@ func tell(t *testing.T, script string) scenario {
 		require.True(t, known, "no such phrase: %q", phrase)
 		from := story.core.State
 		var decision Decision
-		story.core, decision = rules.Step(story.core, h.event, h.news)
-		story.keepRecord(h.news, decision.Do)
+		story.core, decision = rules.Step(story.core, h.event, h.payload)
+		story.keepRecord(h.payload, decision.Do)
 		story.script = append(story.script, phrase)
 		story.lines = append(story.lines, telling{phrase, from, decision})
 	}
@@ -93,9 +93,9 @@ func tell(t *testing.T, script string) scenario {
 }
 
 // keepRecord follows what becomes of the exit record.
-func (s *scenario) keepRecord(news News, do []Action) {
+func (s *scenario) keepRecord(payload Payload, do []Action) {
 	switch {
-	case news.Status == exitcode.BadRecord && s.record != "as it was found":
+	case payload.Status == exitcode.BadRecord && s.record != "as it was found":
 		s.record = "removed"
 	case slices.Contains(do, RemoveRecord):
 		s.record = "removed"

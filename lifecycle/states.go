@@ -9,7 +9,7 @@ type StateInfo struct {
 
 // States describes every state, in the order of a run.
 var States = []StateInfo{
-	{Query, "ask the sidecar where initialisation stands", "15 s for the call"},
+	{Query, "ask the sidecar where initialization stands", "15 s for the call"},
 	{Trigger, "ask for sanity or full validation", "10 s for the call"},
 	{Wait, "wait before asking again", "at most 15 s"},
 	{FetchConfig, "fetch, store and check etcd's configuration", "60 s a call, at most 15 s between calls"},

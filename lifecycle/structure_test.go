@@ -28,8 +28,8 @@ func TestNothingLeadsOutOfTerminated(t *testing.T) {
 	assert.Equal(t, []State{Terminated}, reachable(Terminated))
 }
 
-// Once etcd may hold the data, no way leads back to where an initialisation is asked for.
-func TestNoWayLeadsFromAnEtcdToAnInitialisation(t *testing.T) {
+// Once etcd may hold the data, no way leads back to where an initialization is asked for.
+func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
 	for _, state := range []State{StartEtcd, Serving, Terminating, Terminated} {
 		for _, row := range Table {
 			if slices.Contains(reachable(state), row.From) {

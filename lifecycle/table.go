@@ -14,16 +14,16 @@ type Row struct {
 // Table is the lifecycle. Rows that share From and On stand together, all but the last of them guarded; the first that
 // holds wins. Pairs without a row are answered by Elsewhere. Nobody may change it at run time.
 var Table = []Row{
-	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialisation stands, with the volume's lock held"},
+	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "without the volume's lock nothing may be asked for"},
 	{Query, Replied, SaysNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the data directory may be opened, and the configuration is here already"},
 	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "the data directory may be opened"},
-	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialisation failed; the log of whoever ran it says why"},
-	{Query, Replied, Always, Wait, []Action{PaceProgress}, "the initialisation is running"},
+	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
+	{Query, Replied, Always, Wait, []Action{PaceProgress}, "the initialization is running"},
 	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
 
-	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialisation was asked for; the configuration takes time, too"},
+	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialization was asked for; the configuration takes time, too"},
 	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "nothing was asked for, or the sidecar may not have heard; its status will tell"},
 
 	{Wait, Elapsed, Always, Query, []Action{LockVolume, AskStatus}, "time to ask again"},
@@ -88,8 +88,8 @@ var Elsewhere = []Default{
 	{VolumeBusy, Reject, "only Query takes the volume's lock"},
 	{Replied, Reject, "only Query asks for the status; a late reply is dropped before it comes here"},
 	{NoAnswer, Reject, "only Query asks for the status"},
-	{Accepted, Reject, "only Trigger asks for an initialisation"},
-	{NotAccepted, Reject, "only Trigger asks for an initialisation"},
+	{Accepted, Reject, "only Trigger asks for an initialization"},
+	{NotAccepted, Reject, "only Trigger asks for an initialization"},
 	{ConfigValid, Reject, "only FetchConfig checks a configuration"},
 	{ConfigInvalid, Reject, "only FetchConfig checks a configuration"},
 	{ConfigUnavailable, Reject, "only FetchConfig fetches a configuration"},

@@ -24,22 +24,22 @@ func noTask() task {
 
 // start runs a row's blocking actions. Pieces of work never overlap: the last one is cancelled and waited for first,
 // which is what makes the exit record safe to use from them.
-func (d *Driver) start(actions []Action, news News) {
+func (d *Driver) start(actions []Action, payload Payload) {
 	d.work.cancel()
-	d.work = d.spawn(actions, news, d.work.ended)
+	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
 // startAside runs an action beside the pieces of work. It may ask the sidecar and must touch nothing else.
 func (d *Driver) startAside(action Action) {
 	d.aside.cancel()
-	d.aside = d.spawn([]Action{action}, News{}, d.aside.ended)
+	d.aside = d.spawn([]Action{action}, Payload{}, d.aside.ended)
 }
 
-func (d *Driver) spawn(actions []Action, news News, before <-chan struct{}) task {
+func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}) task {
 	d.tasks++
 	ctx, cancel := context.WithCancel(context.Background())
 	spawned := task{number: d.tasks, cancel: cancel, ended: make(chan struct{})}
-	w := &work{world: &d.options.World, facts: d.core.Facts, news: news, yaml: d.config}
+	w := &work{world: &d.options.World, facts: d.core.Facts, payload: payload, yaml: d.config}
 	d.working.Go(func() {
 		<-before
 		done := w.run(ctx, actions)
@@ -48,7 +48,7 @@ func (d *Driver) spawn(actions []Action, news News, before <-chan struct{}) task
 		if done.event == Crashed {
 			number = 0 // a panic is never late
 		}
-		d.post(d.mailbox, message{event: done.event, news: done.news, task: number})
+		d.post(d.mailbox, message{event: done.event, payload: done.payload, task: number})
 	})
 	return spawned
 }

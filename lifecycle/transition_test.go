@@ -13,17 +13,17 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// step is one expectation of the lifecycle: standing in From and knowing Given, when On happens with its news, the
+// step is one expectation of the lifecycle: standing in From and knowing Given, when On happens with its payload, the
 // machine goes to To and does Do. It is written down here a second time on purpose: a change of the table must be a
 // change of a sentence that a reviewer reads.
 type step struct {
-	story string
-	from  State
-	given Facts
-	on    Event
-	news  News
-	to    State
-	do    []Action
+	story   string
+	from    State
+	given   Facts
+	on      Event
+	payload Payload
+	to      State
+	do      []Action
 }
 
 // What leads to the end, and what is known then.
@@ -32,8 +32,8 @@ var (
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
 	begunByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
 
-	sigterm = News{Signal: syscall.SIGTERM}
-	sigint  = News{Signal: syscall.SIGINT}
+	sigterm = Payload{Signal: syscall.SIGTERM}
+	sigint  = Payload{Signal: syscall.SIGINT}
 
 	some = []byte("name: etcd-0")
 
@@ -46,47 +46,47 @@ var (
 
 var steps = []step{
 	// Query
-	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, News{}, Query, ask},
-	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, News{}, Wait, []Action{PaceLock}},
-	{"New asks for an initialisation", Query, Facts{}, Replied, News{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
-	{"Successful leads to the configuration", Query, Facts{}, Replied, News{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"Successful with the configuration here already only checks it", Query, Facts{ConfigKept: true}, Replied, News{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
-	{"a configuration that is here already opens nothing without Successful", Query, Facts{ConfigKept: true}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
-	{"Failed waits, longer each time, before the next initialisation", Query, Facts{}, Replied, News{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
-	{"Progress waits, without a deadline", Query, Facts{}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
-	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, News{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
-	{"a word that is no word opens nothing", Query, Facts{}, Replied, News{Word: "successful"}, Wait, []Action{PaceProgress}},
-	{"no answer waits and asks again", Query, Facts{}, NoAnswer, News{}, Wait, []Action{PaceSilence}},
-	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, News{}, Wait, []Action{PaceSilence}},
+	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, Payload{}, Query, ask},
+	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
+	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
+	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"Successful with the configuration here already only checks it", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"Progress waits, without a deadline", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"a word that is no word opens nothing", Query, Facts{}, Replied, Payload{Word: "successful"}, Wait, []Action{PaceProgress}},
+	{"no answer waits and asks again", Query, Facts{}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
+	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
 
 	// Trigger
-	{"an accepted initialisation is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, News{}, Wait, []Action{PaceProgress, PrefetchConfig}},
-	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, News{}, Wait, []Action{PaceFailure}},
+	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
+	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
 
 	// Wait
-	{"after the pause it asks again", Wait, Facts{}, Elapsed, News{}, Query, ask},
+	{"after the pause it asks again", Wait, Facts{}, Elapsed, Payload{}, Query, ask},
 
 	// FetchConfig
-	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, News{}, StartEtcd, []Action{ServeReadyz, LimitStart, RemoveRecord, OpenEtcd}},
-	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, News{}, Terminating, abort},
-	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, News{}, FetchConfig, []Action{PaceSilence}},
-	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, News{}, FetchConfig, fetch},
+	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{ServeReadyz, LimitStart, RemoveRecord, OpenEtcd}},
+	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, Payload{}, Terminating, abort},
+	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
+	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
 	// A configuration that comes early
-	{"an early configuration is kept while asking", Query, Facts{}, ConfigPrefetched, News{Config: some}, Query, nil},
-	{"an early configuration is kept while triggering", Trigger, Facts{}, ConfigPrefetched, News{Config: some}, Trigger, nil},
-	{"an early configuration is kept while waiting", Wait, Facts{}, ConfigPrefetched, News{Config: some}, Wait, nil},
-	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
-	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, News{}, FetchConfig, nil},
-	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, News{}, FetchConfig, nil},
+	{"an early configuration is kept while asking", Query, Facts{}, ConfigPrefetched, Payload{Config: some}, Query, nil},
+	{"an early configuration is kept while triggering", Trigger, Facts{}, ConfigPrefetched, Payload{Config: some}, Trigger, nil},
+	{"an early configuration is kept while waiting", Wait, Facts{}, ConfigPrefetched, Payload{Config: some}, Wait, nil},
+	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
+	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 
 	// StartEtcd
-	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, News{}, Serving, []Action{WatchEtcd}},
-	{"etcd that did not start ends the run", StartEtcd, Facts{}, EtcdFailed, News{}, Terminating, stop},
-	{"etcd that is not ready in time ends the run", StartEtcd, Facts{}, Elapsed, News{}, Terminating, stop},
+	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, Payload{}, Serving, []Action{WatchEtcd}},
+	{"etcd that did not start ends the run", StartEtcd, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
+	{"etcd that is not ready in time ends the run", StartEtcd, Facts{}, Elapsed, Payload{}, Terminating, stop},
 
 	// Serving
-	{"etcd that stops by itself ends the run", Serving, Facts{}, EtcdFailed, News{}, Terminating, stop},
+	{"etcd that stops by itself ends the run", Serving, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
 
 	// Stops
 	{"SIGTERM while asking", Query, Facts{}, Signal, sigterm, Terminating, abort},
@@ -95,30 +95,30 @@ var steps = []step{
 	{"SIGTERM while fetching the configuration", FetchConfig, Facts{}, Signal, sigterm, Terminating, abort},
 	{"SIGTERM while etcd starts", StartEtcd, Facts{}, Signal, sigterm, Terminating, stop},
 	{"SIGTERM while serving", Serving, Facts{}, Signal, sigterm, Terminating, stop},
-	{"POST /stop while asking", Query, Facts{}, StopPosted, News{}, Terminating, abort},
-	{"POST /stop while triggering", Trigger, Facts{}, StopPosted, News{}, Terminating, abort},
-	{"POST /stop while waiting", Wait, Facts{}, StopPosted, News{}, Terminating, abort},
-	{"POST /stop while fetching the configuration", FetchConfig, Facts{}, StopPosted, News{}, Terminating, abort},
-	{"POST /stop while etcd starts", StartEtcd, Facts{}, StopPosted, News{}, Terminating, stop},
-	{"POST /stop while serving", Serving, Facts{}, StopPosted, News{}, Terminating, stop},
+	{"POST /stop while asking", Query, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop while triggering", Trigger, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop while waiting", Wait, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop while fetching the configuration", FetchConfig, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop while etcd starts", StartEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
+	{"POST /stop while serving", Serving, Facts{}, StopPosted, Payload{}, Terminating, stop},
 
 	// Crashes
-	{"a crash while asking", Query, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while triggering", Trigger, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while waiting", Wait, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while fetching the configuration", FetchConfig, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while etcd starts", StartEtcd, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while serving", Serving, Facts{}, Crashed, News{}, Terminating, leaveReason},
-	{"a crash while closing", Terminating, begunByTerm, Crashed, News{}, Terminating, []Action{LeaveReason}},
+	{"a crash while asking", Query, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while triggering", Trigger, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while waiting", Wait, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while fetching the configuration", FetchConfig, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while etcd starts", StartEtcd, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while serving", Serving, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while closing", Terminating, begunByTerm, Crashed, Payload{}, Terminating, []Action{LeaveReason}},
 
 	// Terminating
-	{"etcd that was never opened leaves the record as it was", Terminating, begunByTerm, EtcdClosed, News{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
-	{"after SIGTERM a close in order is recorded", Terminating, begunByTerm, EtcdClosed, News{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
-	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, News{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
-	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, News{}, Terminated, nil},
-	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, News{ClosedInOrder: true}, Terminated, nil},
-	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, News{}, Terminated, nil},
-	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, News{}, Terminated, nil},
+	{"etcd that was never opened leaves the record as it was", Terminating, begunByTerm, EtcdClosed, Payload{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
+	{"after SIGTERM a close in order is recorded", Terminating, begunByTerm, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, Payload{}, Terminated, nil},
+	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, Payload{}, Terminated, nil},
+	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, Payload{}, Terminated, nil},
 	{"a second signal cuts the stop short", Terminating, begunByTerm, Signal, sigint, Terminated, nil},
 	{"the first signal after POST /stop changes nothing", Terminating, begunByStop, Signal, sigterm, Terminating, nil},
 }
@@ -133,7 +133,7 @@ func TestEveryStepOfTheLifecycle(t *testing.T) {
 
 // failure says how the rules differ from the step; empty if they don't.
 func (s step) failure(rules *Rules) string {
-	after, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news)
+	after, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload)
 	switch {
 	case decision.Row < 0:
 		return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
@@ -155,7 +155,7 @@ func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
 			if s.from != row.From || s.on != row.On {
 				continue
 			}
-			_, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.news)
+			_, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload)
 			taken = taken || decision.Row == i
 			refused = refused || decision.Row > i
 		}
@@ -188,7 +188,7 @@ func answerWithoutRow(state State, event Event) Answer {
 
 func pairFailure(rules *Rules, state State, event Event) string {
 	before := Core{State: state, Facts: begunByTerm}
-	after, decision := rules.Step(before, event, News{Err: assert.AnError})
+	after, decision := rules.Step(before, event, Payload{Err: assert.AnError})
 	switch {
 	case decision.Answer != answerWithoutRow(state, event):
 		return fmt.Sprintf("is answered with %s", decision.Answer)

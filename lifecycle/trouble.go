@@ -37,35 +37,35 @@ const (
 )
 
 // trouble is what went wrong when the row was taken.
-func trouble(row *Row, news News, now time.Time) (Trouble, bool) {
-	found := Trouble{At: now, Class: classOf(row, news), Text: row.Why}
-	if news.Err != nil {
-		found.Text = news.Err.Error()
+func trouble(row *Row, payload Payload, now time.Time) (Trouble, bool) {
+	found := Trouble{At: now, Class: classOf(row, payload), Text: row.Why}
+	if payload.Err != nil {
+		found.Text = payload.Err.Error()
 	}
 	return found, found.Class != ""
 }
 
-func classOf(row *Row, news News) Class {
+func classOf(row *Row, payload Payload) Class {
 	switch {
 	case row.When == SaysFailed:
 		return OfValidation
 	case row.On == Elapsed && (row.To == Terminating || row.To == Terminated):
 		return OfTime
-	case news.Err == nil:
+	case payload.Err == nil:
 		return ""
 	case row.On == Crashed:
 		return OfCrash
-	case aboutCertificate(news.Err):
+	case aboutCertificate(payload.Err):
 		return OfCertificate
-	case timedOut(news.Err):
+	case timedOut(payload.Err):
 		return OfTime
 	default:
-		return classOfSource(row.On, news.Status)
+		return classOfSource(row.On, payload.Status)
 	}
 }
 
 // classOfSource is the class of trouble that its cause does not tell.
-func classOfSource(event Event, status exitcode.Status) Class {
+func classOfSource(event Event, status exitcode.Code) Class {
 	switch {
 	case status == exitcode.BadRecord:
 		return OfRecord

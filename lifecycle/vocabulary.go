@@ -24,7 +24,7 @@ const (
 	VolumeBusy        Event = "volume busy"        // completion: the volume's lock cannot be had
 	Replied           Event = "replied"            // completion: the sidecar said a status word
 	NoAnswer          Event = "no answer"          // completion: the sidecar could not be asked
-	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialisation
+	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialization
 	NotAccepted       Event = "not accepted"       // completion: it did not, or that is not known
 	ConfigValid       Event = "config valid"       // completion: etcd's configuration is fetched, stored and checked
 	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
@@ -78,7 +78,7 @@ const (
 	LeaveReason     Action = "leave reason"
 
 	PaceProgress Action = "pace progress" // quick: ask again soon, less often the longer it takes
-	PaceFailure  Action = "pace failure"  // quick: back off from initialisations that fail
+	PaceFailure  Action = "pace failure"  // quick: back off from initializations that fail
 	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not answer
 	PaceLock     Action = "pace lock"     // quick: try the volume's lock again soon; it costs nothing
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout

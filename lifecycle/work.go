@@ -11,17 +11,17 @@ import (
 
 // completion is how a piece of work ends: with an event, or with the zero value if the next action of the row follows.
 type completion struct {
-	event Event
-	news  News
+	event   Event
+	payload Payload
 }
 
-// work is what the blocking actions of one row share: the world, the facts and the news with which the row was taken,
+// work is what the blocking actions of one row share: the world, the facts and the payload with which the row was taken,
 // and what one action hands to the next.
 type work struct {
-	world *World
-	facts Facts
-	news  News
-	yaml  []byte
+	world   *World
+	facts   Facts
+	payload Payload
+	yaml    []byte
 }
 
 // blocking binds the actions that may block to what they do.
@@ -47,13 +47,13 @@ var blocking = map[Action]func(*work, context.Context) completion{
 func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			done = completion{Crashed, News{Err: fmt.Errorf("panic: %v\n%s", cause, debug.Stack())}}
+			done = completion{Crashed, Payload{Err: fmt.Errorf("panic: %v\n%s", cause, debug.Stack())}}
 		}
 	}()
 	for _, action := range actions {
 		do, bound := blocking[action]
 		if !bound {
-			return completion{Crashed, News{Err: fmt.Errorf("action %q does nothing", action)}}
+			return completion{Crashed, Payload{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
 			return done
@@ -64,7 +64,7 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 
 func (w *work) lockVolume(context.Context) completion {
 	if err := w.world.Volume.Lock(); err != nil {
-		return completion{VolumeBusy, News{Err: err}}
+		return completion{VolumeBusy, Payload{Err: err}}
 	}
 	return completion{}
 }
@@ -72,42 +72,42 @@ func (w *work) lockVolume(context.Context) completion {
 func (w *work) askStatus(ctx context.Context) completion {
 	word, err := w.world.Sidecar.Status(ctx)
 	if err != nil {
-		return completion{NoAnswer, News{Err: err}}
+		return completion{NoAnswer, Payload{Err: err}}
 	}
-	return completion{Replied, News{Word: word, Detail: string(word)}}
+	return completion{Replied, Payload{Word: word, Detail: string(word)}}
 }
 
 // probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
 func (w *work) probeData(context.Context) completion {
 	if err := w.world.Volume.Probe(); err != nil {
-		return completion{NotAccepted, News{Err: err}}
+		return completion{NotAccepted, Payload{Err: err}}
 	}
 	return completion{}
 }
 
 func (w *work) askInit(ctx context.Context) completion {
 	mode, why := w.world.Mode()
-	news := News{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
-	if news.Err = w.world.Sidecar.Trigger(ctx, mode); news.Err != nil {
-		return completion{NotAccepted, news}
+	payload := Payload{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
+	if payload.Err = w.world.Sidecar.Trigger(ctx, mode); payload.Err != nil {
+		return completion{NotAccepted, payload}
 	}
-	return completion{Accepted, news}
+	return completion{Accepted, payload}
 }
 
 // prefetchConfig asks for the configuration while the validation runs: the real sidecar needs 7 s for it while etcd is
-// down. Only that of a new cluster of one can't be changed by the initialisation.
+// down. Only that of a new cluster of one can't be changed by the initialization.
 func (w *work) prefetchConfig(ctx context.Context) completion {
 	yaml, err := w.world.Sidecar.Config(ctx)
 	if err != nil || !bootstrap.IsNewSingleMember(yaml) {
-		return completion{ConfigPrefetched, News{Err: err}}
+		return completion{ConfigPrefetched, Payload{Err: err}}
 	}
-	return completion{ConfigPrefetched, News{Config: yaml}}
+	return completion{ConfigPrefetched, Payload{Config: yaml}}
 }
 
 func (w *work) fetchConfig(ctx context.Context) completion {
 	yaml, err := w.world.Sidecar.Config(ctx)
 	if err != nil {
-		return completion{ConfigUnavailable, News{Err: err}}
+		return completion{ConfigUnavailable, Payload{Err: err}}
 	}
 	w.yaml = yaml
 	return completion{}
@@ -115,14 +115,14 @@ func (w *work) fetchConfig(ctx context.Context) completion {
 
 func (w *work) checkConfig(context.Context) completion {
 	if err := w.world.Member.Configure(w.yaml); err != nil {
-		return completion{ConfigInvalid, News{Err: err, Status: exitcode.BadConfig}}
+		return completion{ConfigInvalid, Payload{Err: err, Status: exitcode.BadConfig}}
 	}
-	return completion{ConfigValid, News{}}
+	return completion{ConfigValid, Payload{}}
 }
 
 func (w *work) serveReadyz(context.Context) completion {
-	if err := w.world.Front.Expose(); err != nil {
-		return completion{EtcdFailed, News{Err: err, Status: exitcode.ServerTaken}}
+	if err := w.world.Server.Expose(); err != nil {
+		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.ServerTaken}}
 	}
 	return completion{}
 }
@@ -130,32 +130,32 @@ func (w *work) serveReadyz(context.Context) completion {
 func (w *work) removeRecord(ctx context.Context) completion {
 	// A stop that is already asked for must find the record as it was.
 	if ctx.Err() != nil {
-		return completion{EtcdFailed, News{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
+		return completion{EtcdFailed, Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
 	if err := w.world.Record.Remove(); err != nil {
-		return completion{EtcdFailed, News{Err: err, Status: exitcode.BadRecord}}
+		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.BadRecord}}
 	}
 	return completion{}
 }
 
 func (w *work) openEtcd(ctx context.Context) completion {
 	if err := w.world.Member.Open(ctx); err != nil {
-		return completion{EtcdFailed, News{Err: err, Status: exitcode.EtcdFailed}}
+		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.EtcdFailed}}
 	}
-	return completion{EtcdReady, News{}}
+	return completion{EtcdReady, Payload{}}
 }
 
 func (w *work) watchEtcd(ctx context.Context) completion {
-	return completion{EtcdFailed, News{Err: w.world.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
+	return completion{EtcdFailed, Payload{Err: w.world.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
 }
 
 func (w *work) closeEtcd(context.Context) completion {
 	opened, err := w.world.Member.Close()
-	news := News{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
+	payload := Payload{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
 	if err != nil {
-		news.Status = exitcode.EtcdFailed
+		payload.Status = exitcode.EtcdFailed
 	}
-	return completion{EtcdClosed, news}
+	return completion{EtcdClosed, payload}
 }
 
 func (w *work) restoreRecord(context.Context) completion {
@@ -169,15 +169,15 @@ func (w *work) writeRecord(context.Context) completion {
 
 func (w *work) leaveReason(context.Context) completion {
 	reason := "crash without a reason"
-	if w.news.Err != nil {
-		reason = w.news.Err.Error()
+	if w.payload.Err != nil {
+		reason = w.payload.Err.Error()
 	}
 	return settled(w.world.LeaveReason(reason), "")
 }
 
 func settled(err error, detail string) completion {
 	if err != nil {
-		return completion{RecordSettled, News{Err: err, Status: exitcode.BadRecord}}
+		return completion{RecordSettled, Payload{Err: err, Status: exitcode.BadRecord}}
 	}
-	return completion{RecordSettled, News{Detail: detail}}
+	return completion{RecordSettled, Payload{Detail: detail}}
 }

@@ -9,9 +9,9 @@ import (
 
 // Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
 type Sidecar interface {
-	// Status says where initialisation stands. A verdict is told once.
-	Status(ctx context.Context) (bootstrap.Status, error)
-	// Trigger asks for an initialisation, which then runs in the background.
+	// Status says where initialization stands. A verdict is told once.
+	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
+	// Trigger asks for an initialization, which then runs in the background.
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns etcd's configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
@@ -46,8 +46,8 @@ type Member interface {
 	Close() (opened bool, err error)
 }
 
-// Front is the wrapper's own server.
-type Front interface {
+// Server is the wrapper's own server.
+type Server interface {
 	// Expose serves /readyz with the certificate that the configuration names, if it names one.
 	Expose() error
 }
@@ -58,7 +58,7 @@ type World struct {
 	Volume  Volume
 	Record  Record
 	Member  Member
-	Front   Front
+	Server  Server
 	// Mode chooses the validation mode from the last exit and says why.
 	Mode func() (mode bootstrap.Mode, reason string)
 	// LeaveReason keeps the reason of a crash for people.

@@ -21,7 +21,7 @@ import (
 type stage struct {
 	mu    sync.Mutex
 	done  []string
-	words []bootstrap.Status // what the sidecar says, one after the other; the last one for ever
+	words []bootstrap.InitializationStatus // what the sidecar says, one after the other; the last one for ever
 
 	status, trigger, config, open, watch        func(context.Context) error
 	lock, probe, configure, remove, write, shut func() error
@@ -33,9 +33,9 @@ type stage struct {
 	configured string // what etcd was configured with
 }
 
-func newStage(words ...bootstrap.Status) *stage {
+func newStage(words ...bootstrap.InitializationStatus) *stage {
 	if len(words) == 0 {
-		words = []bootstrap.Status{bootstrap.New, bootstrap.Successful}
+		words = []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Successful}
 	}
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
@@ -48,7 +48,7 @@ func newStage(words ...bootstrap.Status) *stage {
 
 func (s *stage) world() World {
 	return World{
-		Sidecar: stageSidecar{s}, Volume: stageVolume{s}, Record: stageRecord{s}, Member: stageMember{s}, Front: stageFront{s},
+		Sidecar: stageSidecar{s}, Volume: stageVolume{s}, Record: stageRecord{s}, Member: stageMember{s}, Server: stageServer{s},
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "a test says so" },
 		LeaveReason: func(string) error { s.note("leave reason"); return nil },
 	}
@@ -88,10 +88,10 @@ func (s *stage) note(what string) {
 }
 
 // say changes what the sidecar says from now on.
-func (s *stage) say(word bootstrap.Status) {
+func (s *stage) say(word bootstrap.InitializationStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.words = []bootstrap.Status{word}
+	s.words = []bootstrap.InitializationStatus{word}
 }
 
 // did returns what was done so far.
@@ -127,10 +127,10 @@ type (
 	stageVolume  struct{ *stage }
 	stageRecord  struct{ *stage }
 	stageMember  struct{ *stage }
-	stageFront   struct{ *stage }
+	stageServer  struct{ *stage }
 )
 
-func (s stageSidecar) Status(ctx context.Context) (bootstrap.Status, error) {
+func (s stageSidecar) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	s.note("ask status")
 	if err := s.status(ctx); err != nil {
 		return "", err
@@ -194,7 +194,7 @@ func (s stageMember) Close() (bool, error) {
 	return s.opened, s.shut()
 }
 
-func (s stageFront) Expose() error {
+func (s stageServer) Expose() error {
 	s.note("serve readyz")
 	return nil
 }

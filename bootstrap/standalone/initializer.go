@@ -1,4 +1,4 @@
-// Package standalone owns the initialisation of etcd's data directory where no etcd-backup-restore sidecar runs next to
+// Package standalone owns the initialization of etcd's data directory where no etcd-backup-restore sidecar runs next to
 // the wrapper. An Initializer answers the lifecycle machine with the sidecar's four words, validates the data directory
 // before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone` creates one; its
 // hidden validation subcommand runs RunChild.
@@ -39,7 +39,7 @@ type Initializer struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	status bootstrap.Status
+	status bootstrap.InitializationStatus
 	config etcdConfig // what the last validation went by; empty if there was none
 }
 
@@ -64,7 +64,7 @@ func (i *Initializer) Close() {
 // Status says where the validation stands. Reading Successful or Failed resets the status to New, as it does with the
 // sidecar, so that each verdict is acted upon once. The error is that of ctx: a verdict that nobody waits for any more
 // is kept.
-func (i *Initializer) Status(ctx context.Context) (bootstrap.Status, error) {
+func (i *Initializer) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -119,7 +119,7 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 }
 
 // conclude comes after the log line, which is then there for whoever wonders about the status.
-func (i *Initializer) conclude(verdict bootstrap.Status, config etcdConfig) {
+func (i *Initializer) conclude(verdict bootstrap.InitializationStatus, config etcdConfig) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.status, i.config = verdict, config

@@ -17,7 +17,7 @@ import (
 )
 
 func TestVerdictIsReadOnce(t *testing.T) {
-	for want, verdict := range map[bootstrap.Status]error{
+	for want, verdict := range map[bootstrap.InitializationStatus]error{
 		bootstrap.Successful: nil,
 		bootstrap.Failed:     errors.New("broken"),
 	} {
@@ -135,7 +135,7 @@ func TestValidationIsLogged(t *testing.T) {
 	}
 }
 
-func requireStatus(t *testing.T, initializer *Initializer, want bootstrap.Status) {
+func requireStatus(t *testing.T, initializer *Initializer, want bootstrap.InitializationStatus) {
 	t.Helper()
 	status, err := initializer.Status(t.Context())
 	require.NoError(t, err)

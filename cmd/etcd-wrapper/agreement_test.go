@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFailedInitialisationIsAskedForAgainUntilItSucceeds(t *testing.T) {
+func TestFailedInitializationIsAskedForAgainUntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.sidecar.verdicts = []string{"Failed", "Failed", "Successful"}
@@ -40,12 +40,12 @@ func TestVerdictInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 	p.sidecar.takes, p.sidecar.halves = 500*time.Millisecond, 50*time.Millisecond
 	w := p.start()
 	w.awaitReady()
-	p.oneInitialisation()
+	p.oneInitialization()
 	assert.Less(t, w.openedAt().Sub(p.sidecar.lastVerdict()), 500*time.Millisecond, "from the verdict to the start of etcd")
 	w.stopCleanly()
 }
 
-func TestConfigurationThatIsUnavailableCostsNoSecondInitialisation(t *testing.T) {
+func TestConfigurationThatIsUnavailableCostsNoSecondInitialization(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]fault{
 		"500": say(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
@@ -56,7 +56,7 @@ func TestConfigurationThatIsUnavailableCostsNoSecondInitialisation(t *testing.T)
 			p.sidecar.faults[configPath] = times(3, broken)
 			w := p.start()
 			w.awaitReady()
-			p.oneInitialisation()
+			p.oneInitialization()
 			assert.Len(t, p.sidecar.requests(configPath), 4)
 			assert.Empty(t, p.sidecar.requests(trapPath), "redirects are not followed")
 			w.stopCleanly()
@@ -70,7 +70,7 @@ func TestConfigurationMayTakeSevenSecondsToTheFirstByte(t *testing.T) {
 	p.sidecar.slow, p.sidecar.takes = 7100*time.Millisecond, 5*time.Second
 	w := p.start()
 	w.awaitReady()
-	p.oneInitialisation()
+	p.oneInitialization()
 	assert.Less(t, w.openedAt().Sub(p.sidecar.requests(startPath)[0].at), 10*time.Second, "the validation is not waited for first")
 	assert.True(t, p.sidecar.told("Successful")[0].at.Before(w.openedAt()), "etcd starts after the verdict")
 	assert.Len(t, p.sidecar.requests(configPath), 2, "the early fetch comes first, the one after the verdict is not waited for")
@@ -98,7 +98,7 @@ func TestOnlyTheVerdictItselfOpensEtcd(t *testing.T) {
 			p.sidecar.faults[statusPath] = times(2, misleading)
 			w := p.start()
 			w.awaitReady()
-			p.oneInitialisation()
+			p.oneInitialization()
 			assert.Empty(t, p.sidecar.requests(trapPath), "redirects are not followed")
 			assert.True(t, p.sidecar.told("Successful")[0].at.Before(w.openedAt()), "etcd starts after the verdict")
 			assert.GreaterOrEqual(t, len(p.sidecar.requests(statusPath)), 4, "the misleading replies were not the last")
@@ -134,10 +134,10 @@ func (w *wrapper) openedAt() time.Time {
 	return at
 }
 
-// oneInitialisation says that the sidecar was asked for one, and told its verdict once.
-func (p *place) oneInitialisation() {
+// oneInitialization says that the sidecar was asked for one, and told its verdict once.
+func (p *place) oneInitialization() {
 	p.t.Helper()
-	require.Len(p.t, p.sidecar.requests(startPath), 1, "one initialisation")
+	require.Len(p.t, p.sidecar.requests(startPath), 1, "one initialization")
 	require.Len(p.t, p.sidecar.told("Successful"), 1, "one verdict")
 	for _, r := range p.sidecar.filter(func(r request) bool { return r.method != "" }) {
 		require.Equal(p.t, http.MethodGet, r.method, r.path)

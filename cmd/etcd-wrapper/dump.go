@@ -12,7 +12,7 @@ import (
 // dumpCommand is what --dump-fsm selects.
 type dumpCommand struct{ format string }
 
-func (c dumpCommand) execute(s streams) exitcode.Status {
+func (c dumpCommand) execute(s streams) exitcode.Code {
 	text, err := c.draw()
 	if err == nil {
 		_, err = fmt.Fprint(s.out, text)
@@ -41,7 +41,7 @@ func (c dumpCommand) draw() (string, error) {
 // noCommand is what runs when no command is named.
 type noCommand struct{}
 
-func (*noCommand) execute(s streams) exitcode.Status {
+func (*noCommand) execute(s streams) exitcode.Code {
 	log := newLog(s.log, zerolog.InfoLevel)
 	log.Error().Msg("no command given; see etcd-wrapper --help")
 	return exitcode.Usage

@@ -17,7 +17,7 @@ import (
 )
 
 // toolFailed is what etcd's own tools exit with when they fail.
-const toolFailed exitcode.Status = 1
+const toolFailed exitcode.Code = 1
 
 // etcdctlCommand is etcd's own client, which a distroless image has no other place for. What the wrapper knows of the
 // member is filled in unless it is given.
@@ -26,7 +26,7 @@ type etcdctlCommand struct {
 }
 
 // execute may not return: etcdctl ends the process itself when it fails.
-func (c *etcdctlCommand) execute(s streams) exitcode.Status {
+func (c *etcdctlCommand) execute(s streams) exitcode.Code {
 	known, err := c.known()
 	toldWhere := slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere {

@@ -13,7 +13,7 @@ type etcdutlCommand struct {
 }
 
 // execute may not return: etcdutl ends the process itself when it fails.
-func (c *etcdutlCommand) execute(s streams) exitcode.Status {
+func (c *etcdutlCommand) execute(s streams) exitcode.Code {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3."}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
 	// The same as its own main package adds, which cannot be imported.

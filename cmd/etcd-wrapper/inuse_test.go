@@ -45,7 +45,7 @@ func (p *place) startAndLockTheDatabase(flags ...string) (w *wrapper, release fu
 }
 
 // The sidecar deletes what it finds corrupt, so it must not be sent to data that is in use.
-func TestNoInitialisationIsAskedForWhileAnEtcdHasTheDataOpen(t *testing.T) {
+func TestNoInitializationIsAskedForWhileAnEtcdHasTheDataOpen(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	first := p.start()

@@ -32,7 +32,7 @@ type streams struct {
 
 // command is one of the program's commands.
 type command interface {
-	execute(s streams) exitcode.Status
+	execute(s streams) exitcode.Code
 }
 
 // cli is the command line. Every flag of a command has an environment variable, ETCD_WRAPPER_ and its name in capitals.
@@ -50,11 +50,11 @@ type cli struct {
 }
 
 // exitRequest carries kong's wish to exit, after --help, to the one os.Exit.
-type exitRequest struct{ status exitcode.Status }
+type exitRequest struct{ status exitcode.Code }
 
 func (exitRequest) Error() string { return "exit" }
 
-func run(args []string, s streams) exitcode.Status {
+func run(args []string, s streams) exitcode.Code {
 	selected, err := parse(args, s)
 	if request := (exitRequest{}); errors.As(err, &request) {
 		return request.status
@@ -96,7 +96,7 @@ func parse(args []string, s streams) (selected command, err error) {
 		kong.Vars{"home": os.Getenv("HOME"), "termination": defaultTerminationPath},
 		kong.DefaultEnvars("ETCD_WRAPPER"),
 		kong.Writers(s.out, s.log),
-		kong.Exit(func(code int) { panic(exitRequest{exitcode.Status(code)}) }),
+		kong.Exit(func(code int) { panic(exitRequest{exitcode.Code(code)}) }),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cannot build the command line: %w", err)

@@ -23,16 +23,16 @@ func (a account) newMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Options{Document: a.document, States: states})
 }
 
-// measured counts the calls to a sidecar and how its initialisations end. The machine asks for the status and for
-// initialisations one after the other; a configuration may be fetched meanwhile.
+// measured counts the calls to a sidecar and how its initializations end. The machine asks for the status and for
+// initializations one after the other; a configuration may be fetched meanwhile.
 type measured struct {
 	lifecycle.Sidecar
 	pod   *pod           // whose metrics they are
-	asked bootstrap.Mode // for the initialisation that runs; empty if none was asked for
+	asked bootstrap.Mode // for the initialization that runs; empty if none was asked for
 }
 
 // Status implements lifecycle.Sidecar.
-func (m *measured) Status(ctx context.Context) (bootstrap.Status, error) {
+func (m *measured) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	began := time.Now()
 	word, err := m.Sidecar.Status(ctx)
 	m.pod.metrics.Request("status", time.Since(began), err)
@@ -43,7 +43,7 @@ func (m *measured) Status(ctx context.Context) (bootstrap.Status, error) {
 }
 
 // heard counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it.
-func (m *measured) heard(word bootstrap.Status) {
+func (m *measured) heard(word bootstrap.InitializationStatus) {
 	switch {
 	case word == bootstrap.Progress, word == bootstrap.New && m.asked == "":
 		return

@@ -14,9 +14,11 @@ import (
 )
 
 // spoken is a sidecar that says words one after the other; "" is no answer.
-type spoken struct{ words []bootstrap.Status }
+type spoken struct {
+	words []bootstrap.InitializationStatus
+}
 
-func (s *spoken) Status(context.Context) (bootstrap.Status, error) {
+func (s *spoken) Status(context.Context) (bootstrap.InitializationStatus, error) {
 	word := s.words[0]
 	s.words = s.words[1:]
 	if word == "" {
@@ -29,11 +31,11 @@ func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
 
 func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
 
-func TestInitialisationsAreCountedByModeAndVerdict(t *testing.T) {
+func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
 	counts := metrics.New(metrics.Options{
 		Document: func() status.Document { return status.Document{} },
 	})
-	words := []bootstrap.Status{"New", "Progress", "Failed", "New", "", "New", "New", "Successful", "Successful"}
+	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Successful", "Successful"}
 	m := &measured{Sidecar: &spoken{words}, pod: &pod{metrics: counts}}
 	for _, word := range words {
 		heard, _ := m.Status(t.Context())

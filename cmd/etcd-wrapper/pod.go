@@ -66,7 +66,7 @@ func newPod(flags *startCommand, log zerolog.Logger) *pod {
 
 func (p *pod) world(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
-		Sidecar: &measured{Sidecar: sidecar, pod: p}, Volume: p, Record: p.record, Member: p, Front: p,
+		Sidecar: &measured{Sidecar: sidecar, pod: p}, Volume: p, Record: p.record, Member: p, Server: p,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(p.record) },
 		LeaveReason: p.note.Leave,
 	}
@@ -123,7 +123,7 @@ func (p *pod) warnOf(etcd *embed.Config) {
 	}
 }
 
-// Expose implements lifecycle.Front.
+// Expose implements lifecycle.Server.
 func (p *pod) Expose() error {
 	if p.flags.WrapperCertPath != "" {
 		return nil

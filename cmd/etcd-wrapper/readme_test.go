@@ -44,10 +44,10 @@ func TestReadmeNamesEveryExitStatus(t *testing.T) {
 		status, err := strconv.Atoi(row[1])
 		require.NoError(t, err)
 		documented = append(documented, status)
-		assert.False(t, strings.HasPrefix(exitcode.Status(status).String(), "status "), "%d means something", status)
+		assert.False(t, strings.HasPrefix(exitcode.Code(status).String(), "status "), "%d means something", status)
 	}
 	for status := range 200 {
-		if is := exitcode.Status(status); status < 129 && !strings.HasPrefix(is.String(), "status ") {
+		if is := exitcode.Code(status); status < 129 && !strings.HasPrefix(is.String(), "status ") {
 			assert.Contains(t, documented, status, "%s is documented", is)
 		}
 	}

@@ -189,7 +189,7 @@ func (s *sidecar) filter(wanted func(request) bool) (found []request) {
 	return found
 }
 
-// modes returns the modes of all requests for an initialisation.
+// modes returns the modes of all requests for an initialization.
 func (s *sidecar) modes() []string {
 	modes := []string{}
 	for _, r := range s.requests(startPath) {

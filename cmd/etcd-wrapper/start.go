@@ -26,7 +26,7 @@ const farewell = 100 * time.Millisecond
 const takingDown = 250 * time.Millisecond
 
 // execute runs the whole lifecycle and returns how it ended.
-func (c *startCommand) execute(s streams) exitcode.Status {
+func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
@@ -95,7 +95,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return &parts{account: account, end: []func(){end, stopServer}}
 }
 
-func failed(status exitcode.Status, err error) *parts {
+func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
@@ -134,10 +134,10 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 // sidecar returns what answers for the data directory, and what ends it.
 func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
-		initialiser := standalone.New(standalone.Options{
+		initializer := standalone.New(standalone.Options{
 			DataDir: c.dataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
 		})
-		return initialiser, initialiser.Close, nil
+		return initializer, initializer.Close, nil
 	}
 	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
 		HostPort: c.SidecarHostPort, TLS: c.SidecarTLS, CAPath: c.SidecarCAPath,
@@ -146,7 +146,7 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 }
 
 // serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
-func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitcode.Status, error) {
+func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitcode.Code, error) {
 	pod, driver := account.pod, account.driver
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.address(), Phase: account.phase, Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
@@ -188,10 +188,10 @@ type verifyCommand struct {
 	Mode    string `name:"mode" enum:"sanity,full" default:"full" help:"How deeply to validate."`
 }
 
-func (c *verifyCommand) execute(s streams) exitcode.Status {
+func (c *verifyCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	return exitcode.Status(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
 }
 
 func verifyInChild() standalone.VerifyFunc {

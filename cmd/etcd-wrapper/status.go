@@ -21,7 +21,7 @@ type statusCommand struct {
 	Output      string `name:"output" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
 }
 
-func (c *statusCommand) execute(s streams) exitcode.Status {
+func (c *statusCommand) execute(s streams) exitcode.Code {
 	ready := false
 	show := c.printer(s.out)
 	told := func(document status.Document) error {
@@ -66,7 +66,7 @@ func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
 	return told.everything
 }
 
-func unanswered(err error) exitcode.Status {
+func unanswered(err error) exitcode.Code {
 	if errors.Is(err, status.ErrNoAnswer) {
 		return exitcode.ServerTaken
 	}

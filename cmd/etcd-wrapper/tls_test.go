@@ -46,7 +46,7 @@ func TestSidecarAndClientsSpeakTLS(t *testing.T) {
 	assert.Equal(t, "value", p.get("key"))
 	assert.Equal(t, "etcd-main-local", p.shownToClients(), "/readyz has etcd's certificate")
 	require.Error(t, p.putWithoutCertificate(), "etcd itself asks for one")
-	p.oneInitialisation()
+	p.oneInitialization()
 	code, _ := w.request(http.MethodPost, "/stop")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, 0, w.exit(stopBudget))

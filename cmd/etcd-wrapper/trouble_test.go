@@ -32,7 +32,7 @@ func TestInvalidConfigurationIsNamedAndChangesNothing(t *testing.T) {
 			require.Equal(t, 78, w.exit(soon))
 			same()
 			p.neverOpened()
-			p.oneInitialisation()
+			p.oneInitialization()
 			said := w.log.matching(line{"event": "config invalid", "level": "error"})
 			require.Len(t, said, 1)
 			assert.Contains(t, said[0]["message"], key, "the sentence names the key")

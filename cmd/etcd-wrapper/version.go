@@ -14,7 +14,7 @@ var version = "unknown"
 
 type versionCommand struct{}
 
-func (*versionCommand) execute(s streams) exitcode.Status {
+func (*versionCommand) execute(s streams) exitcode.Code {
 	fmt.Fprintf(s.out, "etcd-wrapper %s\netcd %s\n%s %s/%s\n", //nolint:errcheck // there is nobody left to tell
 		version, etcd.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return exitcode.Clean

@@ -47,7 +47,7 @@ func New(o Options) *Metrics {
 		}, []string{"call", "outcome"}),
 		initializations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "initializations_total",
-			Help: "Initialisations that ended, by mode (sanity, full, unasked) and verdict (successful, failed, lost).",
+			Help: "Initializations that ended, by mode (sanity, full, unasked) and verdict (successful, failed, lost).",
 		}, []string{"mode", "verdict"}),
 		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),
 		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
@@ -71,7 +71,7 @@ func (m *Metrics) Request(call string, took time.Duration, err error) {
 	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
 }
 
-// Initialization tells of an initialisation that ended. The values are those of the metric's help text.
+// Initialization tells of an initialization that ended. The values are those of the metric's help text.
 func (m *Metrics) Initialization(mode, verdict string) {
 	m.initializations.WithLabelValues(mode, verdict).Inc()
 }

@@ -5,23 +5,23 @@ import (
 	"fmt"
 )
 
-// Status is the sidecar's word on where the initialisation of the data directory stands.
-type Status string
+// InitializationStatus is the sidecar's word on where the initialization of the data directory stands.
+type InitializationStatus string
 
 // The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
 // resets the sidecar to New, so each of the two is seen once.
 const (
-	New        Status = "New"        // nothing was asked for yet, or the last verdict was read
-	Progress   Status = "Progress"   // an initialisation is running; it may take hours
-	Successful Status = "Successful" // the data directory may be opened
-	Failed     Status = "Failed"     // the initialisation ended without a usable data directory
+	New        InitializationStatus = "New"        // nothing was asked for yet, or the last verdict was read
+	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
+	Successful InitializationStatus = "Successful" // the data directory may be opened
+	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
-// ParseStatus reads a status word. White space around it is forgiven, anything else is not: opening the data on a word
+// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the data on a word
 // that was guessed is the one mistake this program exists to avoid. The error names the length of what was read, never
 // the text, which is not ours to log.
-func ParseStatus(body []byte) (Status, error) {
-	switch word := Status(bytes.TrimSpace(body)); word {
+func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
+	switch word := InitializationStatus(bytes.TrimSpace(body)); word {
 	case New, Progress, Successful, Failed:
 		return word, nil
 	default:

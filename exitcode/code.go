@@ -1,0 +1,55 @@
+// Package exitcode owns what a run leaves behind for those who come after it: the exit status for whoever started the
+// process, the exit record on the volume for the next start, and the crash note and termination message for people.
+//
+// It decides nothing about the lifecycle; lifecycle says when something is removed or written, the command carries the
+// status to the one os.Exit.
+package exitcode
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// Code is the exit status of the process. The numbers follow sysexits.h where that has a word for it, so that they
+// mean the same to other tools, and are part of the program's documented interface.
+type Code int
+
+// Every status the program ends with. Zero is reserved for a stop that was asked for and was clean.
+const (
+	Clean       Code = 0   // a stop was asked for and everything ended in order
+	Crashed     Code = 2   // a panic (it is Go's own status for one), a failure that etcd calls fatal, or the end of the own listener
+	Usage       Code = 64  // a flag or an environment variable is wrong
+	ServerTaken Code = 69  // the wrapper's own port cannot be served
+	EtcdFailed  Code = 70  // etcd did not start, or stopped without being asked to
+	BadRecord   Code = 74  // the exit record could not be removed or written
+	NotReady    Code = 75  // etcd was not ready within --etcd-ready-timeout
+	BadConfig   Code = 78  // etcd's configuration is invalid
+	OutOfTime   Code = 124 // the stop did not end within its budget
+	forcedBase  Code = 128 // plus the number of the second signal, as shells do it
+)
+
+// Forced is the status of a stop that was cut short by a second signal.
+func Forced(second syscall.Signal) Code { return forcedBase + Code(second) }
+
+// String describes the status in a few words, for logs.
+func (c Code) String() string {
+	if c > forcedBase {
+		return fmt.Sprintf("forced by a second signal (%s)", syscall.Signal(c-forcedBase))
+	}
+	if words, ok := descriptions[c]; ok {
+		return words
+	}
+	return fmt.Sprintf("status %d", int(c))
+}
+
+var descriptions = map[Code]string{
+	Clean:       "clean stop",
+	Crashed:     "crash",
+	Usage:       "wrong flag or environment variable",
+	ServerTaken: "the wrapper's own port cannot be served",
+	EtcdFailed:  "etcd did not start, or stopped unasked",
+	BadRecord:   "the exit record could not be removed or written",
+	NotReady:    "etcd was not ready in time",
+	BadConfig:   "etcd's configuration is invalid",
+	OutOfTime:   "the stop did not end within its budget",
+}
