@@ -15,6 +15,8 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
+
+	"etcd-wrapper/bootstrap/dataversion"
 )
 
 // closePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
@@ -27,12 +29,14 @@ const closePatience = 16 * time.Second
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. Both fields are required.
+// Options configure a Member. Log and Crash are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
 	// never goes on, so the process must end.
 	Crash func(reason error)
+	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
+	DataVersion dataversion.Version
 }
 
 // Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
@@ -47,6 +51,7 @@ type Member struct {
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
 	startErr error         // valid once started is closed
 
+	keeping   keeping
 	crashOnce sync.Once
 	crashed   chan struct{}
 	lost      atomic.Pointer[error] // why etcd stopped by itself
@@ -85,6 +90,9 @@ func (m *Member) Open(ctx context.Context) error {
 		m.opened = true // what is unfit must not be taken for good by the next start
 		m.startErr = err
 		close(m.started)
+		return err
+	}
+	if err := m.announce(ctx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -134,6 +142,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
 	select {
 	case <-m.etcd.Server.ReadyNotify():
+		m.keep()
 		return nil
 	case <-m.crashed:
 		return errCrashed
@@ -184,6 +193,7 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
+	m.keeping.end()
 	m.drain.begin()
 	if !m.ready() || !m.HasLeader() {
 		// Without quorum etcd's own close would wait for answers that cannot come.

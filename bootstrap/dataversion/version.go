@@ -1,0 +1,73 @@
+package dataversion
+
+import (
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/version"
+)
+
+// Version is a minor version of etcd. The zero value stands for one that is not known, or not wanted.
+type Version struct{ Major, Minor int64 }
+
+// Of3_5 and Of3_6 are the versions that may be wanted.
+var (
+	Of3_5 = Version{3, 5}
+	Of3_6 = Version{3, 6}
+)
+
+// Less reports whether v is older than other. An unknown version is older than any other.
+func (v Version) Less(other Version) bool {
+	return v.Major < other.Major || v.Major == other.Major && v.Minor < other.Minor
+}
+
+// String is "3.5", and "unknown" for the zero value.
+func (v Version) String() string {
+	if v == (Version{}) {
+		return "unknown"
+	}
+	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+}
+
+// MarshalText writes what String says.
+func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText reads a wanted version, as a flag has it: 3.5 or 3.6. Anything else is an error that names both.
+func (v *Version) UnmarshalText(text []byte) error {
+	for _, wanted := range []Version{Of3_5, Of3_6} {
+		if string(text) == wanted.String() {
+			*v = wanted
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a version that data can be kept at: use %s or %s", text, Of3_5, Of3_6)
+}
+
+// Parse reads the minor version out of what etcd calls a version, such as 3.5.0; the zero Version if it is none.
+func Parse(text string) Version {
+	var v Version
+	if n, _ := fmt.Sscanf(text, "%d.%d", &v.Major, &v.Minor); n != 2 {
+		return Version{}
+	}
+	return v
+}
+
+// embedded is the version of the etcd in this program, whatever it announces.
+var embedded = version.Version
+
+// reader is the etcd 3.5 whose word for it is tested: what Announce names, it can read.
+const reader = "3.5.27"
+
+// Announce has the embedded etcd present itself to its cluster, and to whoever asks for its version, as 3.5.27+3.6.16: a
+// 3.5 with the true version behind it. It does so if 3.5 is wanted and nothing is recorded that 3.5 could not read;
+// otherwise the embedded etcd says what it is. It reports what is announced. The name belongs to the process and must not
+// change under a running etcd: call it before one is opened.
+func Announce(wanted, recorded Version) string {
+	name := embedded
+	if wanted == Of3_5 && !Of3_5.Less(recorded) {
+		name = reader + "+" + embedded
+	}
+	if version.Version != name { // tests run several members, which all want the same
+		version.Version = name
+	}
+	return name
+}
