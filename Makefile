@@ -13,10 +13,10 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-faults test-crash dot mutate review fuzz cover ci clean
+.PHONY: help run build test bench lint test-faults test-downgrade test-crash dot mutate review fuzz cover ci clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Run a single etcd member under the full lifecycle, without a sidecar, with its data in .run
 	@[ -t 2 ] && format=console || format=json; \
@@ -34,6 +34,9 @@ bench: ## Measure the wrapper and plain etcd side by side, and print the table; 
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 10m -run Fault -faults -crash-cycles $(CYCLES) -v
+
+test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes
+	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v

@@ -110,7 +110,7 @@ func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
 }
 
 func TestTheDowngradeIsAskedForAgainWhenAllHaveAVote(t *testing.T) {
-	t.Parallel()
+	optIn(t)
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
 	id := all.join(added, dataversion.Of3_6) // it announces 3.6, so that the cluster rises
@@ -122,7 +122,7 @@ func TestTheDowngradeIsAskedForAgainWhenAllHaveAVote(t *testing.T) {
 }
 
 func TestThreeMembersStayLowWithoutTheirLeader(t *testing.T) {
-	t.Parallel()
+	optIn(t)
 	all := heldAt3_5(t, 3)
 	leader, others := all.leader(t)
 	leader.kill()
@@ -135,7 +135,7 @@ func TestThreeMembersStayLowWithoutTheirLeader(t *testing.T) {
 }
 
 func TestAMemberJoinsAHeldClusterThatLosesItsLeader(t *testing.T) {
-	t.Parallel()
+	optIn(t)
 	all := heldAt3_5(t, 3)
 	leader, others := all.leader(t)
 	added := newNode(t)
@@ -147,7 +147,7 @@ func TestAMemberJoinsAHeldClusterThatLosesItsLeader(t *testing.T) {
 }
 
 func TestAFollowerLetsGoWhereTheLeaderKnowsNothingOfIt(t *testing.T) {
-	t.Parallel()
+	optIn(t)
 	all := newMembers(t, 3)
 	all.ours(before)
 	all.each(func(n *node) { n.at(dataversion.Of3_6) })

@@ -66,11 +66,11 @@ func decide(wanted Version, f facts) decision {
 func lower(f facts, downgrading bool) decision {
 	switch {
 	case !Of3_5.Less(f.cluster) && Of3_5.Less(f.storage):
-		return decision{nothing, Lowering, "the cluster runs at 3.5, and etcd is about to convert this member's storage"}
+		return decision{nothing, Lowering, "the cluster has come down, and etcd is about to convert this member's storage"}
 	case !Of3_5.Less(f.cluster) && downgrading:
-		return decision{nothing, Holding, "a downgrade holds the cluster at 3.5 until every member has been started again"}
+		return decision{nothing, Holding, "a downgrade holds the cluster, until every member has been started again"}
 	case !Of3_5.Less(f.cluster):
-		return decision{nothing, Kept, "the cluster runs at 3.5"}
+		return decision{nothing, Kept, "the cluster runs at " + f.cluster.String()}
 	case downgrading:
 		return decision{nothing, Lowering, "the downgrade to 3.5 was asked for; etcd carries it out within seconds"}
 	case len(f.newcomers) > 0:

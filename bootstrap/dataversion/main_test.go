@@ -20,9 +20,9 @@ import (
 	"etcd-wrapper/bootstrap/member"
 )
 
-// withOld has the tests run that start etcd 3.5. It is built from a module of its own, which needs half a minute and,
-// the first time, a network.
-var withOld = flag.Bool("downgrade", false, "run the tests that start etcd 3.5 on the data")
+// all has every test run: also those that take long, and those that start etcd 3.5. That is built from a module of its own,
+// which takes half a minute and needs a network the first time.
+var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
 // asMember is the variable that makes this test's program a member, with its configuration.
 const asMember = "DATAVERSION_TEST_MEMBER"
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 func withBuilt(run func() int) int {
-	if !*withOld {
+	if !*all {
 		return run()
 	}
 	dir, err := os.MkdirTemp("", "etcd35-")

@@ -18,40 +18,32 @@ import (
 // database is where a member keeps its keys.
 func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
 
-func requireOld(t *testing.T) {
-	t.Helper()
-	if !*withOld {
-		t.Skip("starts etcd 3.5: run it with -downgrade")
-	}
-	t.Parallel()
-}
-
 // readByOld has etcd 3.5 run on the data, and fails unless it has every key.
 func (n *node) readByOld(keys int) {
 	n.t.Helper()
-	n.plain(cluster(n), "new")
+	n.plain(cluster(n))
 	n.holds(keys)
 	n.stop()
 }
 
 func TestOldEtcdDiesOnDataThatNobodyKeeps(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	n := newNode(t)
 	n.ours(before, cluster(n), "new")
 	n.ready()
 	n.stop()
-	n.plain(cluster(n), "new")
+	n.plain(cluster(n))
 	n.await()
 	require.Contains(t, n.log.String(), "invalid downgrade", "or else the other tests show nothing")
 }
 
 func TestOldEtcdReadsItsOwnDataAfterOurs(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	for name, end := range map[string]func(n *node){"stopped": (*node).stop, "killed": (*node).kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
-			n.plain(cluster(n), "new")
+			n.plain(cluster(n))
 			n.ready()
 			n.put(0, 50)
 			n.stop()
@@ -65,7 +57,7 @@ func TestOldEtcdReadsItsOwnDataAfterOurs(t *testing.T) {
 }
 
 func TestOldEtcdReadsOurDataWheneverWeAreKilled(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	n := newNode(t)
 	keys := 0
 	for range 12 {
@@ -80,7 +72,7 @@ func TestOldEtcdReadsOurDataWheneverWeAreKilled(t *testing.T) {
 }
 
 func TestOldEtcdReplaysOurLogBehindAnOldDatabase(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.ready()
@@ -93,7 +85,7 @@ func TestOldEtcdReplaysOurLogBehindAnOldDatabase(t *testing.T) {
 }
 
 func TestOldEtcdReadsDataThatWereLowered(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	n := heldAt3_5(t, 1)[0]
 	early, err := os.ReadFile(n.database())
 	require.NoError(t, err)
@@ -104,7 +96,7 @@ func TestOldEtcdReadsDataThatWereLowered(t *testing.T) {
 }
 
 func TestOldEtcdReadsARestoredSnapshotAfterOurs(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")
 	n.at(dataversion.Of3_6)
@@ -125,9 +117,9 @@ func TestOldEtcdReadsARestoredSnapshotAfterOurs(t *testing.T) {
 }
 
 func TestThreeMembersGoToOursAndBackOneByOne(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	all := newMembers(t, 3)
-	all.each(func(n *node) { n.plain(cluster(all...), "new") })
+	all.each(func(n *node) { n.plain(cluster(all...)) })
 	all.each((*node).ready)
 	all[0].put(0, 10)
 	keys := 10
@@ -147,14 +139,14 @@ func TestThreeMembersGoToOursAndBackOneByOne(t *testing.T) {
 	leader.ours(dataversion.Of3_5, cluster(all...), "new")
 	leader.holds(keys)
 	all.each(func(n *node) { n.at(dataversion.Of3_5) })
-	replace(func(n *node) { n.plain(cluster(all...), "new") })
+	replace(func(n *node) { n.plain(cluster(all...)) })
 	all.each(func(n *node) { n.holds(keys) })
 }
 
 func TestAMemberJoinsAClusterOfBoth(t *testing.T) {
-	requireOld(t)
+	optIn(t)
 	all := newMembers(t, 3)
-	all.each(func(n *node) { n.plain(cluster(all...), "new") })
+	all.each(func(n *node) { n.plain(cluster(all...)) })
 	all.each((*node).ready)
 	all[0].put(0, 10)
 	all[0].stop()
@@ -164,4 +156,23 @@ func TestAMemberJoinsAClusterOfBoth(t *testing.T) {
 	all.promote(t, all.join(added, dataversion.Of3_5))
 	added.holds(10)
 	require.Equal(t, "3.5.0", added.versions().Cluster)
+}
+
+func TestOldEtcdReadsDataThatWereLoweredUnderKills(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	keys := 0
+	for range 8 {
+		n.kill()
+		n.ours(dataversion.Of3_5, cluster(n), "new")
+		n.ready()
+		n.put(keys, keys+10)
+		keys += 10
+		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the instant is what is tried
+	}
+	n.at(dataversion.Of3_5)
+	n.kill()
+	n.readByOld(keys)
 }

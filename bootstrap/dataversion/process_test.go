@@ -32,6 +32,14 @@ const patience = time.Minute
 // tick is how often a test looks.
 const tick = 20 * time.Millisecond
 
+func optIn(t *testing.T) {
+	t.Helper()
+	if !*all {
+		t.Skip("takes long or starts etcd 3.5: run it with -downgrade")
+	}
+	t.Parallel()
+}
+
 // node is a member's place: its directory and addresses, which stay, and the process that runs there, if one does.
 type node struct {
 	t       *testing.T
@@ -74,10 +82,10 @@ func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 }
 
 // plain starts etcd 3.5.
-func (n *node) plain(cluster, state string) {
+func (n *node) plain(cluster string) {
 	n.t.Helper()
 	n.run(exec.Command(old, "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
-		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster, "--initial-cluster-state="+state))
+		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster))
 }
 
 func (n *node) run(command *exec.Cmd) {

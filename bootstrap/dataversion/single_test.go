@@ -48,7 +48,7 @@ func TestDataAt3_6AreLoweredAndStayLow(t *testing.T) {
 }
 
 func TestADowngradeThatIsHeldEndsWhenTheNewerVersionIsWanted(t *testing.T) {
-	t.Parallel()
+	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")
 	n.at(dataversion.Of3_6)

@@ -51,8 +51,9 @@ func Parse(text string) Version {
 	return v
 }
 
-// embedded is the version of the etcd in this program, whatever it announces.
-var embedded = version.Version
+// Embedded is the version of the etcd in this program, whatever it announces. It may be read at any time, which etcd's own
+// variable may not.
+var Embedded = version.Version
 
 // reader is the etcd 3.5 whose word for it is tested: what Announce names, it can read.
 const reader = "3.5.27"
@@ -62,9 +63,9 @@ const reader = "3.5.27"
 // otherwise the embedded etcd says what it is. It reports what is announced. The name belongs to the process and must not
 // change under a running etcd: call it before one is opened.
 func Announce(wanted, recorded Version) string {
-	name := embedded
+	name := Embedded
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
-		name = reader + "+" + embedded
+		name = reader + "+" + Embedded
 	}
 	if version.Version != name { // tests run several members, which all want the same
 		version.Version = name
