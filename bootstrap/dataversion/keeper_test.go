@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,27 +16,40 @@ import (
 
 // scripted is a server that does what it is asked for, unless it refuses.
 type scripted struct {
+	mu      sync.Mutex
 	now     facts
 	refuses error
 	asked   int
 }
 
-func (s *scripted) facts() facts { return s.now }
+func (s *scripted) facts() facts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now
+}
 
 func (s *scripted) downgrade(_ context.Context, target Version) error {
+	return s.ask(func() { s.now.cluster, s.now.storage, s.now.downgrade = target, target, target })
+}
+
+func (s *scripted) cancelDowngrade(context.Context) error {
+	return s.ask(func() { s.now.downgrade = Version{} })
+}
+
+func (s *scripted) ask(change func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	if s.refuses == nil {
-		s.now.cluster, s.now.storage, s.now.downgrade = target, target, target
+		change()
 	}
 	return s.refuses
 }
 
-func (s *scripted) cancelDowngrade(context.Context) error {
-	s.asked++
-	if s.refuses == nil {
-		s.now.downgrade = Version{}
-	}
-	return s.refuses
+func (s *scripted) change(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 // run has a keeper look at the server until the test ends, on a clock of the test's own.
@@ -63,10 +77,10 @@ func TestAKeeperLowersHoldsAndLetsGo(t *testing.T) {
 		later()
 		require.Equal(t, Holding, k.State().Phase)
 		require.True(t, k.State().Readable)
-		s.now.newcomers = []string{"learner c, which has no vote yet"}
+		s.change(func() { s.now.newcomers = []string{"learner c, which has no vote yet"} })
 		later()
 		require.Equal(t, LettingGo, k.State().Phase)
-		require.Equal(t, Version{}, s.now.downgrade)
+		require.Equal(t, Version{}, s.facts().downgrade)
 		later()
 		require.Equal(t, Kept, k.State().Phase)
 		require.Equal(t, 2, s.asked, "once for each")
@@ -83,7 +97,7 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 		require.Equal(t, 6, s.asked)
 		require.Equal(t, "etcd did not take it: no leader", k.State().Reason)
 		require.Equal(t, 1, strings.Count(log.String(), "did not take it"), "said once")
-		s.refuses = nil
+		s.change(func() { s.refuses = nil })
 		later()
 		later()
 		require.True(t, k.State().Readable)

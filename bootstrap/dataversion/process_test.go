@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/dataversion"
 )
@@ -190,7 +191,7 @@ func (n *node) says(word string) {
 
 func (n *node) connect() *clientv3.Client {
 	n.t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.client}, DialTimeout: patience})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.client}, DialTimeout: patience, Logger: zap.NewNop()})
 	require.NoError(n.t, err)
 	n.t.Cleanup(func() { _ = client.Close() })
 	return client
