@@ -100,12 +100,13 @@ func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
 	t.Parallel()
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
-	id := all.join(added, dataversion.Of3_5)
+	added.ours(dataversion.Of3_5, cluster(all[0], added), "existing")
+	added.says("waits until its peers let go of a downgrade")
+	id := all.add(added)
 	all[0].says(`"phase":"letting go"`)
 	all.promote(t, id)
 	added.holds(20)
 	added.at(dataversion.Of3_5)
-	require.Contains(t, added.log.String(), "waits until its peers let go of a downgrade")
 	require.Equal(t, "false", added.downgrading(), "nobody has to ask for one: the new member announces 3.5")
 }
 
