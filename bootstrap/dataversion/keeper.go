@@ -78,9 +78,14 @@ func (k *Keeper) look(ctx context.Context) {
 		d.phase, d.reason = Waiting, "etcd did not take it: "+err.Error()
 	}
 	k.publish(State{
-		Wanted: k.wanted, Cluster: f.cluster, Storage: f.storage, Phase: d.phase, Reason: d.reason,
-		Readable: f.cluster != (Version{}) && !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage),
+		Wanted: k.wanted, Cluster: f.cluster, Storage: f.storage, Phase: d.phase, Reason: d.reason, Readable: k.readable(f),
 	})
+}
+
+// readable waits for one more look after the cluster has come down: etcd then writes the snapshot that makes a start
+// forget the higher version.
+func (k *Keeper) readable(f facts) bool {
+	return f.cluster != (Version{}) && !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(k.State().Cluster)
 }
 
 func (k *Keeper) do(ctx context.Context, what act) error {

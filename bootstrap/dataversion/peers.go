@@ -30,8 +30,8 @@ const (
 )
 
 // AwaitPeers is for a member without data that joins a running cluster. It returns the cluster's version as soon as etcd
-// would admit it, and an error if its peers hold a downgrade for a minute, or ctx ends. say is told, once, why it waits. If no peer
-// can be asked it returns at once with a zero version: etcd finds that out too, and says more about it.
+// would admit the member, and an error if its peers hold a downgrade for a minute, or ctx ends. say is told, once, why it
+// waits. If no peer can be asked it returns at once with a zero version: etcd finds that out too, and says more about it.
 func AwaitPeers(ctx context.Context, config *embed.Config, say func(reason string)) (Version, error) {
 	peers, err := peersOf(config)
 	if err != nil {

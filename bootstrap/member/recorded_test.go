@@ -1,7 +1,7 @@
 package member
 
 import (
-	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,15 +14,16 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/dataversion"
 )
 
-// dataWith is a data directory whose database has applied up to an index and names a cluster version, if it is not
-// empty, and whose log has an entry for each request, from index 1 on; nil is another kind of entry.
-func dataWith(t *testing.T, applied uint64, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir, walDir string) {
+// dataWith is a data directory whose database names a cluster version, if that is not empty, and whose log has an entry
+// for each request, from index 1 on; nil is another kind of entry.
+func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir, walDir string) {
 	t.Helper()
 	dir = t.TempDir()
 	walDir = datadir.ToWALDir(dir)
@@ -30,8 +31,6 @@ func dataWith(t *testing.T, applied uint64, inDatabase string, requests ...*etcd
 	database, err := bolt.Open(datadir.ToBackendFileName(dir), 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, database.Update(func(tx *bolt.Tx) error {
-		meta, _ := tx.CreateBucket(schema.Meta.Name())
-		require.NoError(t, meta.Put(schema.MetaConsistentIndexKeyName, binary.BigEndian.AppendUint64(nil, applied)))
 		cluster, _ := tx.CreateBucket(schema.Cluster.Name())
 		if inDatabase == "" {
 			return nil
@@ -47,10 +46,20 @@ func dataWith(t *testing.T, applied uint64, inDatabase string, requests ...*etcd
 			entry.Type, entry.Data = raftpb.EntryNormal, pbutil.MustMarshal(request)
 		}
 		require.NoError(t, log.Save(raftpb.HardState{Term: 2, Commit: entry.Index}, []raftpb.Entry{entry}))
+		if request == snapshots {
+			require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Term: 2, Index: entry.Index, ConfState: &raftpb.ConfState{}}))
+		}
+		if request == snapshots || request == orphans {
+			name := fmt.Sprintf("%016x-%016x.snap", 2, entry.Index)
+			require.NoError(t, os.WriteFile(filepath.Join(datadir.ToSnapDir(dir), name), nil, 0o600))
+		}
 	}
 	require.NoError(t, log.Close())
 	return dir, walDir
 }
+
+// A snapshot follows the entry of the first; that of the second is not in the log.
+var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {
 	return &etcdserverpb.InternalRaftRequest{
@@ -64,25 +73,26 @@ func puts(value string) *etcdserverpb.InternalRaftRequest {
 	}
 }
 
-func TestTheHighestVersionInTheDataIsRecorded(t *testing.T) {
+func TestTheHighestVersionThatEtcdMeetsIsRecorded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
-		applied  uint64
 		database string
 		log      []*etcdserverpb.InternalRaftRequest
 		recorded dataversion.Version
 	}{
-		{"none in new data", 0, "", nil, dataversion.Version{}},
-		{"that of the database", 3, "3.6.0", []*etcdserverpb.InternalRaftRequest{nil, puts("a"), puts("b")}, dataversion.Of3_6},
-		{"that which the database has not got yet", 1, "", []*etcdserverpb.InternalRaftRequest{nil, puts("a"), sets("3.6.0"), puts("b")}, dataversion.Of3_6},
-		{"not that which the database has left behind", 4, "3.5.0", []*etcdserverpb.InternalRaftRequest{nil, sets("3.6.0"), puts("a"), sets("3.5.0")}, dataversion.Of3_5},
-		{"not what a value looks like", 0, "3.5.0", []*etcdserverpb.InternalRaftRequest{puts(string(pbutil.MustMarshal(sets("3.6.0"))))}, dataversion.Of3_5},
-		{"the higher of both", 1, "3.5.0", []*etcdserverpb.InternalRaftRequest{nil, sets("3.6.0"), sets("3.5.0")}, dataversion.Of3_6},
+		{"none in new data", "", nil, dataversion.Version{}},
+		{"that of the database", "3.6.0", []*etcdserverpb.InternalRaftRequest{nil, puts("a"), puts("b")}, dataversion.Of3_6},
+		{"that which the database has not got yet", "", []*etcdserverpb.InternalRaftRequest{nil, puts("a"), sets("3.6.0"), puts("b")}, dataversion.Of3_6},
+		{"that which the database has left behind, and is replayed", "3.5.0", []*etcdserverpb.InternalRaftRequest{nil, sets("3.6.0"), sets("3.5.0")}, dataversion.Of3_6},
+		{"not that which a snapshot stands for", "3.5.0", []*etcdserverpb.InternalRaftRequest{sets("3.6.0"), sets("3.5.0"), snapshots, puts("a")}, dataversion.Of3_5},
+		{"that behind a snapshot", "3.5.0", []*etcdserverpb.InternalRaftRequest{sets("3.5.0"), snapshots, sets("3.6.0")}, dataversion.Of3_6},
+		{"that before a snapshot which the log does not have", "3.5.0", []*etcdserverpb.InternalRaftRequest{snapshots, sets("3.6.0"), sets("3.5.0"), orphans}, dataversion.Of3_6},
+		{"not what a value looks like", "3.5.0", []*etcdserverpb.InternalRaftRequest{puts(string(pbutil.MustMarshal(sets("3.6.0"))))}, dataversion.Of3_5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir, walDir := dataWith(t, c.applied, c.database, c.log...)
+			dir, walDir := dataWith(t, c.database, c.log...)
 			recorded, err := recordedVersion(dir, walDir)
 			require.NoError(t, err)
 			require.Equal(t, c.recorded, recorded)
@@ -90,25 +100,25 @@ func TestTheHighestVersionInTheDataIsRecorded(t *testing.T) {
 	}
 }
 
-func TestOnlySegmentsBehindTheDatabaseAreRead(t *testing.T) {
+func TestOnlySegmentsThatAreReplayedAreRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"0000000000000002-0000000000000020.wal", "0000000000000000-0000000000000000.wal", "0000000000000001-0000000000000010.wal"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	for index, count := range map[uint64]int{0: 3, 0xe: 3, 0xf: 2, 0x1e: 2, 0x1f: 1, 0x100: 1} {
-		segments, err := segmentsBeyond(dir, index)
+	for index, count := range map[uint64]int{0: 3, 0xf: 3, 0x10: 2, 0x1f: 2, 0x20: 1, 0x100: 1} {
+		segments, err := segmentsFrom(dir, index)
 		require.NoError(t, err)
-		require.Len(t, segments, count, "behind %x", index)
+		require.Len(t, segments, count, "from %x", index)
 	}
-	segments, err := segmentsBeyond(filepath.Join(dir, "none"), 1)
+	segments, err := segmentsFrom(filepath.Join(dir, "none"), 1)
 	require.NoError(t, err)
 	require.Empty(t, segments)
 }
 
 func TestDataWithoutADatabaseHaveNoRecord(t *testing.T) {
 	t.Parallel()
-	dir, walDir := dataWith(t, 0, "")
+	dir, walDir := dataWith(t, "")
 	require.NoError(t, os.Remove(datadir.ToBackendFileName(dir)))
 	_, err := recordedVersion(dir, walDir)
 	require.ErrorIs(t, err, os.ErrNotExist)
