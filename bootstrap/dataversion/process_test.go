@@ -1,7 +1,6 @@
 package dataversion_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -246,27 +244,4 @@ func freeURL(t *testing.T) string {
 	}
 	require.FailNow(t, "no port is free")
 	return ""
-}
-
-// lines is a log that a test may read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) tail() string {
-	all := l.String()
-	return all[max(0, len(all)-3000):]
 }
