@@ -21,10 +21,12 @@ type account struct {
 
 // routes are what the server answers beside its own endpoints.
 func (a account) routes() map[string]http.Handler {
+	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
 	return map[string]http.Handler{
-		"GET /{$}":       page.Handler(lifecycle.SVG()),
-		"GET /lifecycle": status.Handler(a.source()),
-		"GET /metrics":   a.pod.metrics.Handler(),
+		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
+		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /lifecycle":        status.Handler(a.source()),
+		"GET /metrics":          a.pod.metrics.Handler(),
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 	// breath is the least time between two events: a burst of changes is told as one.
 	breath = 50 * time.Millisecond
 	// heartbeat is how long a stream stays silent at most, so that a client that is gone is noticed.
-	heartbeat = 15 * time.Second
+	heartbeat = 5 * time.Second
 	// patience is how long a client may take to accept one event.
 	patience = 10 * time.Second
 	// maxStreams bounds what strangers on the network can make the process hold open.
