@@ -64,10 +64,11 @@ function aboutState(now, name) {
   const info = table.states.find((state) => state.name === name) ?? {};
   const count = entered(now, name);
   const { spent } = gone(now, (edge) => edge.from === name);
-  const parts = [make("p", "", info.meaning), make("p", "quiet", "bounded by: " + info.deadline)];
-  parts.push(make("p", "quiet", count ? "entered " + times(count) + (spent ? ", " + lasting(spent) + " until now" : "") : "not entered in this run"));
+  const whole = () => spent + (now.state === name ? Math.ceil(since(now.since)) : 0);
+  const parts = [make("p", "", info.meaning), make("p", "quiet", "within: " + info.deadline)];
+  parts.push(make("p", "quiet", ...(count ? ["entered " + times(count) + ", ", ticking(() => lasting(whole())), " in all"] : ["not entered in this run"])));
   const targets = new Set(table.transitions.filter((is) => is.from === name).map((is) => is.to));
-  for (const to of [...targets].sort((a, b) => (b === name) - (a === name))) {
+  for (const to of [...targets].sort((a, b) => (a === name) - (b === name))) {
     parts.push(make("h4", "", to === name ? "stays" : "→ " + to), ...rows(now, name, to));
   }
   return parts;
@@ -86,7 +87,7 @@ function rowItem(now, is) {
   if (count) item.append(make("span", "count", short(count)));
   item.append(make("span", "why", is.why));
   if (is.do) item.append(make("span", "why", "does: " + is.do.join(", ")));
-  item.append(make("span", "why", ...(count ? ["last ", moment(last), ", ", ticking(() => ago(last))] : ["not in this run"])));
+  if (count) item.append(make("span", "why", "last ", moment(last), ", ", ticking(() => ago(last))));
   return item;
 }
 
@@ -97,6 +98,14 @@ function choose(part) {
   showDetails(latest);
   $("details").scrollTop = 0;
   $("details").focus({ preventScroll: true });
+  uncover(part);
+}
+
+// uncover scrolls so far that the details, where they come up from below, do not hide what they are about.
+function uncover(part) {
+  const details = $("details");
+  if (getComputedStyle(details).position !== "fixed") return;
+  window.scrollBy(0, Math.max(0, part.getBoundingClientRect().bottom + 12 - details.getBoundingClientRect().top));
 }
 
 function unchoose() {

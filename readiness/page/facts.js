@@ -23,10 +23,10 @@ function nextStep(at) {
   return left > 0 ? "within " + lasting(Math.ceil(left)) : "now";
 }
 
-// trouble is alarming as long as it lasts.
+// trouble is alarming as long as it lasts. What the reason of the state says already is not repeated.
 function trouble(now) {
   const { at, class: kind, message, over, ended } = now.last_error;
-  const text = [moment(at), " (", ticking(() => ago(at)), ") " + kind + ": " + message];
+  const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), now.reason.includes(message) ? "" : ": " + message];
   if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["trouble", text, "trouble"];
   const end = ended ?? (now.state === "Serving" && now.since > at ? now.since : undefined);
   return ["last trouble", [...text, ...(end ? [" — over since ", moment(end)] : [" — over"])], "quiet"];
@@ -56,6 +56,14 @@ function ending(certificates) {
   });
 }
 
+// checkItems are one line where every check fails for the same reason: etcd does not run.
+function checkItems(now) {
+  const { status, reason } = now.checks[0] ?? {};
+  const alike = now.state !== "Serving" && reason && now.checks.every((check) => check.status === status && check.reason === reason);
+  if (alike) return [make("li", "quiet", "none yet: " + reason)];
+  return now.checks.map((check, i) => checkItem(check, now.checks[i + 1], now.state));
+}
+
 // checkItem tells a reason once for checks that share it, and alarms nobody before etcd runs.
 function checkItem(check, next, state) {
   const item = make("li", state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
@@ -74,5 +82,5 @@ function peerItem(peer) {
 function stepRow(step) {
   const way = step.from === step.to ? step.from + ": " + step.event : step.from + " → " + step.to;
   return make("tr", "", make("td", "", moment(step.at)), make("td", "", way), make("td", "", step.times > 1 ? "×" + step.times : ""),
-    make("td", "", lasting(step.after)), make("td", "", step.reason));
+    make("td", "", step.after ? lasting(step.after) : ""), make("td", "", step.reason));
 }

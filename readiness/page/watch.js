@@ -9,7 +9,7 @@ function show(now, regained) {
   $("state").textContent = plain(now.state);
   $("reason").textContent = plain(now.reason);
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
-  $("checks").replaceChildren(...now.checks.map((check, i) => checkItem(check, now.checks[i + 1], now.state)));
+  $("checks").replaceChildren(...checkItems(now));
   $("members").hidden = !now.peers?.length;
   $("peers").replaceChildren(...(now.peers ?? []).map(peerItem));
   $("steps").replaceChildren(...now.transitions.toReversed().map(stepRow));

@@ -51,6 +51,7 @@ const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 // lasting tells seconds the way people say them, in at most two units.
 function lasting(seconds) {
   if (seconds < 1) return Math.max(0, Math.round(seconds * 1000)) + " ms";
+  if (seconds < 10) return Number(seconds.toFixed(1)) + " s";
   const first = units.findIndex(([, size]) => seconds >= size);
   const [unit, size] = units[first];
   const [nextUnit, nextSize] = units[first + 1] ?? [unit, size];
