@@ -65,7 +65,7 @@ function aboutState(now, name) {
   const count = entered(now, name);
   const { spent } = gone(now, (edge) => edge.from === name);
   const whole = () => spent + (now.state === name ? Math.ceil(since(now.since)) : 0);
-  const parts = [make("p", "", info.meaning), make("p", "quiet", "within: " + info.deadline)];
+  const parts = [make("p", "", info.meaning), make("p", "quiet", "time limit: " + info.deadline)];
   parts.push(make("p", "quiet", ...(count ? ["entered " + times(count) + ", ", ticking(() => lasting(whole())), " in all"] : ["not entered in this run"])));
   const targets = new Set(table.transitions.filter((is) => is.from === name).map((is) => is.to));
   for (const to of [...targets].sort((a, b) => (a === name) - (b === name))) {
