@@ -58,8 +58,8 @@ function lose(why) {
 }
 
 // A stream says at least every 5 s that it is there, so longer silence means that nobody is.
-const silence = 12000;
-const again = 1000;
+const silence = 12000; // ms
+const again = 1000; // ms
 let attempt;
 
 async function watch() {
