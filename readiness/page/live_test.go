@@ -87,7 +87,7 @@ func greyAndLiveAgain(b browser) {
 	b.later(time.Hour)
 	require.Equal(b.t, stood, b.Text("#facts"), "no clock goes on")
 
-	p.now = waiting()
+	p.tell(func(d *status.Document) { *d = waiting() })
 	p.start()
 	b.Has("body:not(.lost)")
 	b.Shows("#state", "Wait")
