@@ -40,7 +40,7 @@ func saying(body string) http.HandlerFunc {
 }
 
 func TestStatusUnderstandsTheFourWords(t *testing.T) {
-	for _, word := range []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+	for _, word := range bootstrap.InitializationStatuses {
 		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
 			status, err := sidecar(t, saying(body)).Status(t.Context())
 			require.NoError(t, err)
@@ -210,7 +210,7 @@ func FuzzParseInitializationStatus(f *testing.F) {
 		status, err := bootstrap.ParseInitializationStatus(body)
 		if err == nil {
 			assert.Equal(t, strings.TrimSpace(string(body)), string(status))
-			assert.Contains(t, []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed}, status)
+			assert.Contains(t, bootstrap.InitializationStatuses, status)
 		}
 	})
 }

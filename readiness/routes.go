@@ -106,7 +106,7 @@ func listing(now time.Time, phase Phase, report *Report) string {
 			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
 		case Degraded:
 			fmt.Fprintf(&b, "[!]%s degraded: %s\n", c.Name, reason)
-		default:
+		case Failed:
 			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, reason)
 		}
 	}

@@ -17,22 +17,21 @@ import (
 	"google.golang.org/grpc"
 )
 
-// closePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
-// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
-const closePatience = 16 * time.Second
-
 // streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
 // for each, as plain etcd has it, spends up to a fifth of the server's CPU time on growing its stack. Requests beyond
 // this number still get one of their own, so that watches, which keep a worker busy, take nothing from others but the
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. Both fields are required.
+// Options configure a Member. All fields are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
 	// never goes on, so the process must end.
 	Crash func(reason error)
+	// ClosePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
+	// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
+	ClosePatience time.Duration
 }
 
 // Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
@@ -189,7 +188,7 @@ func (m *Member) closeInOrder() error {
 		// Without quorum etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
-	impatient := time.AfterFunc(closePatience, m.etcd.Server.HardStop)
+	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
 	defer impatient.Stop()
 	m.etcd.Close()
 	return nil

@@ -17,14 +17,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/lifecycle"
 )
 
 const (
 	// soon is how long an expectation may take to come true, on a machine that is busy with other tests.
 	soon = 40 * time.Second
 	// abortBudget is what a stop may take before etcd was opened, stopBudget after that.
-	abortBudget = 2 * time.Second
-	stopBudget  = 25 * time.Second
+	abortBudget = lifecycle.AbortBudget
+	stopBudget  = lifecycle.StopBudget
 	// processes is how many tests run at a time: they wait far more than they compute.
 	processes = "6"
 )

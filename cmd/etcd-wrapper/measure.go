@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync/atomic"
@@ -37,23 +38,27 @@ func (m *measured) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	word, err := m.Sidecar.Status(ctx)
 	m.pod.metrics.Request("status", time.Since(began), err)
 	if err == nil {
-		m.heard(word)
+		m.follow(word)
 	}
 	return word, err
 }
 
-// heard counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it.
-func (m *measured) heard(word bootstrap.InitializationStatus) {
-	switch {
-	case word == bootstrap.Progress, word == bootstrap.New && m.asked == "":
-		return
-	case word == bootstrap.New:
-		m.pod.metrics.Initialization(string(m.asked), "lost")
-	case m.asked == "":
-		m.pod.metrics.Initialization("unasked", strings.ToLower(string(word)))
-	default:
-		m.pod.metrics.Initialization(string(m.asked), strings.ToLower(string(word)))
+// follow counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it.
+func (m *measured) follow(word bootstrap.InitializationStatus) {
+	switch word {
+	case bootstrap.Progress:
+	case bootstrap.New:
+		if m.asked != "" {
+			m.count("lost")
+		}
+	case bootstrap.Successful, bootstrap.Failed:
+		m.count(strings.ToLower(string(word)))
 	}
+}
+
+// count counts an initialization that is over.
+func (m *measured) count(verdict string) {
+	m.pod.metrics.Initialization(cmp.Or(string(m.asked), "unasked"), verdict)
 	m.asked = ""
 }
 

@@ -104,7 +104,9 @@ func (p *pod) Configure(yaml []byte) error {
 	p.warnOf(checked.Etcd)
 	p.checked = checked
 	p.certificates.add(checked.Etcd)
-	p.member = member.New(checked.Etcd, member.Options{Log: p.log, Crash: p.crash})
+	p.member = member.New(checked.Etcd, member.Options{
+		Log: p.log, Crash: p.crash, ClosePatience: lifecycle.ClosePatience,
+	})
 	p.opening.Store(p.member)
 	return nil
 }

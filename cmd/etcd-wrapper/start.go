@@ -20,10 +20,7 @@ import (
 )
 
 // farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
-const farewell = 100 * time.Millisecond
-
-// takingDown bounds all that is done after the lifecycle has ended.
-const takingDown = 250 * time.Millisecond
+const farewell = lifecycle.TakingDown * 2 / 5
 
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Code {
@@ -125,7 +122,7 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 	}()
 	select {
 	case <-down:
-	case <-time.After(takingDown):
+	case <-time.After(lifecycle.TakingDown):
 	}
 	close(ended)
 	return outcome

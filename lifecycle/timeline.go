@@ -58,69 +58,69 @@ type Snapshot struct {
 // Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// history keeps the latest transitions. Two rows that alternate, as in polling, are kept as two entries with a count.
-type history struct {
+// timeline keeps the latest transitions. Two rows that alternate, as in polling, are kept as two entries with a count.
+type timeline struct {
 	state      State
 	since      time.Time
 	last       []Transition
 	tallies    []Tally
 	trouble    Trouble
 	validation Validation
-	decisive   []string // the reasons for the end and for the exit status
+	endReasons []string // the reasons for the end and for the exit status
 }
 
-func (h *history) arrive(state State, now time.Time) {
-	if h.state != state {
-		h.state, h.since = state, now
+func (l *timeline) arrive(state State, now time.Time) {
+	if l.state != state {
+		l.state, l.since = state, now
 	}
 }
 
 // add keeps a transition and returns it with what follows from the ones before.
-func (h *history) add(t Transition) Transition {
-	t.After = t.At.Sub(h.since)
-	h.tally(t)
+func (l *timeline) add(t Transition) Transition {
+	t.After = t.At.Sub(l.since)
+	l.tally(t)
 	t.Times = 1
-	if i := h.repeated(t); i >= 0 {
-		t.Times = h.last[i].Times + 1
-		h.last = slices.Delete(h.last, i, i+1)
+	if i := l.repeated(t); i >= 0 {
+		t.Times = l.last[i].Times + 1
+		l.last = slices.Delete(l.last, i, i+1)
 	}
-	if len(h.last) == maxHistory {
-		h.last = slices.Delete(h.last, 0, 1)
+	if len(l.last) == maxHistory {
+		l.last = slices.Delete(l.last, 0, 1)
 	}
-	h.last = append(h.last, t)
-	h.arrive(t.To, t.At)
+	l.last = append(l.last, t)
+	l.arrive(t.To, t.At)
 	return t
 }
 
 // tally counts a transition for good. There are only as many tallies as the table has ways to go.
-func (h *history) tally(t Transition) {
-	i := slices.IndexFunc(h.tallies, func(e Tally) bool { return e.From == t.From && e.Event == t.Event && e.To == t.To })
+func (l *timeline) tally(t Transition) {
+	i := slices.IndexFunc(l.tallies, func(e Tally) bool { return e.From == t.From && e.Event == t.Event && e.To == t.To })
 	if i < 0 {
-		i = len(h.tallies)
-		h.tallies = append(h.tallies, Tally{From: t.From, Event: t.Event, To: t.To})
+		i = len(l.tallies)
+		l.tallies = append(l.tallies, Tally{From: t.From, Event: t.Event, To: t.To})
 	}
-	h.tallies[i].Times++
-	h.tallies[i].Last = t.At
+	l.tallies[i].Times++
+	l.tallies[i].Last = t.At
 	if t.From != t.To {
-		h.tallies[i].Spent += t.After
+		l.tallies[i].Spent += t.After
 	}
 }
 
 // repeated returns the index of the same row one or two entries back, or -1.
-func (h *history) repeated(t Transition) int {
-	for i := len(h.last) - 1; i >= max(0, len(h.last)-2); i-- {
-		if e := h.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
+func (l *timeline) repeated(t Transition) int {
+	for i := len(l.last) - 1; i >= max(0, len(l.last)-2); i-- {
+		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
 			return i
 		}
 	}
 	return -1
 }
 
-// decide keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
-func (h *history) decide(reason string) {
+// explainEnd keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
+func (l *timeline) explainEnd(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
-	h.decisive = append(h.decisive, sentence)
+	l.endReasons = append(l.endReasons, sentence)
 }
 
 // ending says why the run came to its end, and what decided how it ended.
-func (h *history) ending() string { return strings.Join(h.decisive, "; ") }
+func (l *timeline) ending() string { return strings.Join(l.endReasons, "; ") }
