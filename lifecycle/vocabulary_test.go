@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
 	. "etcd-wrapper/lifecycle"
@@ -90,7 +91,9 @@ func TestNoStateIsForgotten(t *testing.T) {
 	for _, state := range BeforeEnd {
 		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
 	}
-	assert.Len(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}), len(States), "no state is in two groups")
+	for _, state := range WithEtcd {
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (groups.go)")
+	}
 	var bounds []Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
@@ -108,19 +111,19 @@ func TestNoEventIsForgotten(t *testing.T) {
 		told = append(told, h.event)
 	}
 	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
-	explored := []Event{Begun}
-	for _, by := range explore(Table, Elsewhere).from {
+	seen := []Event{Begun}
+	for _, by := range explored(t).from {
 		if by.by != "" {
-			explored = append(explored, by.by)
+			seen = append(seen, by.by)
 		}
 	}
-	assertKnown(t, explored, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (model_test.go)")
+	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (model_test.go)")
 }
 
 func TestNoGuardIsForgotten(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Guard { return []Guard{r.When} }), "no row is guarded by it (table.go)")
 	holds, fails := []Guard{}, []Guard{Always}
-	for place := range explore(Table, Elsewhere).from {
+	for place := range explored(t).from {
 		for _, guard := range declared[Guard]() {
 			if guard.Holds(place.core.Facts) {
 				holds = append(holds, guard)
@@ -165,12 +168,19 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (observe_test.go)")
+	assertReadmeLists[Class](t, "the class is one of ", ", ")
+}
+
+// assertReadmeLists looks for the words of a type in the README, in the order of their declaration.
+func assertReadmeLists[T ~string](t *testing.T, introduction, beforeLast string) {
+	t.Helper()
 	var quoted []string
-	for _, class := range declared[Class]() {
-		quoted = append(quoted, "`"+string(class)+"`")
+	for _, word := range declared[T]() {
+		quoted = append(quoted, "`"+string(word)+"`")
 	}
-	list := "the class is one of " + strings.Join(quoted, ", ")
-	assert.True(t, strings.Contains(readme(t), list), "the README lists the classes of trouble in another way than trouble.go; it should say: %s", list)
+	last := len(quoted) - 1
+	list := introduction + strings.Join(quoted[:last], ", ") + beforeLast + quoted[last]
+	assert.True(t, strings.Contains(readme(t), list), "the README should say: %s", list)
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
@@ -183,12 +193,21 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertReadmeLists[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
 			"%q is answered like an unknown word: write a guard (vocabulary.go, facts.go) and a row for it (table.go)", word)
 	}
+}
+
+// explored is the exploration of the table. One that stopped at a broken promise knows too little to say what is forgotten.
+func explored(t *testing.T) *explorer {
+	t.Helper()
+	found := explore(Table, Elsewhere)
+	require.Empty(t, found.wrong, "a promise is broken")
+	return found
 }
 
 func uniq[T ~string](words []T) []T {
