@@ -21,7 +21,7 @@ import (
 type behaviour struct {
 	Fails    bool
 	Takes    time.Duration // before it returns
-	Stubborn bool          // it does not hear that it is cancelled
+	Stubborn bool          // it does not notice that it is cancelled
 	Panics   bool
 	Word     bootstrap.InitializationStatus // what a status call says
 	Single   bool                           // a configuration is that of a new cluster of one

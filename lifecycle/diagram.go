@@ -190,7 +190,7 @@ func (a *arrow) mermaid() string {
 	return strings.Join(events, "<br/>")
 }
 
-// JSON is the table, its states and the answers to pairs without a row, for programs.
+// JSON is the table, its states and the answers where there is no row, for programs.
 func JSON(table []Row) (string, error) {
 	document := struct {
 		States      []StateInfo `json:"states"`

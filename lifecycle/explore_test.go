@@ -47,7 +47,7 @@ func (e *explorer) expand(here place) {
 	}
 	for _, h := range anytime {
 		e.take(here, h)
-		// The action at hand may be done all the same by the time its cancellation is heard.
+		// The action at hand may be done all the same by the time it notices that it is cancelled.
 		for _, o := range outcomes(here.action(), here.truth) {
 			there := here
 			there.truth = o.after(here.truth)
@@ -242,20 +242,4 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 			assert.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
 		}
 	}
-}
-
-func TestTheLibrarysMachineHasExactlyTheTablesEdges(t *testing.T) {
-	want := map[string][]string{}
-	for _, row := range Table {
-		edge := string(row.On)
-		if row.When != Always {
-			edge += " [" + string(row.When) + "]"
-		}
-		want[string(row.From)] = append(want[string(row.From)], edge+" to "+string(row.To))
-	}
-	is := EdgesOfTheLibrary(Table)
-	for from := range want {
-		assert.ElementsMatch(t, want[from], is[from], "%s", from)
-	}
-	assert.Len(t, is, len(want))
 }

@@ -47,12 +47,6 @@ func UrgentFirst(d *Driver) bool {
 // Written is the table as it is written.
 var Written = written
 
-// The limits that the machine sets itself are part of what the process promises.
-const (
-	StopLimit  = stopLimit
-	AbortLimit = abortLimit
-)
-
 // SetsTimer reports whether an action does nothing but set the timer.
 func SetsTimer(action Action) bool {
 	_, sets := NewDriver(Options{}).limit(action)

@@ -85,7 +85,7 @@ var withoutRow = slices.DeleteFunc(declared[Answer](), func(a Answer) bool { ret
 func answeredElse() []mutant {
 	var all []mutant
 	for i, answer := range Elsewhere {
-		used := slices.ContainsFunc(stateNames(), func(s State) bool { return s != Terminated && !hasRow(Table, s, answer.On) })
+		used := slices.ContainsFunc(stateNames(), func(s State) bool { return s != Terminated && !hasRow(s, answer.On) })
 		for _, other := range withoutRow {
 			if used && other != answer.Answer {
 				elsewhere := slices.Clone(Elsewhere)

@@ -116,10 +116,8 @@ func matrixLine(event Event) reviewEvent {
 	line := reviewEvent{Event: event}
 	for _, state := range stateNames() {
 		var cell []string
-		for _, row := range Table {
-			if row.From == state && row.On == event {
-				cell = append(cell, matrixAnswer(row))
-			}
+		for _, row := range rowsFor(state, event) {
+			cell = append(cell, matrixAnswer(row))
 		}
 		if len(cell) == 0 {
 			cell = []string{string(answerWithoutRow(state, event))}
@@ -185,7 +183,7 @@ func restOf(state State) []reviewRest {
 	for _, answer := range withoutRow {
 		var events []string
 		for _, event := range eventNames() {
-			if !hasRow(Table, state, event) && answerWithoutRow(state, event) == answer {
+			if !hasRow(state, event) && answerWithoutRow(state, event) == answer {
 				events = append(events, string(event))
 			}
 		}

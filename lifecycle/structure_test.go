@@ -154,3 +154,38 @@ func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
 	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
 	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
 }
+
+func TestTheLibrarysMachineHasExactlyTheTablesEdges(t *testing.T) {
+	want := map[string][]string{}
+	for _, row := range Table {
+		edge := string(row.On)
+		if row.When != Always {
+			edge += " [" + string(row.When) + "]"
+		}
+		want[string(row.From)] = append(want[string(row.From)], edge+" to "+string(row.To))
+	}
+	is := EdgesOfTheLibrary(Table)
+	for from := range want {
+		assert.ElementsMatch(t, want[from], is[from], "%s", from)
+	}
+	assert.Len(t, is, len(want))
+}
+
+func stateNames() []State {
+	var names []State
+	for _, state := range States {
+		names = append(names, state.Name)
+	}
+	return names
+}
+
+// eventNames relies on Elsewhere answering every event, which TestTheVocabularyIsComplete checks against the source.
+func eventNames() []Event {
+	var names []Event
+	for _, answer := range Elsewhere {
+		names = append(names, answer.On)
+	}
+	return names
+}
+
+func hasRow(state State, event Event) bool { return len(rowsFor(state, event)) > 0 }

@@ -182,7 +182,7 @@ func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
 func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
 	for _, state := range stateNames() {
 		for _, event := range eventNames() {
-			if !hasRow(Table, state, event) {
+			if !hasRow(state, event) {
 				t.Run(fmt.Sprintf("%s, %s: %s", state, event, answerWithoutRow(state, event)), func(t *testing.T) {
 					assert.Empty(t, restFailure(NewRules(Table, Elsewhere), state, event))
 				})
@@ -224,7 +224,7 @@ func stepFailures(table []Row, elsewhere []Default) []string {
 	}
 	for _, state := range stateNames() {
 		for _, event := range eventNames() {
-			if hasRow(Table, state, event) {
+			if hasRow(state, event) {
 				continue
 			}
 			if failure := restFailure(rules, state, event); failure != "" {
@@ -233,30 +233,4 @@ func stepFailures(table []Row, elsewhere []Default) []string {
 		}
 	}
 	return failures
-}
-
-func stateNames() []State {
-	var names []State
-	for _, state := range States {
-		names = append(names, state.Name)
-	}
-	return names
-}
-
-// eventNames relies on Elsewhere answering every event, which TestTheVocabularyIsComplete checks against the source.
-func eventNames() []Event {
-	var names []Event
-	for _, answer := range Elsewhere {
-		names = append(names, answer.On)
-	}
-	return names
-}
-
-func hasRow(table []Row, state State, event Event) bool {
-	for _, row := range table {
-		if row.From == state && row.On == event {
-			return true
-		}
-	}
-	return false
 }

@@ -101,16 +101,20 @@ func reply(w http.ResponseWriter, code int, body string) {
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
-		switch reason := oneLine(c.Reason); c.Status {
-		case OK:
-			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
-		case Degraded:
-			fmt.Fprintf(&b, "[!]%s degraded: %s\n", c.Name, reason)
-		case Failed:
-			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, reason)
-		}
+		b.WriteString(c.line())
 	}
 	return b.String()
+}
+
+func (c Check) line() string {
+	switch c.Status {
+	case OK:
+		return fmt.Sprintf("[+]%s ok\n", c.Name)
+	case Degraded:
+		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, oneLine(c.Reason))
+	case Failed:
+	}
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, oneLine(c.Reason)) // and so is what nobody judged
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {
