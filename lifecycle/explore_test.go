@@ -30,7 +30,7 @@ type arrival struct {
 func explore(table []Row, elsewhere []Default) *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(table, elsewhere), from: map[place]arrival{root: {before: root}}}
-	e.take(root, happening{Begun, Payload{}})
+	e.take(root, root, happening{Begun, Payload{}})
 	for len(e.queue) > 0 && len(e.wrong) == 0 {
 		here := e.queue[0]
 		e.queue = e.queue[1:]
@@ -46,16 +46,16 @@ func (e *explorer) expand(here place) {
 		return
 	}
 	for _, h := range anytime {
-		e.take(here, h)
+		e.take(here, here, h)
 		// The action at hand may be done all the same by the time it notices that it is cancelled.
 		for _, o := range outcomes(here.action(), here.truth) {
 			there := here
 			there.truth = o.after(here.truth)
-			e.take(there, h)
+			e.take(here, there, h)
 		}
 	}
 	if here.timer {
-		e.take(here, happening{Elapsed, Payload{}})
+		e.take(here, here, happening{Elapsed, Payload{}})
 	}
 	for _, o := range outcomes(here.action(), here.truth) {
 		e.end(here, o)
@@ -64,7 +64,7 @@ func (e *explorer) expand(here place) {
 		for _, o := range outcomes(PrefetchConfig, here.truth) {
 			there := here
 			there.aside = false
-			e.take(there, o.happening)
+			e.take(here, there, o.happening)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (e *explorer) end(here place, o outcome) {
 	there.truth = o.after(here.truth)
 	if o.event != "" {
 		there.chain, there.at = "", 0
-		e.take(there, o.happening)
+		e.take(here, there, o.happening)
 		return
 	}
 	there.at++
@@ -87,11 +87,11 @@ func (e *explorer) end(here place, o outcome) {
 	e.find(there, arrival{here, ""})
 }
 
-// take lets something happen.
-func (e *explorer) take(here place, h happening) {
+// take lets something happen in a place that was found, or in what has become of it by then.
+func (e *explorer) take(found, here place, h happening) {
 	core, decision := e.rules.Step(here.core, h.event, h.payload)
 	if decision.Answer == Reject {
-		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), here)
+		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), found)
 	}
 	if decision.Row < 0 {
 		return
@@ -108,7 +108,7 @@ func (e *explorer) take(here place, h happening) {
 		there.chain, there.at = join(slow), 0
 		there.truth = begins(slow[0], there.truth)
 	}
-	e.find(there, arrival{here, h.event})
+	e.find(there, arrival{found, h.event})
 }
 
 // way is how a place was reached, in words.

@@ -48,7 +48,7 @@ type Report struct {
 // Ready tells whether clients may use the member at now. It allocates nothing.
 func (r *Report) Ready(now time.Time) bool {
 	for i := range r.checks {
-		if r.checks[i].Status == Failed {
+		if status := r.checks[i].Status; status != OK && status != Degraded {
 			return false
 		}
 	}

@@ -35,7 +35,7 @@ func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
 	counts := metrics.New(metrics.Options{
 		Document: func() status.Document { return status.Document{} },
 	})
-	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Successful", "Successful"}
+	words := []bootstrap.InitializationStatus{"New", "Progress", "Unknown", "Failed", "New", "", "New", "New", "Successful", "Successful"}
 	m := &measured{Sidecar: &spoken{words}, pod: &pod{metrics: counts}}
 	for _, word := range words {
 		heard, _ := m.Status(t.Context())
@@ -54,11 +54,12 @@ func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
 		`initializations_total{mode="full",verdict="lost"} 2`,
 		`initializations_total{mode="full",verdict="successful"} 1`,
 		`initializations_total{mode="unasked",verdict="successful"} 1`,
-		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 8`,
+		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 9`,
 		`sidecar_request_duration_seconds_count{call="status",outcome="error"} 1`,
 		`sidecar_request_duration_seconds_count{call="trigger",outcome="ok"} 4`,
 		`sidecar_request_duration_seconds_count{call="config",outcome="ok"} 1`,
 	} {
 		require.Contains(t, w.Body.String(), "\netcd_wrapper_"+line)
 	}
+	require.NotContains(t, w.Body.String(), `verdict="unknown"`, "a word that is no verdict ends nothing")
 }
