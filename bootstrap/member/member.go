@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
+
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // closePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
@@ -77,7 +80,7 @@ func New(config *embed.Config, options Options) *Member {
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
-	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
+	if err := datadir.Await(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
 	m.doing.Store("has its data looked at")
@@ -90,7 +93,7 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
-	tighten(m.config.Dir, m.options.Log)
+	datadir.Tighten(m.config.Dir, m.options.Log)
 	m.opened = true
 	m.doing.Store("opens its data")
 	go m.start()
@@ -105,6 +108,18 @@ func (m *Member) Open(ctx context.Context) error {
 		return m.startErr
 	}
 	return m.awaitReady(ctx)
+}
+
+// inspect refuses data that etcd would take without a word. With a log elsewhere nothing can be told.
+func (m *Member) inspect() error {
+	if m.config.WalDir != "" {
+		return nil
+	}
+	return datadir.Inspect(m.config.Dir, datadir.Identity{
+		Name:           m.config.Name,
+		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
+		InitialCluster: m.config.InitialCluster,
+	}, m.options.Log)
 }
 
 // Doing says how far the start has come, as a clause about etcd; empty before Open. It may be called from any goroutine.

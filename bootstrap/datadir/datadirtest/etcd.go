@@ -1,11 +1,10 @@
-package standalone
+// Package datadirtest makes data directories for tests, with a real etcd, and corrupts them.
+package datadirtest
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,9 +17,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
+// LastKey is one of the keys that are in what New returns.
+const LastKey = "key-149"
+
 const pristineKeys = 200
+
+func init() { wal.SegmentSizeBytes = 64 << 10 } // several segments without many keys
 
 var (
 	pristineOnce sync.Once
@@ -28,11 +33,11 @@ var (
 	errPristine  error
 )
 
-// dataDir returns a copy of the data directory of an etcd that was used and closed.
-func dataDir(t *testing.T) string {
+// New returns a copy of the data directory of an etcd that was used and closed. It has several segments and snapshots.
+func New(t *testing.T) string {
 	t.Helper()
 	pristineOnce.Do(func() {
-		if pristineRoot, errPristine = os.MkdirTemp("", "standalone-"); errPristine == nil {
+		if pristineRoot, errPristine = os.MkdirTemp("", "datadir-"); errPristine == nil {
 			errPristine = makePristine(filepath.Join(pristineRoot, "new.etcd"))
 		}
 	})
@@ -42,8 +47,11 @@ func dataDir(t *testing.T) string {
 	return dir
 }
 
+// Clean removes what New copies from; it is for TestMain.
+func Clean() { _ = os.RemoveAll(pristineRoot) }
+
 func makePristine(dir string) error {
-	server, err := startEtcd(dir)
+	server, err := Start(dir)
 	if err != nil {
 		return err
 	}
@@ -58,9 +66,9 @@ func makePristine(dir string) error {
 	return err
 }
 
-// startEtcd runs an etcd that takes a snapshot every 50 entries. Without fsync the same bytes reach the page cache, which
+// Start runs an etcd that takes a snapshot every 50 entries. Without fsync the same bytes reach the page cache, which
 // is all that a killed process leaves to the next.
-func startEtcd(dir string) (*embed.Etcd, error) {
+func Start(dir string) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
@@ -82,56 +90,13 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	}
 }
 
-// writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and never ends by itself. The last
-// key is flushed to the database, so that it is ahead of what the WAL knows to be committed.
-func writeUntilKilled(dir string, lastKey int) int {
-	server, err := startEtcd(dir)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	client := v3client.New(server.Server)
-	for i := range lastKey + 1 {
-		if _, err := client.Put(context.Background(), fmt.Sprintf("key-%d", i), strings.Repeat("v", 500)); err != nil {
-			return 1
-		}
-		if i == lastKey {
-			server.Server.Backend().ForceCommit()
-		}
-		fmt.Println("stored", i)
-	}
-	select {}
-}
-
-// requireStarts proves with etcd itself that a data directory can be used.
-func requireStarts(t *testing.T, dir, key string) {
+// RequireStarts proves with etcd itself that a data directory can be used, and that the key is there.
+func RequireStarts(t *testing.T, dir, key string) {
 	t.Helper()
-	server, err := startEtcd(dir)
+	server, err := Start(dir)
 	require.NoError(t, err)
 	defer server.Close()
 	got, err := v3client.New(server.Server).Get(t.Context(), key, clientv3.WithCountOnly())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, got.Count)
-}
-
-// fingerprint maps every path below dir to what it is, when it was modified and what it holds.
-func fingerprint(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	prints := map[string]string{}
-	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
-		}
-		var content []byte
-		if info.Mode().IsRegular() {
-			content, err = os.ReadFile(path)
-		}
-		prints[path] = fmt.Sprintf("%s %d %s %x", info.Mode(), info.Size(), info.ModTime(), sha256.Sum256(content))
-		return err
-	}))
-	return prints
 }
