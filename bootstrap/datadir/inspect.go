@@ -17,10 +17,9 @@ type Identity struct {
 // It knows a log in the data directory only; with one elsewhere it must not be called.
 func Inspect(dataDir string, configured Identity, log zerolog.Logger) error {
 	m := survey(dataDir)
-	if err := settleVoteless(m, log); err != nil {
+	if moved, err := settleVoteless(m, log); err != nil || moved {
 		return err
 	}
-	m = survey(dataDir) // the member may have been moved
 	if err := refuseShort(m); err != nil {
 		return err
 	}

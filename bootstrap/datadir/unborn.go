@@ -27,21 +27,21 @@ var errVoteless = errors.New("names nobody who has a vote, although its member w
 // without any log it would begin a new one, and drop what is written until that is as long as the one before. An unborn
 // member's directory is moved out of the way, so that etcd starts afresh. Nothing is deleted. Otherwise the error says
 // what was lost.
-func settleVoteless(m *member, log zerolog.Logger) error {
+func settleVoteless(m *member, log zerolog.Logger) (moved bool, err error) {
 	if m.wal.unreadable() != nil || !m.voteless() {
-		return nil
+		return false, nil
 	}
 	empty, err := isEmpty(m.database)
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case len(m.segments()) == 0 && (empty || missing):
-		return nil // a first start
+		return false, nil // a first start
 	case empty:
-		return setAside(m, log)
+		return true, setAside(m, log)
 	case err == nil || missing:
-		return fmt.Errorf("the log in %q %w", m.wal.path, errVoteless)
+		return false, fmt.Errorf("the log in %q %w", m.wal.path, errVoteless)
 	default:
-		return nil // etcd says what is wrong with the database
+		return false, nil // etcd says what is wrong with the database
 	}
 }
 
@@ -86,7 +86,7 @@ func hasOnlyHead(path string) bool {
 func isEmpty(database string) (empty bool, err error) {
 	err = readDatabase(database, func(tx *bolt.Tx) error {
 		found, err := readContents(tx)
-		empty = found.empty()
+		empty = err == nil && found.empty()
 		return err
 	})
 	return empty, err

@@ -68,8 +68,10 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	unused := keys == nil && found.applied == 0 && len(m.snapshots()) == 0
 	switch {
-	case len(m.segments()) == 0 && !found.empty():
+	case len(m.segments()) == 0 && found.applied > 0:
 		return found, fmt.Errorf("it has applied entry %d, but %s holds no WAL segment", found.applied, m.wal.path)
+	case len(m.segments()) == 0 && !found.keyless:
+		return found, fmt.Errorf("it has keys, but %s holds no WAL segment", m.wal.path)
 	case keys == nil && !unused:
 		return found, errors.New(`it has no bucket "key"`)
 	case meta == nil && !unused:

@@ -23,52 +23,78 @@ import (
 // LastKey is one of the keys that are in what New returns.
 const LastKey = "key-149"
 
-const pristineKeys = 200
+// puts is how often New's etcd has stored something.
+const puts = 200
 
 func init() { wal.SegmentSizeBytes = 64 << 10 } // several segments without many keys
 
-var (
-	pristineOnce sync.Once
-	pristineRoot string
-	errPristine  error
-)
+// root is where the directories are that are copied for the tests.
+var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
+
+// Clean removes what the tests' directories are copied from; it is for TestMain.
+func Clean() {
+	if root, err := root(); err == nil {
+		_ = os.RemoveAll(root)
+	}
+}
+
+var used, born = original("used", use), original("born", func(client *clientv3.Client) error {
+	_, err := client.Put(context.Background(), "key", "value")
+	return err
+})
 
 // New returns a copy of the data directory of an etcd that was used and closed. It has several segments and snapshots.
 func New(t *testing.T) string {
 	t.Helper()
-	pristineOnce.Do(func() {
-		if pristineRoot, errPristine = os.MkdirTemp("", "datadir-"); errPristine == nil {
-			errPristine = makePristine(filepath.Join(pristineRoot, "new.etcd"))
-		}
-	})
-	require.NoError(t, errPristine)
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join(pristineRoot, "new.etcd"))))
+	return copied(t, used, "new.etcd")
+}
+
+// Born returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
+// there is no snapshot.
+func Born(t *testing.T) string {
+	t.Helper()
+	return copied(t, born, "[new].etcd") // a pattern of path/filepath
+}
+
+func copied(t *testing.T, original func() (string, error), name string) string {
+	t.Helper()
+	from, err := original()
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 	return dir
 }
 
-// Clean removes what New copies from; it is for TestMain.
-func Clean() { _ = os.RemoveAll(pristineRoot) }
+// original makes a directory when it is first asked for.
+func original(name string, use func(client *clientv3.Client) error) func() (dir string, err error) {
+	return sync.OnceValues(func() (dir string, err error) {
+		root, err := root()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(root, name)
+		server, err := Start(dir)
+		if err != nil {
+			return "", err
+		}
+		defer server.Close()
+		return dir, use(v3client.New(server.Server))
+	})
+}
 
-func makePristine(dir string) error {
-	server, err := Start(dir)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	client := v3client.New(server.Server)
-	for i := range pristineKeys {
+func use(client *clientv3.Client) error {
+	for i := range puts {
 		if _, err := client.Put(context.Background(), fmt.Sprintf("key-%03d", i%150), strings.Repeat("v", 1000)); err != nil {
 			return err
 		}
 	}
-	_, err = client.Delete(context.Background(), "key-000")
+	_, err := client.Delete(context.Background(), "key-000")
 	return err
 }
 
 // Start runs an etcd that takes a snapshot every 50 entries. Without fsync the same bytes reach the page cache, which
-// is all that a killed process leaves to the next.
-func Start(dir string) (*embed.Etcd, error) {
+// is all that a killed process leaves to the next. What it runs with may be changed.
+func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
@@ -77,6 +103,9 @@ func Start(dir string) (*embed.Etcd, error) {
 	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a cluster of one has no peer that would call
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	for _, change := range change {
+		change(config)
+	}
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, err
