@@ -54,7 +54,7 @@ func openDatabase(path string) (*bolt.DB, error) {
 // contents is what a database says of itself.
 type contents struct {
 	applied uint64 // index of the last entry of the log that has reached it; 0 if there is none
-	members int    // of the cluster; counting ends at countLimit
+	members int    // of the cluster
 	keyless bool   // not one revision is in it
 }
 
@@ -66,8 +66,8 @@ func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
 	return contents{
 		applied: applied,
-		members: count(tx, schema.Members.Name()),
-		keyless: count(tx, schema.Key.Name()) == 0,
+		members: count(tx.Bucket(schema.Members.Name())),
+		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
 	}, err
 }
 
@@ -87,18 +87,22 @@ func appliedIndex(tx *bolt.Tx) (uint64, error) {
 	}
 }
 
-// countLimit is where counting ends; nobody asks for more.
-const countLimit = 100
-
-// count is how much a bucket holds.
-func count(tx *bolt.Tx, bucket []byte) (n int) {
-	content := tx.Bucket(bucket)
-	if content == nil {
+// count is how much a bucket holds, which need not be there; it is for the small ones.
+func count(bucket *bolt.Bucket) (n int) {
+	if bucket == nil {
 		return 0
 	}
-	cursor := content.Cursor()
-	for key, _ := cursor.First(); key != nil && n < countLimit; key, _ = cursor.Next() {
+	cursor := bucket.Cursor()
+	for key, _ := cursor.First(); key != nil; key, _ = cursor.Next() {
 		n++
 	}
 	return n
+}
+
+func holdsNothing(bucket *bolt.Bucket) bool {
+	if bucket == nil {
+		return true
+	}
+	first, _ := bucket.Cursor().First()
+	return first == nil
 }

@@ -20,7 +20,8 @@ const childEtcd = "child-etcd"
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == childEtcd {
 		lastKey, _ := strconv.Atoi(os.Args[3])
-		os.Exit(writeUntilKilled(os.Args[2], lastKey))
+		fmt.Fprintln(os.Stderr, writeUntilKilled(os.Args[2], lastKey))
+		os.Exit(1)
 	}
 	status := m.Run()
 	datadirtest.Clean()
@@ -29,16 +30,15 @@ func TestMain(m *testing.M) {
 
 // writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and never ends by itself. The last
 // key is flushed to the database, so that it is ahead of what the WAL knows to be committed.
-func writeUntilKilled(dir string, lastKey int) int {
+func writeUntilKilled(dir string, lastKey int) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	client := v3client.New(server.Server)
 	for i := range lastKey + 1 {
 		if _, err := client.Put(context.Background(), fmt.Sprintf("key-%d", i), strings.Repeat("v", 500)); err != nil {
-			return 1
+			return err
 		}
 		if i == lastKey {
 			server.Server.Backend().ForceCommit()

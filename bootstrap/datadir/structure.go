@@ -60,9 +60,10 @@ func checkSequence(m *member) error {
 		return fmt.Errorf("cannot read WAL directory: %w", err)
 	}
 	before, next := "", uint64(0)
-	for _, name := range m.segments() {
+	for _, entry := range m.wal.ending(".wal") {
+		name := entry.Name()
 		sequence, _, ok := parseSegmentName(name)
-		if info, err := os.Lstat(m.segment(name)); !ok || err != nil || !info.Mode().IsRegular() {
+		if !ok || !entry.Type().IsRegular() {
 			return fmt.Errorf("%s is not a WAL segment", m.segment(name))
 		}
 		if before != "" && sequence != next {

@@ -30,13 +30,13 @@ func survey(dataDir string) *member {
 }
 
 // segments are the names of the log's segments, in sequence.
-func (m *member) segments() []string { return m.wal.ending(".wal") }
+func (m *member) segments() []string { return names(m.wal.ending(".wal")) }
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
 
 // snapshots are the names of the snapshot files, oldest first.
-func (m *member) snapshots() []string { return m.snap.ending(".snap") }
+func (m *member) snapshots() []string { return names(m.snap.ending(".snap")) }
 
 // snapshot is the path of one of them.
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
@@ -85,11 +85,18 @@ func (l listing) unreadable() error {
 	return l.err
 }
 
-func (l listing) ending(suffix string) (names []string) {
+func (l listing) ending(suffix string) (entries []fs.DirEntry) {
 	for _, entry := range l.entries {
 		if strings.HasSuffix(entry.Name(), suffix) {
-			names = append(names, entry.Name())
+			entries = append(entries, entry)
 		}
+	}
+	return entries
+}
+
+func names(entries []fs.DirEntry) (names []string) {
+	for _, entry := range entries {
+		names = append(names, entry.Name())
 	}
 	return names
 }
