@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
@@ -69,10 +68,10 @@ const (
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, rest, _ := consumeNumber(f.record, kindTag)
 	crc, rest, ok := consumeNumber(rest, crcTag)
-	if !ok || crc > math.MaxUint32 {
+	if !ok {
 		return r, false
 	}
-	r.kind, r.crc = int64(kind), uint32(crc) //nolint:gosec // etcd has the kind signed
+	r.kind, r.crc = int64(kind), uint32(crc) //nolint:gosec // as etcd takes them
 	if len(rest) == 0 {
 		return r, true
 	}

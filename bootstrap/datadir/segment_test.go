@@ -96,19 +96,64 @@ func damage(content []byte, used int64, random *rand.Rand) []byte {
 }
 
 func TestEachRecordOfALogHasItsPlace(t *testing.T) {
-	path := datadirtest.FirstSegment(datadirtest.Born(t))
-	var ends []int64
-	require.NoError(t, readSegment(path, func(s *segment) error {
-		next := int64(0)
-		for f := range s.frames() {
-			assert.Equal(t, next, f.at)
-			next = s.at
-			if r, err := f.parse(); assert.NoError(t, err) && r.kind == wal.EntryType {
-				ends = append(ends, s.at)
-				assert.EqualValues(t, len(ends), f.index())
+	for _, path := range datadirtest.Segments(t, datadirtest.New(t)) {
+		var ends []int64
+		require.NoError(t, readSegment(path, func(s *segment) error {
+			next := int64(0)
+			for f := range s.frames() {
+				assert.Equal(t, next, f.at)
+				next = s.at
+				r, err := f.parse()
+				require.NoError(t, err)
+				assert.Equal(t, indexIn(t, r), f.index())
+				if r.kind == wal.EntryType {
+					ends = append(ends, s.at)
+				}
 			}
+			return nil
+		}))
+		assert.Equal(t, datadirtest.EntryEnds(t, path), ends)
+	}
+}
+
+// indexIn has etcd read the record.
+func indexIn(t *testing.T, r record) uint64 {
+	t.Helper()
+	var snapshot walpb.Snapshot
+	switch r.kind {
+	case wal.EntryType:
+		return wal.MustUnmarshalEntry(r.data).Index
+	case wal.SnapshotType:
+		require.NoError(t, snapshot.Unmarshal(r.data))
+	}
+	return snapshot.Index
+}
+
+// etcd's parser takes fields in any order, fields that it does not know, and more bits than a checksum has.
+func TestRecordsOfAnyFormAreParsedAsEtcdParsesThem(t *testing.T) {
+	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
+	require.NoError(t, err)
+	short, err := (&walpb.Record{Type: wal.CrcType, Crc: 7}).Marshal()
+	require.NoError(t, err)
+	for name, raw := range map[string][]byte{
+		"as etcd writes it":       content,
+		"without data":            short,
+		"empty":                   {},
+		"data first":              append([]byte{dataTag, 1, 'd'}, short...),
+		"data twice":              append(append([]byte(nil), content...), dataTag, 1, 'd'),
+		"with an unknown field":   append(append([]byte(nil), content...), 4<<3, 1),
+		"with a longer checksum":  {kindTag, 2, crcTag, 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"with a negative kind":    {kindTag, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, crcTag, 1},
+		"data of another kind":    {kindTag, 2, crcTag, 1, 3 << 3, 1},
+		"with less data than due": {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
+		"cut off":                 content[:3],
+	} {
+		var want walpb.Record
+		wantErr := want.Unmarshal(raw)
+		got, err := frame{record: raw}.parse()
+		assert.Equal(t, wantErr, err, name)
+		if wantErr == nil {
+			assert.Equal(t, record{kind: want.Type, crc: want.Crc, data: want.Data}, got, name)
 		}
-		return nil
-	}))
-	assert.Equal(t, datadirtest.EntryEnds(t, path), ends)
+	}
 }

@@ -119,6 +119,14 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
 	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
 
+func TestAMemberThatHadASnapshotIsNotSetAside(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	datadirtest.MakeUnborn(t, dir)
+	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
+	require.NoError(t, Inspect(dir, Identity{}, zerolog.Nop()))
+	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+}
+
 // An index that can't be read is neither 0 nor any other number.
 func TestADatabaseWithoutAReadableIndexIsNotUnborn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")

@@ -81,6 +81,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		"empty segment":      {func(t *testing.T, d string) { truncate(t, last(datadirtest.Segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
 		"torn early segment": {func(t *testing.T, d string) { truncate(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
 		"flipped WAL byte":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"no last record":     {func(t *testing.T, d string) { zeroLastRecord(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
 		"WAL cut short":      {zeroLastSegment, bootstrap.Full, "member/wal", "ends at entry"},
 		"garbage snapshot":   {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, bootstrap.Full, ".snap", "is corrupt"},
 		"flipped snapshot":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, bootstrap.Full, ".snap", "is corrupt"},
@@ -146,6 +147,15 @@ func tearLastRecord(t *testing.T, dir string) {
 	start, end := lastRecord(t, path)
 	require.Greater(t, end-start, int64(8))
 	truncate(t, path, end-4)
+}
+
+// zeroLastRecord leaves a segment whole in itself, and not what the next one follows.
+func zeroLastRecord(t *testing.T, path string) {
+	start, end := lastRecord(t, path)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	clear(content[start:end])
+	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
 // lastRecord returns where the last record of a segment begins and ends.
