@@ -2,6 +2,6 @@
 // validation mode from the exit record, holds the volume's lock and stores the configuration that was fetched.
 //
 // The in-process stand-in for the sidecar (standalone), the check of etcd's configuration (etcdconf), what reads and judges
-// a data directory (datadir) and the embedded etcd itself (member) live below it, in packages of their own. The lifecycle package calls all of them through small
-// interfaces of its own; only the command wires them.
+// a data directory (datadir) and the embedded etcd itself (member) live below it, in packages of their own. The lifecycle
+// package calls all of them through small interfaces of its own; only the command wires them.
 package bootstrap

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 
@@ -108,18 +107,6 @@ func (m *Member) Open(ctx context.Context) error {
 		return m.startErr
 	}
 	return m.awaitReady(ctx)
-}
-
-// inspect refuses data that etcd would take without a word. With a log elsewhere nothing can be told.
-func (m *Member) inspect() error {
-	if m.config.WalDir != "" {
-		return nil
-	}
-	return datadir.Inspect(m.config.Dir, datadir.Identity{
-		Name:           m.config.Name,
-		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
-		InitialCluster: m.config.InitialCluster,
-	}, m.options.Log)
 }
 
 // Doing says how far the start has come, as a clause about etcd; empty before Open. It may be called from any goroutine.

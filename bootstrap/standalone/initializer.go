@@ -1,7 +1,7 @@
 // Package standalone owns the initialization of etcd's data directory where no etcd-backup-restore sidecar runs next to
 // the wrapper. An Initializer answers the lifecycle machine with the sidecar's four words, has the data directory
-// validated (by datadir) before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone` creates one; its
-// hidden validation subcommand runs RunChild.
+// validated (by datadir) before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone`
+// creates one; its hidden validation subcommand runs RunChild.
 //
 // A validation only reads. It never repairs, moves or deletes: without a backup store there is nothing to put in the
 // place of what would be lost.
