@@ -54,21 +54,11 @@ func (v *Volume) Probe() error {
 		return fmt.Errorf("cannot look for databases on the volume: %w", err)
 	}
 	for _, path := range databases {
-		if writing(path) {
+		if isOpenForWriting(path) {
 			return fmt.Errorf("%s: %w", path, ErrDataInUse)
 		}
 	}
 	return nil
-}
-
-// writing reports whether somebody has bbolt's lock for writing on the file.
-func writing(path string) bool {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return false
-	}
-	defer file.Close() // lets go of the lock
-	return errors.Is(unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // Holds reports whether what lies at path, or will be made there, is on the volume's own file system.

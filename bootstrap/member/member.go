@@ -15,6 +15,8 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
+
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
@@ -76,7 +78,7 @@ func New(config *embed.Config, options Options) *Member {
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
-	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
+	if err := datadir.Await(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
 	m.doing.Store("has its data looked at")
@@ -89,7 +91,7 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
-	tighten(m.config.Dir, m.options.Log)
+	datadir.Tighten(m.config.Dir, m.options.Log)
 	m.opened = true
 	m.doing.Store("opens its data")
 	go m.start()

@@ -1,9 +1,8 @@
-package standalone
+package datadir
 
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/etcdserver/api/snap"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
@@ -13,12 +12,12 @@ import (
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that the WAL knows
 // of, or none, which is index 0.
-func verifySnapshots(ctx context.Context, found *member, written history) (newest walpb.Snapshot, err error) {
-	for _, name := range found.snapshots {
+func verifySnapshots(ctx context.Context, m *member, written history) (newest walpb.Snapshot, err error) {
+	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
-			return newest, fmt.Errorf("reading %s was stopped: %w", found.snapDir, context.Cause(ctx))
+			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))
 		}
-		path := filepath.Join(found.snapDir, name)
+		path := m.snapshot(name)
 		content, err := readSnapshot(path)
 		if err != nil && written.unfinished(name) {
 			continue
@@ -26,8 +25,8 @@ func verifySnapshots(ctx context.Context, found *member, written history) (newes
 		if err != nil {
 			return newest, fmt.Errorf("snapshot %s is corrupt: %w", path, err)
 		}
-		if m := content.Metadata; written.knows(m.Index, m.Term) {
-			newest = walpb.Snapshot{Index: m.Index, Term: m.Term, ConfState: &m.ConfState}
+		if of := content.Metadata; written.knows(of.Index, of.Term) {
+			newest = walpb.Snapshot{Index: of.Index, Term: of.Term, ConfState: &of.ConfState}
 		}
 	}
 	return newest, nil

@@ -1,4 +1,4 @@
-package standalone
+package datadir
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 const both = bootstrap.Mode("both") // of a corruption that each mode finds
@@ -44,12 +45,12 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := dataDir(t)
+			dir := datadirtest.New(t)
 			prepare(t, dir)
 			parent := filepath.Dir(dir)
 			before := fingerprint(t, parent)
-			require.NoError(t, VerifyDataDir(t.Context(), dir, bootstrap.Sanity))
-			require.NoError(t, VerifyDataDir(t.Context(), dir, bootstrap.Full))
+			require.NoError(t, Verify(t.Context(), dir, bootstrap.Sanity))
+			require.NoError(t, Verify(t.Context(), dir, bootstrap.Full))
 			require.Equal(t, before, fingerprint(t, parent))
 		})
 	}
@@ -73,16 +74,17 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		"misplaced value":    {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
 		"no WAL directory":   {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
 		"no WAL and no snap": {withoutLogs, both, "member/snap/db", "has applied entry"},
-		"gap in the WAL":     {func(t *testing.T, d string) { remove(t, segments(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
+		"gap in the WAL":     {func(t *testing.T, d string) { remove(t, datadirtest.Segments(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
 		"strange segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, both, "member/wal/x.wal", "not a WAL segment"},
-		"no first segment":   {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segments(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
-		"no last segment":    {func(t *testing.T, d string) { remove(t, last(segments(t, d))) }, bootstrap.Full, "member/wal", "ends at entry"},
-		"empty segment":      {func(t *testing.T, d string) { truncate(t, last(segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
-		"torn early segment": {func(t *testing.T, d string) { truncate(t, segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
-		"flipped WAL byte":   {func(t *testing.T, d string) { flip(t, segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"no first segment":   {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
+		"no last segment":    {func(t *testing.T, d string) { remove(t, last(datadirtest.Segments(t, d))) }, bootstrap.Full, "member/wal", "ends at entry"},
+		"empty segment":      {func(t *testing.T, d string) { truncate(t, last(datadirtest.Segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
+		"torn early segment": {func(t *testing.T, d string) { truncate(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
+		"flipped WAL byte":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"no last record":     {func(t *testing.T, d string) { zeroLastRecord(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
 		"WAL cut short":      {zeroLastSegment, bootstrap.Full, "member/wal", "ends at entry"},
-		"garbage snapshot":   {func(t *testing.T, d string) { write(t, last(snapshots(t, d)), "garbage") }, bootstrap.Full, ".snap", "is corrupt"},
-		"flipped snapshot":   {func(t *testing.T, d string) { flip(t, snapshots(t, d)[0], 30) }, bootstrap.Full, ".snap", "is corrupt"},
+		"garbage snapshot":   {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, bootstrap.Full, ".snap", "is corrupt"},
+		"flipped snapshot":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, bootstrap.Full, ".snap", "is corrupt"},
 		"foreign snapshot":   {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, bootstrap.Full, "member/snap/old.snap", "is corrupt"},
 		"database too old":   {emptyDatabase, bootstrap.Full, "member/snap/db", "there is a snapshot of entry"},
 		"member moved away":  {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `holds "member.old"`},
@@ -95,16 +97,16 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		}, both, "member/snap/db", "regular"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := dataDir(t)
+			dir := datadirtest.New(t)
 			test.corrupt(t, dir)
 			before := fingerprint(t, filepath.Dir(dir))
-			shallow := VerifyDataDir(t.Context(), dir, bootstrap.Sanity)
+			shallow := Verify(t.Context(), dir, bootstrap.Sanity)
 			if test.mode == both {
 				assert.ErrorContains(t, shallow, test.text)
 			} else {
 				assert.NoError(t, shallow)
 			}
-			err := VerifyDataDir(t.Context(), dir, bootstrap.Full)
+			err := Verify(t.Context(), dir, bootstrap.Full)
 			require.ErrorContains(t, err, dir)
 			require.ErrorContains(t, err, test.path)
 			require.ErrorContains(t, err, test.text)
@@ -115,36 +117,45 @@ func TestCorruptionsAreNamed(t *testing.T) {
 
 // A database that was never used is filled from the WAL, as long as that goes back to the first entry.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
-	dir := dataDir(t)
+	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
 	remove(t, dir+"/member/snap/db")
 	update(t, dir, func(*bolt.Tx) error { return nil })
 	requireValid(t, dir)
-	requireStarts(t, dir, "key-149")
+	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
 }
 
 func TestTornDirectoryIsOneThatEtcdStarts(t *testing.T) {
-	dir := dataDir(t)
+	dir := datadirtest.New(t)
 	tearLastRecord(t, dir)
-	requireStarts(t, dir, "key-149")
+	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
 }
 
 func TestLockedDatabase(t *testing.T) {
-	dir := dataDir(t)
+	dir := datadirtest.New(t)
 	db, err := bolt.Open(filepath.Join(dir, "member/snap/db"), 0o600, nil)
 	require.NoError(t, err)
 	defer db.Close()
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, VerifyDataDir(t.Context(), dir, mode), "member/snap/db: the database is locked by another process")
+		require.ErrorContains(t, Verify(t.Context(), dir, mode), "member/snap/db: the database is locked by another process")
 	}
 }
 
 // tearLastRecord cuts the last segment in the middle of its last record.
 func tearLastRecord(t *testing.T, dir string) {
-	path := last(segments(t, dir))
+	path := last(datadirtest.Segments(t, dir))
 	start, end := lastRecord(t, path)
 	require.Greater(t, end-start, int64(8))
 	truncate(t, path, end-4)
+}
+
+// zeroLastRecord leaves a segment whole in itself, and not what the next one follows.
+func zeroLastRecord(t *testing.T, path string) {
+	start, end := lastRecord(t, path)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	clear(content[start:end])
+	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
 // lastRecord returns where the last record of a segment begins and ends.

@@ -1,4 +1,4 @@
-package standalone
+package datadir
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 // A directory is valid at whatever moment etcd was killed.
@@ -22,7 +23,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new.etcd")
 		killAfterKey(t, dir, stored, 1000)
 		requireValid(t, dir)
-		requireStarts(t, dir, fmt.Sprintf("key-%d", stored))
+		datadirtest.RequireStarts(t, dir, fmt.Sprintf("key-%d", stored))
 	}
 }
 
@@ -31,7 +32,7 @@ func TestKilledWhileIdle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	killAfterKey(t, dir, 20, 20)
 	requireValid(t, dir)
-	requireStarts(t, dir, "key-20")
+	datadirtest.RequireStarts(t, dir, "key-20")
 }
 
 func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
@@ -54,8 +55,8 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 
 func requireValid(t *testing.T, dir string) {
 	t.Helper()
-	require.NoError(t, VerifyDataDir(t.Context(), dir, bootstrap.Sanity))
-	require.NoError(t, VerifyDataDir(t.Context(), dir, bootstrap.Full))
+	require.NoError(t, Verify(t.Context(), dir, bootstrap.Sanity))
+	require.NoError(t, Verify(t.Context(), dir, bootstrap.Full))
 }
 
 // killAfterKey starts an etcd that stores keys up to lastKey and kills it when it has stored one of them.
@@ -75,7 +76,7 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	return exec.CommandContext(ctx, os.Args[0], "child-etcd", dir, strconv.Itoa(lastKey))
+	return exec.CommandContext(ctx, os.Args[0], childEtcd, dir, strconv.Itoa(lastKey))
 }
 
 func kill(t *testing.T, process *exec.Cmd) {

@@ -1,6 +1,9 @@
-package standalone
+package datadir
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 func write(t *testing.T, path, content string) {
@@ -19,32 +24,10 @@ func remove(t *testing.T, path string)                 { require.NoError(t, os.R
 func rename(t *testing.T, from, to string)             { require.NoError(t, os.Rename(from, to)) }
 func truncate(t *testing.T, path string, length int64) { require.NoError(t, os.Truncate(path, length)) }
 
-// flip inverts one byte of a file.
-func flip(t *testing.T, path string, offset int64) {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer file.Close()
-	one := make([]byte, 1)
-	_, err = file.ReadAt(one, offset)
-	require.NoError(t, err)
-	one[0] ^= 0xff
-	_, err = file.WriteAt(one, offset)
-	require.NoError(t, err)
-}
-
-func matching(t *testing.T, pattern string) []string {
-	paths, err := filepath.Glob(pattern)
-	require.NoError(t, err)
-	require.Greater(t, len(paths), 1, "the test data has too few of %s", pattern)
-	return paths
-}
-
-func segments(t *testing.T, dir string) []string  { return matching(t, dir+"/member/wal/*.wal") }
-func snapshots(t *testing.T, dir string) []string { return matching(t, dir+"/member/snap/*.snap") }
-func last(paths []string) string                  { return paths[len(paths)-1] }
+func last(paths []string) string { return paths[len(paths)-1] }
 
 func withoutSnapshots(t *testing.T, dir string) {
-	for _, path := range snapshots(t, dir) {
+	for _, path := range datadirtest.Snapshots(t, dir) {
 		remove(t, path)
 	}
 }
@@ -56,7 +39,7 @@ func withoutLogs(t *testing.T, dir string) {
 
 // zeroLastSegment leaves the last segment as it was when it was new, which no checksum tells.
 func zeroLastSegment(t *testing.T, dir string) {
-	path := last(segments(t, dir))
+	path := last(datadirtest.Segments(t, dir))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	clear(content[2000:])
@@ -104,15 +87,28 @@ func emptyDatabase(t *testing.T, dir string) {
 	})
 }
 
-// usedBytes is how much of the database's file holds pages; the rest was only set aside.
-func usedBytes(t *testing.T, dir string) (used int64) {
-	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, db.View(func(tx *bolt.Tx) error { used = tx.Size(); return nil }))
-	return used
+func halveDatabase(t *testing.T, dir string) {
+	truncate(t, dir+"/member/snap/db", datadirtest.UsedBytes(t, dir)/2)
 }
 
-func halveDatabase(t *testing.T, dir string) {
-	truncate(t, dir+"/member/snap/db", usedBytes(t, dir)/2)
+// fingerprint maps every path below dir to what it is, when it was modified and what it holds.
+func fingerprint(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	prints := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		var content []byte
+		if info.Mode().IsRegular() {
+			content, err = os.ReadFile(path)
+		}
+		prints[path] = fmt.Sprintf("%s %d %s %x", info.Mode(), info.Size(), info.ModTime(), sha256.Sum256(content))
+		return err
+	}))
+	return prints
 }
