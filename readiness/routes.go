@@ -3,8 +3,10 @@ package readiness
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,14 +21,24 @@ type endpoints struct {
 	refusal zerolog.Logger
 }
 
+// own are the endpoints that the server always has.
+var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
+	"GET /readyz": (*endpoints).readyz,
+	"GET /livez":  (*endpoints).livez,
+	"POST /stop":  (*endpoints).stop,
+}
+
+// Patterns are the endpoints that the server has beside Options.Routes, by net/http's patterns.
+func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
+
 // routes leaves wrong methods (405 with Allow) and unknown paths (404) to the mux. Bodies are not read here: net/http
 // drops up to 256 KiB within requestTimeout before it replies, and closes the connection on more.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", e.readyz)
-	mux.HandleFunc("GET /livez", e.livez)
-	mux.HandleFunc("POST /stop", e.stop)
+	for pattern, answer := range own {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(e, w, r) })
+	}
 	for pattern, handler := range o.Routes {
 		mux.Handle(pattern, handler)
 	}
@@ -101,12 +113,12 @@ func reply(w http.ResponseWriter, code int, body string) {
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
-		switch reason := oneLine(c.Reason); c.Status {
+		switch reason := oneLine(c.Reason); c.Verdict {
 		case OK:
 			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
 		case Degraded:
 			fmt.Fprintf(&b, "[!]%s degraded: %s\n", c.Name, reason)
-		default:
+		case Failed:
 			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, reason)
 		}
 	}
@@ -115,10 +127,10 @@ func listing(now time.Time, phase Phase, report *Report) string {
 
 func lifecycleCheck(now time.Time, p Phase) Check {
 	if p.Serving {
-		return Check{Name: "lifecycle", Status: OK}
+		return Check{Name: "lifecycle", Verdict: OK}
 	}
 	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
-	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
+	return Check{Name: "lifecycle", Verdict: Failed, Reason: reason}
 }
 
 // oneLine keeps a foreign text from faking lines.

@@ -42,7 +42,7 @@ func validation(v lifecycle.Validation) *status.Validation {
 func checks(all []readiness.Check) []status.Check {
 	told := make([]status.Check, len(all))
 	for i, c := range all {
-		told[i] = status.Check{Name: c.Name, Status: string(c.Status), Reason: c.Reason}
+		told[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
 	}
 	return told
 }
