@@ -3,8 +3,10 @@ package readiness
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,14 +21,24 @@ type endpoints struct {
 	refusal zerolog.Logger
 }
 
+// own are the endpoints that the server always has.
+var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
+	"GET /readyz": (*endpoints).readyz,
+	"GET /livez":  (*endpoints).livez,
+	"POST /stop":  (*endpoints).stop,
+}
+
+// Patterns are the endpoints that the server has beside Options.Routes, by net/http's patterns.
+func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
+
 // routes leaves wrong methods (405 with Allow) and unknown paths (404) to the mux. Bodies are not read here: net/http
 // drops up to 256 KiB within requestTimeout before it replies, and closes the connection on more.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", e.readyz)
-	mux.HandleFunc("GET /livez", e.livez)
-	mux.HandleFunc("POST /stop", e.stop)
+	for pattern, answer := range own {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(e, w, r) })
+	}
 	for pattern, handler := range o.Routes {
 		mux.Handle(pattern, handler)
 	}
@@ -107,7 +119,7 @@ func listing(now time.Time, phase Phase, report *Report) string {
 }
 
 func (c Check) line() string {
-	switch c.Status {
+	switch c.Verdict {
 	case OK:
 		return fmt.Sprintf("[+]%s ok\n", c.Name)
 	case Degraded:
@@ -119,10 +131,10 @@ func (c Check) line() string {
 
 func lifecycleCheck(now time.Time, p Phase) Check {
 	if p.Serving {
-		return Check{Name: "lifecycle", Status: OK}
+		return Check{Name: "lifecycle", Verdict: OK}
 	}
 	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
-	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
+	return Check{Name: "lifecycle", Verdict: Failed, Reason: reason}
 }
 
 // oneLine keeps a foreign text from faking lines.

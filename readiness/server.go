@@ -92,11 +92,11 @@ func (s *Server) UsePlain() {
 	}
 }
 
-// UseTLS makes new connections HTTPS with the certificate pair in these files, which are read again at every handshake.
+// UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every handshake.
 // Plain connections that are still open end with their next reply, or after 30 s. The error names the files; the
 // protocol is then unchanged. Any goroutine may call it, at any time.
 func (s *Server) UseTLS(certFile, keyFile string) error {
-	p, err := loadPair(certFile, keyFile, s.log)
+	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
 		return err
 	}

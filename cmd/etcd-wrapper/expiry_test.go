@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/embed"
 )
 
 // certificateFile writes self-signed certificates for this host that end at the given times, and returns the path and
@@ -62,27 +60,4 @@ func TestASidecarWhoseCertificateHasExpiredIsNamed(t *testing.T) {
 	message := read(t, wrapper.terminationMessage())
 	assert.Contains(t, message, "last trouble: certificate, ")
 	assert.Contains(t, message, "certificate has expired")
-}
-
-func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
-	var log bytes.Buffer
-	past, soon, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour), time.Now().Add(10*expiresSoon)
-	bundle, _ := certificateFile(t, late, soon)
-	expired, _ := certificateFile(t, past)
-	valid, _ := certificateFile(t, late)
-	flags := &startCommand{SidecarCAPath: bundle, EtcdCertPath: "/nowhere"}
-	watched := newCertificates(flags, newLog(&log, 0))
-	config := embed.NewConfig()
-	config.ClientTLSInfo.CertFile, config.PeerTLSInfo.CertFile = expired, valid
-	watched.add(config)
-	watched.add(config) // reads them again
-
-	told := watched.now()
-	require.Len(t, told, 3)
-	assert.Equal(t, "etcd_peer", told[0].Name)
-	assert.Equal(t, "etcd_server", told[1].Name)
-	assert.Equal(t, past.Unix(), told[1].Expires.Unix())
-	assert.Equal(t, soon.Unix(), told[2].Expires.Unix(), "the first of a bundle")
-	assert.Equal(t, 1, strings.Count(log.String(), "has expired"), log.String())
-	assert.Equal(t, 1, strings.Count(log.String(), "expires soon"), log.String())
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,12 +52,4 @@ func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 	assert.Empty(t, read(t, path), "a visitor's mistake")
 	assert.Equal(t, exitcode.Usage, run([]string{"start-etcd", "--etcd-wrapper-port=0"}, streams{out: &log, log: &log}))
 	assert.Contains(t, read(t, path), "--etcd-wrapper-port: 0 is not a port")
-}
-
-func TestTheLogForPeople(t *testing.T) {
-	var out bytes.Buffer
-	log := (&startCommand{LogFormat: "console", LogLevel: "info"}).newLog(&out)
-	log.Debug().Msg("noise")
-	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after", 1234*time.Microsecond).Msg("hello")
-	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} INF Query → Wait +hello after=1ms\n$`, out.String())
 }

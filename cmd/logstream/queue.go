@@ -1,9 +1,11 @@
-package main
+package logstream
 
 import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 const (
@@ -20,8 +22,9 @@ type queue struct {
 	lost  atomic.Int64
 }
 
-// unhindered returns a queue before to. flush, which the owner calls last, writes out what waits.
-func unhindered(to io.Writer) (log io.Writer, flush func()) {
+// NeverWait returns a writer for any goroutine that passes lines on to another and never waits for it. flush, which the
+// owner calls last, writes out what is still held; with a reader that has stalled it gives up after 200 ms.
+func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	q := &queue{lines: make(chan []byte, heldLines)}
 	flushed := make(chan struct{})
 	go q.pass(to, flushed)
@@ -57,7 +60,7 @@ func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 		}
 		_, _ = to.Write(line) // there is nobody to tell
 		if lost := q.lost.Swap(0); lost > 0 {
-			logger := newLog(to, 0)
+			logger := New(to, zerolog.DebugLevel)
 			logger.Warn().Int64("lines", lost).Msg("nobody reads the log; lines were lost")
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// files are a certificate pair's place on disk.
+// files are a certificate and key's place on disk.
 type files struct{ cert, key string }
 
 func newFiles(t testing.TB, commonName string) files {

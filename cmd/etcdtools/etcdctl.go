@@ -1,4 +1,8 @@
-package main
+// Package etcdtools are etcd's own tools, etcdctl and etcdutl, within this program: a distroless image has no other place
+// for them. The command runs them for visitors of the pod.
+//
+// Both tools may end the process themselves when they fail, as their own main functions do.
+package etcdtools
 
 import (
 	"cmp"
@@ -12,32 +16,18 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
 	"sigs.k8s.io/yaml"
-
-	"etcd-wrapper/exitcode"
 )
 
-// toolFailed is what etcd's own tools exit with when they fail.
-const toolFailed exitcode.Code = 1
-
-// etcdctlCommand is etcd's own client, which a distroless image has no other place for. What the wrapper knows of the
-// member is filled in unless it is given.
-type etcdctlCommand struct {
-	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
-}
-
-// execute may not return: etcdctl ends the process itself when it fails.
-func (c *etcdctlCommand) execute(s streams) exitcode.Code {
-	known, err := c.known()
-	toldWhere := slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
+// Etcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
+// filled in unless it is given. Of an error etcdctl has told.
+func Etcdctl(args []string, log zerolog.Logger) error {
+	known, err := known()
+	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere {
-		log := newLog(s.log, zerolog.InfoLevel)
 		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, c.Args), c.Args) // the tool reads them there and nowhere else
-	if err := ctlv3.Start(); err != nil {
-		return toolFailed // it has said why
-	}
-	return exitcode.Clean
+	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, args), args) // the tool reads them there and nowhere else
+	return ctlv3.Start()
 }
 
 // setting is a flag of etcdctl with its value.
@@ -53,8 +43,9 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// known is what etcdctl should use. The wrapper's environment goes before the stored configuration, as far as it says it.
-func (*etcdctlCommand) known() ([]setting, error) {
+// known is what etcdctl should use. The wrapper's environment takes precedence over the stored
+// configuration.
+func known() ([]setting, error) {
 	var access clientAccess
 	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
 	if err == nil {
@@ -67,7 +58,7 @@ func (*etcdctlCommand) known() ([]setting, error) {
 	if !strings.HasPrefix(known[0].value, "http:") {
 		known = append(known,
 			setting{"cacert", access.Security.TrustedCAFile},
-			// etcd's own pair, where no other is known.
+			// etcd's own certificate, where no other is known.
 			setting{"cert", ownSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
 			setting{"key", ownSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// pair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
+// keyPair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
 // its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links, and times
 // are coarse.
-type pair struct {
+type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
 
@@ -23,8 +23,8 @@ type pair struct {
 	trouble   string           // why the files cannot be loaded now; empty if they can
 }
 
-func loadPair(certFile, keyFile string, log zerolog.Logger) (*pair, error) {
-	p := &pair{certFile: certFile, keyFile: keyFile, log: log}
+func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
+	p := &keyPair{certFile: certFile, keyFile: keyFile, log: log}
 	if err := p.reload(); err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func loadPair(certFile, keyFile string, log zerolog.Logger) (*pair, error) {
 }
 
 // config asks for no client certificate: the kubelet has none to show.
-func (p *pair) config() *tls.Config {
+func (p *keyPair) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"http/1.1"},
@@ -41,14 +41,14 @@ func (p *pair) config() *tls.Config {
 }
 
 // certificate returns the newest good pair: files that are being written, or were removed, must not end the service.
-func (p *pair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.note(p.reload())
 	return p.good, nil
 }
 
-func (p *pair) reload() error {
+func (p *keyPair) reload() error {
 	cert, err := os.ReadFile(p.certFile)
 	if err != nil {
 		return fmt.Errorf("cannot read the server certificate: %w", err)
@@ -72,7 +72,7 @@ func (p *pair) reload() error {
 }
 
 // note logs a failure when it is new, not at every handshake.
-func (p *pair) note(err error) {
+func (p *keyPair) note(err error) {
 	trouble := ""
 	if err != nil {
 		trouble = err.Error()

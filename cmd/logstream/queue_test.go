@@ -1,4 +1,4 @@
-package main
+package logstream
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ func TestEachLineOfTheLogArrivesByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{open: make(chan struct{})}
 		close(s.open)
-		log, flush := unhindered(s)
+		log, flush := NeverWait(s)
 		for i := range 3 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			synctest.Wait()
@@ -40,7 +40,7 @@ func TestEachLineOfTheLogArrivesByItself(t *testing.T) {
 func TestLinesThatNobodyReadsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{open: make(chan struct{})}
-		log, flush := unhindered(s)
+		log, flush := NeverWait(s)
 		for i := range 1 + heldLines + 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			if i == 0 {

@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"fmt"
@@ -6,22 +6,22 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
-// lastWords are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
+// LastWords are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
 // start will find, and how long things took.
-func (a account) lastWords(outcome lifecycle.Outcome) string {
-	run := a.driver.Snapshot()
+func (r *Report) LastWords(outcome lifecycle.Outcome) string {
+	run := r.run.Snapshot()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
 	if i := slices.IndexFunc(run.History, ends); i >= 0 {
 		left := run.History[i]
 		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, rounded(left.After))
 	}
-	fmt.Fprintf(&b, "exit record: %s\n", a.pod.recordLeft())
-	fmt.Fprintf(&b, "durations: run %s%s\n", rounded(time.Since(a.pod.began)), a.pod.spent.tell())
+	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
+	fmt.Fprintf(&b, "durations: %s\n", r.durations())
 	if trouble := run.Trouble; trouble.Class != "" {
 		fmt.Fprintf(&b, "last trouble: %s, %s ago: %s\n", trouble.Class, rounded(time.Since(trouble.At)), firstLine(trouble.Text))
 	}
@@ -32,25 +32,28 @@ func (a account) lastWords(outcome lifecycle.Outcome) string {
 func ends(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
 // recordLeft is read anew: what counts is what the next start finds.
-func (p *pod) recordLeft() string {
-	word, err := exitcode.NewRecord(p.flags.recordPath()).Read()
+func (r *Report) recordLeft() string {
+	word, err := r.world.Record()
 	if err != nil {
 		return "none, so the next start validates in full"
 	}
 	return string(word) + ", so the next start validates in sanity mode"
 }
 
-// tell lists what happened, each with a comma before it.
-func (d *durations) tell() string {
-	told := ""
-	if start := d.start.Load(); start > 0 {
-		told += fmt.Sprintf(", etcd's start %s", rounded(time.Duration(start)))
+// durations lists what took how long.
+func (r *Report) durations() string {
+	start, stop, drain := r.world.Durations()
+	listed := "run " + rounded(time.Since(r.world.Began()))
+	if start > 0 {
+		listed += ", etcd's start " + rounded(start)
 	}
-	if stop := d.stop.Load(); stop > 0 {
-		told += fmt.Sprintf(", its close %s, of that draining %s", rounded(time.Duration(stop)), rounded(time.Duration(d.drain.Load())))
+	if stop > 0 {
+		listed += ", its close " + rounded(stop) + ", of that draining " + rounded(drain)
 	}
-	return told
+	return listed
 }
+
+func rounded(d time.Duration) string { return terminal.Rounded(d).String() }
 
 // firstLine keeps the trace of a panic out of a message for people.
 func firstLine(text string) string {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// member is a Target whose every answer a test can choose.
-type member struct {
+// fakeTarget is a Target whose every answer a test can choose.
+type fakeTarget struct {
 	mu       sync.Mutex
 	noLeader bool
 	learner  bool
@@ -19,62 +19,62 @@ type member struct {
 	reads, inFlight, mostInFlight int
 }
 
-func newMember() *member {
-	return &member{changed: make(chan struct{}), read: func(context.Context) error { return nil }}
+func newTarget() *fakeTarget {
+	return &fakeTarget{changed: make(chan struct{}), read: func(context.Context) error { return nil }}
 }
 
-// set changes the member under its lock.
-func (m *member) set(change func(*member)) {
+// set changes the target under its lock.
+func (m *fakeTarget) set(change func(*fakeTarget)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(m)
 }
 
-func (m *member) elect() {
-	m.set(func(m *member) {
+func (m *fakeTarget) elect() {
+	m.set(func(m *fakeTarget) {
 		m.noLeader = false
 		close(m.changed)
 		m.changed = make(chan struct{})
 	})
 }
 
-func (m *member) LinearizableRead(ctx context.Context) error {
+func (m *fakeTarget) LinearizableRead(ctx context.Context) error {
 	var read func(context.Context) error
-	m.set(func(m *member) {
+	m.set(func(m *fakeTarget) {
 		read = m.read
 		m.reads++
 		m.inFlight++
 		m.mostInFlight = max(m.mostInFlight, m.inFlight)
 	})
-	defer m.set(func(m *member) { m.inFlight-- })
+	defer m.set(func(m *fakeTarget) { m.inFlight-- })
 	return read(ctx)
 }
 
-func (m *member) LeaderChanged() <-chan struct{} {
+func (m *fakeTarget) LeaderChanged() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.changed
 }
 
-func (m *member) HasLeader() bool {
+func (m *fakeTarget) HasLeader() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.noLeader
 }
 
-func (m *member) IsLearner() bool {
+func (m *fakeTarget) IsLearner() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.learner
 }
 
-func (m *member) Alarms() (corrupt, noSpace bool) {
+func (m *fakeTarget) Alarms() (corrupt, noSpace bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.corrupt, m.noSpace
 }
 
-func (m *member) ListenerError() error {
+func (m *fakeTarget) ListenerError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.listener

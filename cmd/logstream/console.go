@@ -1,4 +1,4 @@
-package main
+package logstream
 
 import (
 	"encoding/json"
@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/readiness/status/terminal"
 )
 
-// newLog returns the log stream in the form that start-etcd was asked for.
-func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
-	if c.LogFormat == "console" {
-		to = zerolog.ConsoleWriter{
-			Out: to, NoColor: !colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: stepForPeople,
-		}
+// ForPeople turns the lines of a logger that writes to it into a form for people at a terminal, in colours where the
+// terminal has them.
+func ForPeople(to io.Writer) io.Writer {
+	return zerolog.ConsoleWriter{
+		Out: to, NoColor: !terminal.Colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: stepForPeople,
 	}
-	return newLog(to, c.level())
 }
 
 // stepForPeople writes a step of the state machine as "Query → Wait: reason".
@@ -24,10 +24,7 @@ func stepForPeople(line map[string]any) error {
 	if line["event"] == nil || line["from"] == nil || line["to"] == nil {
 		return nil
 	}
-	way := fmt.Sprintf("%s → %s", line["from"], line["to"])
-	if line["from"] == line["to"] {
-		way = fmt.Sprintf("%s stays", line["from"])
-	}
+	way := terminal.Way(fmt.Sprint(line["from"]), fmt.Sprint(line["to"]))
 	line[zerolog.MessageFieldName] = fmt.Sprintf("%-26s %s", way, line[zerolog.MessageFieldName])
 	for _, name := range []string{"from", "to", "event"} {
 		delete(line, name)
@@ -48,5 +45,5 @@ func milliseconds(number json.Number) string {
 	if err != nil {
 		return number.String()
 	}
-	return rounded(time.Duration(count * float64(time.Millisecond))).String()
+	return terminal.Rounded(time.Duration(count * float64(time.Millisecond))).String()
 }

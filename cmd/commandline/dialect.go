@@ -1,8 +1,7 @@
-package main
+package commandline
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -20,16 +19,13 @@ var valued = []string{
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// passing are the arguments after which the rest is passed on as it is.
-var passing = []string{"--", "etcdctl", "etcdutl"}
-
-// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them, up to the arguments of
-// another program. It also takes away environment variables that are empty, or whose flag is given: Kubernetes makes
-// variables of Service names, and one of those must not spoil a start that does not need it.
-func asGoReadsFlags(args []string) (read []string) {
+// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them, up to "--" or one of the
+// commands that pass their arguments on. It also takes away environment variables that are empty, or whose flag is given:
+// Kubernetes makes variables of Service names, and one of those must not spoil a start that does not need it.
+func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
-		if slices.Contains(passing, args[i]) {
+		if args[i] == "--" || slices.Contains(passing, args[i]) {
 			read = append(read, args[i:]...)
 			break
 		}
@@ -62,25 +58,13 @@ func truth(name, value string) string {
 func forgetVariables(given map[string]bool) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, "ETCD_WRAPPER_") && (value == "" || given[name]) {
+		if strings.HasPrefix(name, prefix+"_") && (value == "" || given[name]) {
 			_ = os.Unsetenv(name) // fails for malformed names only
 		}
 	}
 }
 
-// port is a TCP port, written as Go reads numbers.
-type port uint16
-
-// UnmarshalText is called by kong, which names the flag.
-func (p *port) UnmarshalText(text []byte) error {
-	n, err := strconv.ParseInt(string(text), 0, 0)
-	if err != nil || n < 0 || n > math.MaxUint16 {
-		return fmt.Errorf("%q is not a port", text)
-	}
-	*p = port(n)
-	return nil
-}
-
+// variable is the environment variable of a flag.
 func variable(flag string) string {
-	return "ETCD_WRAPPER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

@@ -1,26 +1,28 @@
-package main
+package commandline
 
 import (
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
 )
 
-// defaultTerminationPath is where Kubernetes looks unless a pod says otherwise.
-const defaultTerminationPath = "/dev/termination-log"
+// DefaultTerminationPath is where Kubernetes looks unless a pod says otherwise.
+const DefaultTerminationPath = "/dev/termination-log"
 
-// startCommand is `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
+// StartEtcd are the flags of `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
 // defaults and meaning, so that the operator's pods need no change.
-type startCommand struct {
-	WrapperPort      port          `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+type StartEtcd struct {
+	WrapperPort      Port          `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" negatable:"" help:"Talk HTTPS to the sidecar."`
 	SidecarHostPort  string        `name:"backup-restore-host-port" default:":8080" placeholder:"HOST:PORT" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
 	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
 	EtcdServerName   string        `name:"etcd-server-name" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
-	EtcdClientPort   port          `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
+	EtcdClientPort   Port          `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
 	EtcdKeyPath      string        `name:"etcd-client-key-path" placeholder:"PATH" help:"Key of the client certificate."`
 	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
@@ -38,49 +40,55 @@ type startCommand struct {
 }
 
 // Validate is called by kong. Each error names the flag.
-func (c *startCommand) Validate() error {
+func (f *StartEtcd) Validate() error {
 	switch {
-	case c.WrapperPort == 0:
+	case f.WrapperPort == 0:
 		return errors.New("--etcd-wrapper-port: 0 is not a port")
-	case c.EtcdReadyTimeout < 0:
-		return fmt.Errorf("--etcd-ready-timeout: %s is negative", c.EtcdReadyTimeout)
-	case (c.WrapperCertPath == "") != (c.WrapperKeyPath == ""):
+	case f.EtcdReadyTimeout < 0:
+		return fmt.Errorf("--etcd-ready-timeout: %s is negative", f.EtcdReadyTimeout)
+	case (f.WrapperCertPath == "") != (f.WrapperKeyPath == ""):
 		return errors.New("--etcd-wrapper-cert-path and --etcd-wrapper-key-path: one without the other")
-	case (c.EtcdCertPath == "") != (c.EtcdKeyPath == ""):
+	case (f.EtcdCertPath == "") != (f.EtcdKeyPath == ""):
 		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
-	case c.EtcdConfigFile != "" && !c.Standalone:
+	case f.EtcdConfigFile != "" && !f.Standalone:
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
-	case c.StoredConfigPath == "" || c.VolumeDir == "":
+	case f.StoredConfigPath == "" || f.VolumeDir == "":
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
 	default:
-		return c.absolute()
+		return f.absolute()
 	}
 }
 
 // absolute makes the volume independent of the working directory, as etcd's data directory must be.
-func (c *startCommand) absolute() error {
-	dir, err := filepath.Abs(c.VolumeDir)
+func (f *StartEtcd) absolute() error {
+	dir, err := filepath.Abs(f.VolumeDir)
 	if err != nil {
 		return fmt.Errorf("--volume-dir: %w", err)
 	}
-	c.VolumeDir = dir
+	f.VolumeDir = dir
 	return nil
 }
 
-// expectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
-func (c *startCommand) expectsTLS() bool { return c.EtcdCertPath != "" || c.SidecarTLS }
+// ExpectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
+func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
 
-func (c *startCommand) level() zerolog.Level {
-	level, err := zerolog.ParseLevel(c.LogLevel)
+// Level is the least severe level that is logged.
+func (f *StartEtcd) Level() zerolog.Level {
+	level, err := zerolog.ParseLevel(f.LogLevel)
 	if err != nil {
 		return zerolog.InfoLevel
 	}
 	return level
 }
 
-// recordPath is where the exit record lies; the reference program uses the same name.
-func (c *startCommand) recordPath() string { return filepath.Join(c.VolumeDir, "exit_code") }
+// Address is what the wrapper's own server binds, <host>:<port>.
+func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
 
-func (c *startCommand) crashNotePath() string { return c.recordPath() + ".crash" }
+// RecordPath is where the exit record lies; the reference program uses the same name.
+func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
 
-func (c *startCommand) dataDir() string { return filepath.Join(c.VolumeDir, "new.etcd") }
+// CrashNotePath is where a crash leaves its reason.
+func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
+
+// DataDir is etcd's data directory where there is no sidecar to name it.
+func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.etcd") }

@@ -1,4 +1,4 @@
-package main
+package commandline
 
 import (
 	"flag"
@@ -61,7 +61,8 @@ func FuzzCommandLine(f *testing.F) {
 		if line == "" {
 			args = nil
 		}
-		selected, err := parse(append([]string{"start-etcd"}, args...), streams{out: io.Discard, log: io.Discard})
+		var commands commands
+		_, err := Parse(&commands, append([]string{"start-etcd"}, args...), io.Discard)
 		reference, rest, refused := readAsGo(args)
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
@@ -71,15 +72,13 @@ func FuzzCommandLine(f *testing.F) {
 		if refused != nil || rest > 0 {
 			return // flags of our own
 		}
-		start, ok := selected.(*startCommand)
-		require.True(t, ok)
-		require.Equal(t, reference, start.asGo())
+		require.Equal(t, reference, commands.Start.asGo())
 	})
 }
 
-func (c *startCommand) asGo() goFlags {
+func (f *StartEtcd) asGo() goFlags {
 	return goFlags{
-		wrapperPort: int(c.WrapperPort), clientPort: int(c.EtcdClientPort), tls: c.SidecarTLS, hostPort: c.SidecarHostPort,
-		ca: c.SidecarCAPath, name: c.EtcdServerName, cert: c.EtcdCertPath, certKey: c.EtcdKeyPath, readyTimeout: c.EtcdReadyTimeout,
+		wrapperPort: int(f.WrapperPort), clientPort: int(f.EtcdClientPort), tls: f.SidecarTLS, hostPort: f.SidecarHostPort,
+		ca: f.SidecarCAPath, name: f.EtcdServerName, cert: f.EtcdCertPath, certKey: f.EtcdKeyPath, readyTimeout: f.EtcdReadyTimeout,
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"fmt"
@@ -10,21 +10,24 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// telling prints documents for people.
-type telling struct {
+// Printer prints documents for people. One goroutine at a time may use it.
+type Printer struct {
 	to     io.Writer
 	colour bool
-	until  time.Time // transitions up to here were told
+	until  time.Time // transitions up to here were printed
 	ready  bool
 }
+
+// NewPrinter returns a printer that writes to a stream, in colours if that is a terminal that has them.
+func NewPrinter(to io.Writer) *Printer { return &Printer{to: to, colour: Colourful(to)} }
 
 // lastSteps is how many transitions are shown at once.
 const lastSteps = 10
 
-// everything tells one document in full.
-func (t *telling) everything(d status.Document) error {
+// Print writes one document in full. The error is the stream's.
+func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s\n%s\n\n", t.strong(d.State), t.readiness(d.Ready), d.Reason)
+	fmt.Fprintf(&b, "%s, %s\n%s\n\n", p.strong(d.State), p.readiness(d.Ready), d.Reason)
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, fact := range facts(d) {
 		fmt.Fprintf(table, "%s\t%s\n", fact[0], fact[1]) //nolint:errcheck // a strings.Builder takes everything
@@ -32,24 +35,24 @@ func (t *telling) everything(d status.Document) error {
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything
 	b.WriteString("\nchecks\n")
 	for _, check := range d.Checks {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", t.verdict(check.Status), check.Name, check.Reason)
+		fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
 	}
 	fmt.Fprintf(&b, "\nlatest steps\n")
 	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
 		b.WriteString("  " + stepLine(step))
 	}
-	_, err := io.WriteString(t.to, b.String())
+	_, err := io.WriteString(p.to, b.String())
 	return err
 }
 
 // facts are what there is to know about a run, each with its name.
 func facts(d status.Document) [][2]string {
-	all := [][2]string{{"since", fmt.Sprintf("%s (%s)", clock(d.Since), rounded(time.Since(d.Since)))}}
+	all := [][2]string{{"since", fmt.Sprintf("%s (%s)", clock(d.Since), Rounded(time.Since(d.Since)))}}
 	if d.Attempt > 1 {
 		all = append(all, [2]string{"attempt", fmt.Sprint(d.Attempt)})
 	}
 	if !d.NextRetry.IsZero() {
-		all = append(all, [2]string{"next step", "within " + rounded(max(0, time.Until(d.NextRetry))).String()})
+		all = append(all, [2]string{"next step", "within " + Rounded(max(0, time.Until(d.NextRetry))).String()})
 	}
 	if e := d.LastError; e != nil {
 		all = append(all, [2]string{"last trouble", fmt.Sprintf("%s %s: %s", clock(e.At), e.Class, e.Message)})
@@ -65,7 +68,7 @@ func facts(d status.Document) [][2]string {
 		all = append(all, [2]string{"member", d.MemberID})
 	}
 	for _, file := range d.Certificates {
-		if time.Until(file.Expires) < expiresSoon {
+		if file.ExpiresSoon(time.Now()) {
 			all = append(all, [2]string{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires), file.Path)})
 		}
 	}
@@ -79,69 +82,43 @@ func validity(expires time.Time) string {
 	return "expires at " + expires.Format(time.RFC3339)
 }
 
-// news tells the transitions that are new, and when readiness has changed.
-func (t *telling) news(d status.Document) error {
+// PrintChanges writes the transitions that an earlier document did not have, and that readiness has changed. The error is
+// the stream's.
+func (p *Printer) PrintChanges(d status.Document) error {
 	var b strings.Builder
 	for _, step := range d.Transitions {
-		if step.At.After(t.until) {
+		if step.At.After(p.until) {
 			b.WriteString(stepLine(step))
-			t.until = step.At
+			p.until = step.At
 		}
 	}
-	if d.Ready != t.ready {
-		fmt.Fprintf(&b, "%s  %s\n", clock(time.Now()), t.readiness(d.Ready))
-		t.ready = d.Ready
+	if d.Ready != p.ready {
+		fmt.Fprintf(&b, "%s  %s\n", clock(time.Now()), p.readiness(d.Ready))
+		p.ready = d.Ready
 	}
-	_, err := io.WriteString(t.to, b.String())
+	_, err := io.WriteString(p.to, b.String())
 	return err
 }
 
 func stepLine(step status.Transition) string {
-	way := step.From + " → " + step.To
-	if step.From == step.To {
-		way = step.From + " stays"
-	}
+	way := Way(step.From, step.To)
 	if step.Times > 1 {
 		way += fmt.Sprintf(" ×%d", step.Times)
 	}
-	took := rounded(time.Duration(step.After * float64(time.Second)))
+	took := Rounded(time.Duration(step.After * float64(time.Second)))
 	return fmt.Sprintf("%s  %-26s  after %-7s  %s\n", clock(step.At), way, took, step.Reason)
 }
 
-func (t *telling) readiness(ready bool) string {
+func (p *Printer) readiness(ready bool) string {
 	if ready {
-		return t.paint(green, "ready")
+		return p.paint(green, "ready")
 	}
-	return t.paint(red, "not ready")
+	return p.paint(red, "not ready")
 }
 
-func (t *telling) verdict(word string) string {
+func (p *Printer) verdict(word string) string {
 	colours := map[string]int{"ok": green, "degraded": yellow, "failed": red}
-	return t.paint(colours[word], fmt.Sprintf("%-8s", word))
+	return p.paint(colours[word], fmt.Sprintf("%-8s", word))
 }
 
-func (t *telling) strong(text string) string { return t.paint(bold, text) }
-
-// What terminals understand (ECMA-48).
-const (
-	bold   = 1
-	red    = 31
-	green  = 32
-	yellow = 33
-)
-
-func (t *telling) paint(colour int, text string) string {
-	if !t.colour {
-		return text
-	}
-	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
-}
-
-func clock(at time.Time) string { return at.Local().Format(time.TimeOnly) }
-
-func rounded(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
-}
+func (p *Printer) strong(text string) string { return p.paint(bold, text) }
