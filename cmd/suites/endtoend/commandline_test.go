@@ -1,9 +1,7 @@
 package endtoend_test
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,18 +9,6 @@ import (
 
 	"etcd-wrapper/cmd/suites/harness"
 )
-
-// output runs a command that ends by itself and returns what it wrote to stdout.
-func output(t *testing.T, args ...string) string {
-	t.Helper()
-	command := exec.Command(harness.Program, args...)
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	out, err := command.Output()
-	require.NoError(t, err, stderr.String())
-	require.Empty(t, stderr.String())
-	return string(out)
-}
 
 func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 	t.Parallel()
@@ -73,7 +59,7 @@ func TestOperatorsArgumentsAreAccepted(t *testing.T) {
 
 func TestVersionNamesEtcdAndGo(t *testing.T) {
 	t.Parallel()
-	said := output(t, "version")
+	said := harness.Output(t, "version")
 	assert.Regexp(t, `(?m)^etcd-wrapper \S+$`, said)
 	assert.Regexp(t, `(?m)^etcd 3\.6\.\d+$`, said)
 	assert.Regexp(t, `(?m)^go1\.\d+`, said)
@@ -83,9 +69,9 @@ func TestDumpedMachineIsTheCommittedOne(t *testing.T) {
 	t.Parallel()
 	committed, err := os.ReadFile("../../../statemachine.dot")
 	require.NoError(t, err)
-	assert.Equal(t, string(committed), output(t, "--dump-fsm"))
+	assert.Equal(t, string(committed), harness.Output(t, "--dump-fsm"))
 	for format, start := range map[string]string{"dot": "digraph", "mermaid": "stateDiagram-v2", "json": "{"} {
-		drawn := output(t, "--dump-fsm", "--dump-format="+format)
+		drawn := harness.Output(t, "--dump-fsm", "--dump-format="+format)
 		assert.Contains(t, drawn, start)
 		assert.Contains(t, drawn, "FetchConfig")
 	}

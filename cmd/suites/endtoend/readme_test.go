@@ -2,7 +2,6 @@ package endtoend_test
 
 import (
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -23,11 +22,10 @@ func readme(t *testing.T) string {
 }
 
 func TestReadmeNamesEveryFlagAndNoOther(t *testing.T) {
-	help, err := exec.CommandContext(t.Context(), harness.Program, "start-etcd", "--help").Output()
-	require.NoError(t, err)
+	help := harness.Output(t, "start-etcd", "--help")
 	named := regexp.MustCompile(`(?m)^\s+(?:-\w, )?--(?:\[no-\])?([a-z-]+)`)
 	have := map[string]bool{}
-	for _, match := range named.FindAllStringSubmatch(string(help), -1) {
+	for _, match := range named.FindAllStringSubmatch(help, -1) {
 		have[match[1]] = true
 		if match[1] != "help" {
 			assert.True(t, strings.Contains(readme(t), "--"+match[1]), "the README explains --%s", match[1])

@@ -21,7 +21,7 @@ func (p *Pod) Etcd() *clientv3.Client {
 }
 
 // Put writes a key and returns when etcd has acknowledged it.
-func (p *Pod) Put(key, value string) { //nolint:unparam // a key beside a value reads better
+func (p *Pod) Put(key, value string) {
 	p.T.Helper()
 	require.NoError(p.T, p.TryPut(key, value, Patience))
 }

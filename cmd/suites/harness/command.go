@@ -65,6 +65,7 @@ func (c *Command) Wait() (out, log string, status int) {
 // Output runs a command that needs no pod and returns what it printed.
 func Output(t *testing.T, args ...string) string {
 	t.Helper()
+	prepare(t)
 	var stderr bytes.Buffer
 	command := exec.CommandContext(t.Context(), Program, args...)
 	command.Stderr = &stderr

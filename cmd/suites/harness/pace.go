@@ -12,9 +12,10 @@ import (
 const (
 	// Patience is how long an expectation may take to come true, in time of an idle machine.
 	Patience = 40 * time.Second
-	// AbortBudget is what a stop may take before etcd was opened, StopBudget after that; both in time of an idle machine.
+	// AbortBudget is what a stop may take before etcd was opened, in time of an idle machine.
 	AbortBudget = 2 * time.Second
-	StopBudget  = 25 * time.Second
+	// StopBudget is what a stop may take after that.
+	StopBudget = 25 * time.Second
 )
 
 const (
@@ -34,7 +35,7 @@ func measurePace() {
 	runtime.LockOSThread()
 	for {
 		began, before := time.Now(), threadTime()
-		for threadTime()-before < stint { //nolint:revive // computing is the point
+		for threadTime()-before < stint {
 		}
 		took, worked := time.Since(began), threadTime()-before
 		pace.Lock()

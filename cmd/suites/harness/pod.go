@@ -39,6 +39,7 @@ func NewPodWithLateSidecar(t *testing.T) *Pod {
 // NewPod has a sidecar that listens when the first process starts. What it does is scripted before that.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
+	prepare(t)
 	dir := t.TempDir()
 	p := &Pod{
 		T: t, Dir: dir, Volume: filepath.Join(dir, "volume"),
@@ -70,15 +71,19 @@ func (p *Pod) WithoutQuorum() {
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
 }
 
-// The paths of what the program leaves behind.
+// DataDir is etcd's data directory.
 func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
 
+// Database is the file of etcd's key-value store.
 func (p *Pod) Database() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
 
+// RecordPath is where the exit record lies.
 func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
 
+// StoredConfig is where the program keeps the configuration for debugging.
 func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yaml") }
 
+// TerminationMessage is where Kubernetes reads why the container ended.
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
 // PeerURL is where the other members of the cluster reach this one.

@@ -3,7 +3,6 @@ package harness
 import (
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -11,38 +10,51 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // parallel is how many tests run at a time: they wait far more than they compute.
 const parallel = "6"
 
-// Program is the path of the program under test. It is set before the first test.
+// Program is the path of the program under test. It is built for the first test that needs it, unless the suite has
+// built another.
 var Program string
 
-// Main is what the TestMain of a suite calls: it builds the program, runs the tests and returns the exit status.
+// directory is what a suite's process keeps its program in.
+var directory string
+
+// Main is what the TestMain of a suite calls. It runs the tests and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
-	if flag.Lookup("test.list").Value.String() != "" {
-		return m.Run() // it names tests and runs none
-	}
-	dir, err := os.MkdirTemp("", "etcd-wrapper-test-")
-	if err == nil {
-		defer os.RemoveAll(dir) // a temporary directory
-		Program = filepath.Join(dir, "etcd-wrapper")
-		err = provide(Program)
-	}
-	if err == nil {
+	var err error
+	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
+		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
 		err = flag.Set("test.parallel", parallel)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot prepare the program under test:", err)
+		fmt.Fprintln(os.Stderr, "cannot prepare the tests:", err)
 		return 1
 	}
 	go measurePace()
 	return m.Run()
+}
+
+var prepared = sync.OnceValue(func() error {
+	if Program != "" {
+		return nil
+	}
+	Program = filepath.Join(directory, "etcd-wrapper")
+	return provide(Program)
+})
+
+// prepare makes sure that there is a program.
+func prepare(t *testing.T) {
+	t.Helper()
+	require.NoError(t, prepared(), "the program under test was built")
 }
 
 // provide builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
@@ -70,7 +82,9 @@ func provide(path string) error {
 	if err := dependOnSources(root); err != nil {
 		return err
 	}
-	return copyProgram(built, path)
+	// A copy is safe from the next build. This process must not open what was built: Go writes it anew each time, and would
+	// think that the tests depend on that.
+	return exec.Command("cp", built, path).Run()
 }
 
 func moduleRoot() (string, error) {
@@ -94,14 +108,21 @@ func underRace() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// dependOnSources looks at every folder of the module. Go keeps a test's result for as long as nothing changes that the
-// test has looked at, and would not know that these tests depend on the program.
+// dependOnSources opens every folder of the module. Go keeps a test's result for as long as nothing changes that the
+// test has opened, and would not know that these tests depend on the program.
 func dependOnSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		if path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
 			return fs.SkipDir
 		}
-		return err
+		folder, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return folder.Close()
 	})
 }
 
@@ -112,22 +133,4 @@ func lock(path string) (release func(), err error) {
 		return nil, err
 	}
 	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
-}
-
-// copyProgram makes the tests independent of the next build.
-func copyProgram(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(target, source); err != nil {
-		_ = target.Close() // the copy is of no use
-		return err
-	}
-	return target.Close()
 }

@@ -88,7 +88,7 @@ func (s *Sidecar) Listen() {
 			close(s.closed)
 			_ = s.server.Close() // nobody is left who would care
 		})
-		go s.server.Serve(listener) // ends with Close
+		go func() { _ = s.server.Serve(listener) }() // ends with Close
 	})
 }
 
