@@ -80,7 +80,7 @@ type process struct {
 	ended  chan struct{}
 }
 
-// start runs a side on a place and returns when it may be used.
+// start runs a side in a pod and returns when it may be used.
 func (s *side) start(t *testing.T, p *harness.Pod) *process {
 	t.Helper()
 	r := s.launch(t, p)

@@ -13,6 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
+// These tests count what make bench measures: a count is the same on every machine.
+
 func TestAStartAsksTheSidecarForNothingItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

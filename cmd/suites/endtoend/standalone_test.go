@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// standalone is a place with no sidecar, and etcd's configuration in a file.
+// standalone is a pod with no sidecar, and etcd's configuration in a file.
 func standalone(t *testing.T) *harness.Pod {
 	t.Helper()
 	p := harness.NewPodWithLateSidecar(t)
@@ -69,7 +69,7 @@ func TestStandaloneVisitsTheSameStates(t *testing.T) {
 func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run){
-		"after a clean stop": (*harness.Run).StopCleanly, "after kill -9": (*harness.Run).Kill,
+		"after a clean stop": func(run *harness.Run) { run.StopCleanly() }, "after kill -9": (*harness.Run).Kill,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

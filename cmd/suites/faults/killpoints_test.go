@@ -65,7 +65,7 @@ func killSpots(t *testing.T) (spots []spot) {
 	return spots
 }
 
-// here is the spot on this place's volume.
+// here is the spot on this pod's volume.
 func here(p *harness.Pod, at spot) spot {
 	return spot{at.call, filepath.Join(p.Volume, at.path), at.count}
 }

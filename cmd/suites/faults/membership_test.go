@@ -75,7 +75,7 @@ func TestFaultDataOfAnotherClusterAreNamedAsTheReason(t *testing.T) {
 	assertTruth(run, status)
 }
 
-// removeMember has this place's etcd remove the other's, once it agrees that the cluster is healthy.
+// removeMember has this pod's etcd remove the other's, once it agrees that the cluster is healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -87,7 +87,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID is what this place's etcd calls the other's.
+// memberID is what this pod's etcd calls the other's.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

@@ -14,7 +14,7 @@ import (
 
 // parking keeps a process at a spot of its life.
 type parking struct {
-	// park returns the process once it is there, and what makes the place usable for the next one.
+	// park returns the process once it is there, and what makes the pod usable for the next one.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
 	forced []int // statuses that the spot allows beside those of the stimulus

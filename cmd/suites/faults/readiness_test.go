@@ -21,26 +21,18 @@ import (
 // readinessBound is how long /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
-// within says how long it takes until /readyz has a status.
-func within(run *harness.Run, status int) time.Duration {
-	run.T.Helper()
-	watch := harness.StartWatch()
-	harness.Eventually(run.T, fmt.Sprintf("/readyz says %d", status), func() bool { return run.Readyz() == status })
-	return watch.Took()
-}
-
 func TestFaultReadinessFollowsTheQuorum(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving as one of three", "quorum lost and regained")
 	pods, runs := harness.Cluster(t, 3)
 	runs[1].Kill()
 	runs[2].Kill()
-	lost := within(runs[0], http.StatusServiceUnavailable)
+	lost := runs[0].AwaitReadyz(http.StatusServiceUnavailable)
 	assert.Less(t, lost, readinessBound)
 	unavailable(pods[0])
 	again := pods[1].Start()
 	harness.Eventually(t, "there is a quorum again", func() bool { return pods[0].TryPut("key", "value", time.Second) == nil })
-	back := within(runs[0], http.StatusOK)
+	back := runs[0].AwaitReadyz(http.StatusOK)
 	assert.Less(t, back, readinessBound)
 	t.Logf("unready %s after the loss, ready %s after the return", lost, back)
 	again.AwaitReady()
@@ -56,7 +48,7 @@ func TestFaultPausedMembersTakeTheQuorumWithThem(t *testing.T) {
 	for _, run := range runs[1:] {
 		run.Signal(syscall.SIGSTOP)
 	}
-	lost := within(runs[0], http.StatusServiceUnavailable)
+	lost := runs[0].AwaitReadyz(http.StatusServiceUnavailable)
 	assert.Less(t, lost, readinessBound)
 	for _, run := range runs[1:] {
 		run.Signal(syscall.SIGCONT)
@@ -91,7 +83,7 @@ func TestFaultLearnerIsNotReady(t *testing.T) {
 		_, err := client.MemberPromote(ctx, added.Member.ID)
 		return err == nil
 	})
-	assert.Less(t, within(second, http.StatusOK), readinessBound)
+	assert.Less(t, second.AwaitReadyz(http.StatusOK), readinessBound)
 }
 
 func TestFaultFullQuotaIsDegradedAndReady(t *testing.T) {

@@ -34,7 +34,7 @@ func (s spot) hit(fault string) []string {
 	return []string{"-P", s.path, "-e", "trace=" + s.call, "-e", "inject=" + s.call + ":" + fault}
 }
 
-// straced makes the place run its programs under strace, as a grandchild: the process is the program itself.
+// straced makes the pod run its programs under strace, as a grandchild: the process is the program itself.
 func straced(p *harness.Pod, args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", tracePath(p)}, args...)
 }

@@ -12,6 +12,9 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
+// answerWithin bounds a request to the wrapper's own server, which answers from memory, on any machine.
+const answerWithin = 10 * time.Second
+
 // Readyz returns the status code of GET /readyz, 0 if there is no answer.
 func (r *Run) Readyz() int {
 	code, _ := r.Request(http.MethodGet, "/readyz")
@@ -24,7 +27,7 @@ func (r *Run) Request(method, path string) (int, string) {
 	request, err := http.NewRequest(method, r.URL(path), nil)
 	require.NoError(r.T, err)
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: r.Pod.Trust}
-	response, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Do(request)
+	response, err := (&http.Client{Transport: transport, Timeout: answerWithin}).Do(request)
 	if err != nil {
 		return 0, ""
 	}

@@ -130,11 +130,13 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Took()
 }
 
-// StopCleanly sends SIGTERM to an etcd that runs and expects nothing but the best.
-func (r *Run) StopCleanly() {
+// StopCleanly sends SIGTERM to an etcd that runs and expects nothing but the best. It returns how long that took
+// by a Watch.
+func (r *Run) StopCleanly() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
 	require.Equal(r.T, 0, status)
 	require.Less(r.T, took, StopBudget)
 	require.Equal(r.T, "terminated", r.Pod.Record())
+	return took
 }

@@ -3,6 +3,7 @@ package harness
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,6 +19,14 @@ func (r *Run) AwaitReady() {
 		}
 		return r.Readyz() == http.StatusOK
 	})
+}
+
+// AwaitReadyz waits until /readyz has a status and returns how long that took by a Watch.
+func (r *Run) AwaitReadyz(status int) time.Duration {
+	r.T.Helper()
+	watch := StartWatch()
+	Eventually(r.T, fmt.Sprintf("/readyz says %d", status), func() bool { return r.Readyz() == status })
+	return watch.Took()
 }
 
 // AwaitAnswer waits until the wrapper's own server listens.
