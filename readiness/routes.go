@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // endpoints answers the server's requests.
@@ -97,11 +99,12 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
 }
 
-// listing has one line per check, the lifecycle's first.
+// listing has one line per check, the lifecycle's first. Reasons quote strangers: they must neither fake lines nor reach a
+// terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
-		switch reason := oneLine(c.Reason); c.Status {
+		switch reason := printable.Line(c.Reason); c.Status {
 		case OK:
 			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
 		case Degraded:
@@ -120,6 +123,3 @@ func lifecycleCheck(now time.Time, p Phase) Check {
 	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
 	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
 }
-
-// oneLine keeps a foreign text from faking lines.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
