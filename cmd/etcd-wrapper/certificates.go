@@ -3,7 +3,7 @@ package main
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"os"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +12,8 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode/smallfile"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -58,13 +60,29 @@ func (c *certificates) now() []status.Certificate {
 	return c.told
 }
 
+// read looks at all files at once: of those on a mount that hangs, what was known before is told again.
 func (c *certificates) read() {
+	known := c.told
 	c.told, c.readAt = nil, time.Now()
+	found := make(chan status.Certificate, len(c.files))
+	var reading sync.WaitGroup
 	for name, path := range c.files {
-		if expires, ok := firstEnd(path); ok {
-			c.told = append(c.told, status.Certificate{Name: name, Path: path, Expires: expires})
-			c.warn(name, path, expires)
-		}
+		before := slices.IndexFunc(known, func(k status.Certificate) bool { return k.Name == name && k.Path == path })
+		reading.Go(func() {
+			expires, err := firstEnd(path)
+			if errors.Is(err, smallfile.ErrHangs) && before >= 0 {
+				expires, err = known[before].Expires, nil
+			}
+			if err == nil {
+				found <- status.Certificate{Name: name, Path: path, Expires: expires}
+			}
+		})
+	}
+	reading.Wait() // for a second at most
+	close(found)
+	for certificate := range found {
+		c.told = append(c.told, certificate)
+		c.warn(certificate.Name, certificate.Path, certificate.Expires)
 	}
 	slices.SortFunc(c.told, func(a, b status.Certificate) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -89,16 +107,17 @@ func (c *certificates) warn(name, path string, expires time.Time) {
 }
 
 // firstEnd is when the first certificate in a PEM file ends.
-func firstEnd(path string) (first time.Time, ok bool) {
-	content, err := os.ReadFile(path)
+func firstEnd(path string) (first time.Time, err error) {
+	content, err := bootstrap.ReadCertificates(path)
 	if err != nil {
-		return first, false
+		return first, err
 	}
+	err = errors.New("it has no certificate")
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err == nil && (!ok || certificate.NotAfter.Before(first)) {
-			first, ok = certificate.NotAfter, true
+		certificate, unreadable := x509.ParseCertificate(block.Bytes)
+		if unreadable == nil && (err != nil || certificate.NotAfter.Before(first)) {
+			first, err = certificate.NotAfter, nil
 		}
 	}
-	return first, ok
+	return first, err
 }

@@ -7,16 +7,42 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // newLog returns the log stream in the form that start-etcd was asked for.
 func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
 	if c.LogFormat == "console" {
 		to = zerolog.ConsoleWriter{
-			Out: to, NoColor: !colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: stepForPeople,
+			Out: to, NoColor: !colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: forPeople,
 		}
 	}
 	return newLog(to, c.level())
+}
+
+// forPeople makes a line fit for a terminal: nothing in it is obeyed there.
+func forPeople(line map[string]any) error {
+	for name, value := range line {
+		line[name] = shownValue(value)
+	}
+	return stepForPeople(line)
+}
+
+func shownValue(value any) any {
+	switch value := value.(type) {
+	case string:
+		return printable.Text(value)
+	case []any:
+		for i := range value {
+			value[i] = shownValue(value[i])
+		}
+	case map[string]any:
+		for name := range value {
+			value[name] = shownValue(value[name])
+		}
+	}
+	return value
 }
 
 // stepForPeople writes a step of the state machine as "Query → Wait: reason".

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/exitcode/printable"
 )
 
 func main() {
@@ -118,5 +119,5 @@ func parse(args []string, s streams) (selected command, err error) {
 // newLog returns the one log stream: a JSON object a line.
 func newLog(to io.Writer, level zerolog.Level) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return zerolog.New(to).Level(level).With().Timestamp().Logger()
+	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()
 }

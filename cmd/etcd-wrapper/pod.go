@@ -101,6 +101,9 @@ func (p *pod) Configure(yaml []byte) error {
 	if len(checked.Ignored) > 0 {
 		p.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
+	for _, doubt := range checked.Warnings {
+		p.log.Warn().Msg("etcd's configuration: " + doubt)
+	}
 	p.warnOf(checked.Etcd)
 	p.checked = checked
 	p.certificates.add(checked.Etcd)

@@ -1,12 +1,14 @@
 package printable_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/exitcode/printable"
 )
@@ -26,6 +28,37 @@ func TestLineShowsWhatATerminalWouldObey(t *testing.T) {
 	} {
 		assert.Equal(t, shown, printable.Line(text))
 	}
+}
+
+func TestPasswordsInURLsAreHidden(t *testing.T) {
+	for text, shown := range map[string]string{
+		"http://user:hunter2@etcd:2379":               "http://redacted@etcd:2379",
+		"a=https://u:hunter2@b:1,c=https://hunter2@d": "a=https://redacted@b:1,c=https://redacted@d",
+		"http://u:hunter2@x@etcd/path?q=a@b":          "http://redacted@etcd/path?q=a@b",
+		"http://etcd:2379/a@b, mail a@b":              "http://etcd:2379/a@b, mail a@b",
+	} {
+		assert.Equal(t, shown, printable.Line(text))
+		assert.Equal(t, shown, printable.Text(text))
+		var out strings.Builder
+		n, err := printable.Log(&out).Write([]byte(`{"m":"` + text + "\"}\n"))
+		require.NoError(t, err)
+		assert.Equal(t, len(text)+9, n)
+		assert.Equal(t, `{"m":"`+shown+"\"}\n", out.String())
+	}
+}
+
+func TestTheLogStaysTheSameJSONAndHoldsNothingThatATerminalObeys(t *testing.T) {
+	const evil = "C1 \u009b31m, turned \u202e, a tag \U000e0041, ok ü"
+	line, err := json.Marshal(evil)
+	require.NoError(t, err)
+	var out strings.Builder
+	_, err = printable.Log(&out).Write(line)
+	require.NoError(t, err)
+	assert.False(t, strings.ContainsFunc(out.String(), func(r rune) bool { return !unicode.IsPrint(r) }), "%q", out.String())
+	assert.Contains(t, out.String(), "ok ü")
+	var read string
+	require.NoError(t, json.Unmarshal([]byte(out.String()), &read))
+	assert.Equal(t, evil, read)
 }
 
 func TestTextKeepsLines(t *testing.T) {
