@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 )
@@ -177,9 +176,9 @@ func loadCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, errors.New("a CA bundle is required to talk TLS to the sidecar")
 	}
-	bundle, err := os.ReadFile(path)
+	bundle, err := ReadCertificates(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle: %w", err)
+		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {

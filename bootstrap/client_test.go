@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -191,7 +192,10 @@ func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
 func TestBundlesThatAreNone(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
+	fifo := empty + ".fifo"
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, says := range map[string]string{
+		fifo:              "not a regular file", // and nobody waits for its other end
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",

@@ -10,9 +10,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,6 +101,35 @@ func TestUseTLSNeedsAGoodPair(t *testing.T) {
 	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
 	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
 	require.Nil(t, s.gate.protocol.Load(), "the protocol is unchanged")
+}
+
+func TestAPairThatCannotBeUsedNowIsToldFromOtherTrouble(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	good, other := newFiles(t, "one"), newFiles(t, "two")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, pair := range []files{{good.cert, other.key}, {fifo, fifo}, {empty, good.key}, {good.cert, empty}, {empty + ".absent", good.key}} {
+		require.ErrorIs(t, s.UseTLS(pair.cert, pair.key), ErrCertificates)
+	}
+	require.NoError(t, s.UseTLS(good.cert, good.key))
+}
+
+// Whoever puts a pipe in the place of a certificate must not stop the handshakes.
+func TestACertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
+	log := new(bytes.Buffer)
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	f := newFiles(t, "first")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	require.NoError(t, os.Remove(f.cert))
+	require.NoError(t, syscall.Mkfifo(f.cert, 0o600))
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	conn, err := tls.DialWithDialer(dialer, "tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Equal(t, "first", conn.ConnectionState().PeerCertificates[0].Subject.CommonName)
+	require.Contains(t, log.String(), "it is not a regular file")
 }
 
 func TestTLSIsModernAndAsksNoClientCertificate(t *testing.T) {

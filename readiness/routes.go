@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // endpoints answers the server's requests.
@@ -109,7 +111,8 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
 }
 
-// listing has one line per check, the lifecycle's first.
+// listing has one line per check, the lifecycle's first. Reasons quote strangers: they must neither fake lines nor reach a
+// terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
@@ -123,10 +126,10 @@ func (c Check) line() string {
 	case OK:
 		return fmt.Sprintf("[+]%s ok\n", c.Name)
 	case Degraded:
-		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, oneLine(c.Reason))
+		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
 	case Failed:
 	}
-	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, oneLine(c.Reason)) // and so is what nobody judged
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // and so is what nobody judged
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {
@@ -136,6 +139,3 @@ func lifecycleCheck(now time.Time, p Phase) Check {
 	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
 	return Check{Name: "lifecycle", Verdict: Failed, Reason: reason}
 }
-
-// oneLine keeps a foreign text from faking lines.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

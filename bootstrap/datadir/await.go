@@ -22,7 +22,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gave up before etcd was opened: %w", err)
 		}
-		if !bootstrap.IsOpen(path) {
+		if bootstrap.UseOf(path) == bootstrap.Unused {
 			return nil
 		}
 		if !told {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/exitcode/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -15,8 +16,32 @@ import (
 // terminal has them.
 func ForPeople(to io.Writer) io.Writer {
 	return zerolog.ConsoleWriter{
-		Out: to, NoColor: !terminal.Colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: stepForPeople,
+		Out: to, NoColor: !terminal.Colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: forPeople,
 	}
+}
+
+// forPeople makes a line fit for a terminal: nothing in it is obeyed there.
+func forPeople(line map[string]any) error {
+	for name, value := range line {
+		line[name] = shownValue(value)
+	}
+	return stepForPeople(line)
+}
+
+func shownValue(value any) any {
+	switch value := value.(type) {
+	case string:
+		return printable.Text(value)
+	case []any:
+		for i := range value {
+			value[i] = shownValue(value[i])
+		}
+	case map[string]any:
+		for name := range value {
+			value[name] = shownValue(value[name])
+		}
+	}
+	return value
 }
 
 // stepForPeople writes a step of the state machine as "Query → Wait: reason".

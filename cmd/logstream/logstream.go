@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // New returns a logger that writes a JSON object a line, from level upwards.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return zerolog.New(to).Level(level).With().Timestamp().Logger()
+	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()
 }

@@ -29,6 +29,9 @@ func (w *World) Configure(yaml []byte) error {
 	if len(checked.Ignored) > 0 {
 		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
+	for _, doubt := range checked.Warnings {
+		w.log.Warn().Msg("etcd's configuration: " + doubt)
+	}
 	w.warnOf(checked.Etcd)
 	w.config = checked
 	w.useCertificates(checked.Etcd)

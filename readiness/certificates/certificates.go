@@ -7,8 +7,8 @@ package certificates
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,11 +16,15 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/exitcode/smallfile"
 	"etcd-wrapper/readiness/status"
 )
 
 // rereadAfter is how old an answer about certificate files may be.
 const rereadAfter = 10 * time.Second
+
+// maxBytes bounds what is read of one certificate file. The bundles of whole operating systems have a quarter of it.
+const maxBytes = 1 << 20
 
 // What a certificate file is for.
 const (
@@ -69,14 +73,29 @@ func (f *Files) Now() []status.Certificate {
 	return f.found
 }
 
+// read looks at all files at once: of those on a mount that hangs, what was known before is told again.
 func (f *Files) read() {
+	known := f.found
 	f.found, f.readAt = nil, time.Now()
+	found := make(chan status.Certificate, len(f.paths))
+	var reading sync.WaitGroup
 	for name, path := range f.paths {
-		if expires, ok := firstEnd(path); ok {
-			certificate := status.Certificate{Name: name, Path: path, Expires: expires}
-			f.found = append(f.found, certificate)
-			f.warn(certificate, f.readAt)
-		}
+		before := slices.IndexFunc(known, func(k status.Certificate) bool { return k.Name == name && k.Path == path })
+		reading.Go(func() {
+			expires, err := firstEnd(path)
+			if errors.Is(err, smallfile.ErrHangs) && before >= 0 {
+				expires, err = known[before].Expires, nil
+			}
+			if err == nil {
+				found <- status.Certificate{Name: name, Path: path, Expires: expires}
+			}
+		})
+	}
+	reading.Wait() // for a second at most
+	close(found)
+	for certificate := range found {
+		f.found = append(f.found, certificate)
+		f.warn(certificate, f.readAt)
 	}
 	slices.SortFunc(f.found, func(a, b status.Certificate) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -101,16 +120,17 @@ func (f *Files) warn(c status.Certificate, now time.Time) {
 }
 
 // firstEnd is when the first certificate in a PEM file ends.
-func firstEnd(path string) (first time.Time, ok bool) {
-	content, err := os.ReadFile(path)
+func firstEnd(path string) (first time.Time, err error) {
+	content, err := smallfile.Read(path, maxBytes)
 	if err != nil {
-		return first, false
+		return first, err
 	}
+	err = errors.New("it has no certificate")
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err == nil && (!ok || certificate.NotAfter.Before(first)) {
-			first, ok = certificate.NotAfter, true
+		certificate, unreadable := x509.ParseCertificate(block.Bytes)
+		if unreadable == nil && (err != nil || certificate.NotAfter.Before(first)) {
+			first, err = certificate.NotAfter, nil
 		}
 	}
-	return first, ok
+	return first, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/readiness/certificates"
 )
@@ -63,4 +64,21 @@ func TestFilesAreNotReadBeforeSomebodyAsks(t *testing.T) {
 	assert.Empty(t, log.String())
 	assert.Len(t, files.Now(), 1)
 	assert.NotEmpty(t, log.String())
+}
+
+// The path of a certificate may lead to a pipe that nobody writes to.
+func TestACertificateThatBlocksDelaysNobody(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	told := make(chan int, 1)
+	go func() {
+		files := certificates.New(map[string]string{certificates.SidecarCA: fifo, certificates.EtcdClient: os.DevNull}, zerolog.Nop())
+		told <- len(files.Now())
+	}()
+	select {
+	case count := <-told:
+		require.Zero(t, count)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "it waits for the other end of the pipe")
+	}
 }

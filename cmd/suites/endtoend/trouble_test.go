@@ -30,8 +30,9 @@ func TestInvalidConfigurationIsNamedAndChangesNothing(t *testing.T) {
 		"advertise-client-urls": func(c map[string]any) { c["advertise-client-urls"] = []int{1} },
 		"data-dir":              func(c map[string]any) { delete(c, "data-dir") },
 		"initial-cluster":       func(c map[string]any) { c["initial-cluster"] = "someone-else=http://127.0.0.1:1" },
-		"cert-file": func(c map[string]any) {
-			c["client-transport-security"] = map[string]any{"cert-file": "/nowhere.crt", "key-file": "/nowhere.key"}
+		"key-file": func(c map[string]any) {
+			c["listen-client-urls"] = "https://127.0.0.1:1"
+			c["client-transport-security"] = map[string]any{"cert-file": "/nowhere.crt"}
 		},
 	} {
 		t.Run(key, func(t *testing.T) {
