@@ -13,7 +13,7 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-faults test-crash dot mutate review fuzz cover ci clean
+.PHONY: help run build test bench lint test-faults test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -43,6 +43,10 @@ lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 
 dot: ## Write again what is generated from the transition table: diagram, matrix, README
 	$(GO) test ./lifecycle -run 'Committed|Readme' -update
+
+picture: ## Take docs/page.png again, what a browser shows of a member that serves
+	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
+	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
 mutate: ## Change the transition table in every way and see that the tests notice
 	$(GO) test ./lifecycle -count=1 -run 'Mutant|Promise' -v

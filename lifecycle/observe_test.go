@@ -72,6 +72,23 @@ func TestTheTalliesAddUpToTheRun(t *testing.T) {
 	})
 }
 
+func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		times := map[Guard]int{}
+		for _, tally := range s.driver.Snapshot().Tallies {
+			if tally.From == Query && tally.To == Wait {
+				times[tally.Guard] += tally.Times
+			}
+		}
+		assert.Equal(t, map[Guard]int{SaysFailed: 1, Always: 2}, times)
+	})
+}
+
 func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()

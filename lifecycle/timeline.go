@@ -23,10 +23,11 @@ type Transition struct {
 	After  time.Duration // how long From had lasted by then
 }
 
-// Tally adds up how often an event led from one state to another since the process started.
+// Tally adds up how often an event led from one state to another since the process started, for each guard that held.
 type Tally struct {
 	From  State
 	Event Event
+	Guard Guard
 	To    State
 	Times int
 	Last  time.Time
@@ -94,10 +95,12 @@ func (l *timeline) add(t Transition) Transition {
 
 // tally counts a transition for good. There are only as many tallies as the table has ways to go.
 func (l *timeline) tally(t Transition) {
-	i := slices.IndexFunc(l.tallies, func(e Tally) bool { return e.From == t.From && e.Event == t.Event && e.To == t.To })
+	i := slices.IndexFunc(l.tallies, func(e Tally) bool {
+		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
+	})
 	if i < 0 {
 		i = len(l.tallies)
-		l.tallies = append(l.tallies, Tally{From: t.From, Event: t.Event, To: t.To})
+		l.tallies = append(l.tallies, Tally{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
 	}
 	l.tallies[i].Times++
 	l.tallies[i].Last = t.At

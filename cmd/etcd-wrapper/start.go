@@ -120,10 +120,12 @@ func routes(about *report.Report, counts *metrics.Metrics) map[string]http.Handl
 	for i, state := range lifecycle.States {
 		states[i] = string(state.Name)
 	}
+	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
 	return map[string]http.Handler{
-		"GET /{$}":       page.Handler(lifecycle.SVG()),
-		"GET /lifecycle": status.Handler(about.Source()),
-		"GET /metrics":   counts.Handler(about.Document, states),
+		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
+		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /lifecycle":        status.Handler(about.Source()),
+		"GET /metrics":          counts.Handler(about.Document, states),
 	}
 }
 

@@ -62,7 +62,8 @@ func edges(all []lifecycle.Tally) []status.Edge {
 	told := make([]status.Edge, len(all))
 	for i, t := range all {
 		told[i] = status.Edge{
-			From: string(t.From), Event: string(t.Event), To: string(t.To), Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
+			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
+			Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
 		}
 	}
 	return told

@@ -66,9 +66,18 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.state, state == is.State, state)
 		to <- prometheus.MustNewConstMetric(d.seconds, prometheus.CounterValue, spent[state], state)
 	}
-	for _, edge := range is.Edges {
-		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, float64(edge.Times), edge.From, edge.To, edge.Event)
+	for way, times := range steps(is) {
+		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, times, way[:]...)
 	}
+}
+
+// steps counts the steps by from, to and event, whatever guard held.
+func steps(is status.Document) map[[3]string]float64 {
+	times := map[[3]string]float64{}
+	for _, edge := range is.Edges {
+		times[[3]string{edge.From, edge.To, edge.Event}] += float64(edge.Times)
+	}
+	return times
 }
 
 // spent adds up the seconds in each state, the visit that goes on included.

@@ -24,7 +24,8 @@ func document() status.Document {
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
 		Edges: []status.Edge{
-			{From: "Query", Event: "replied", To: "Wait", Times: 7, Spent: 1.5},
+			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
+			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 3, Spent: 0.5},
 			{From: "Wait", Event: "elapsed", To: "Query", Times: 6, Spent: 40},
 		},
 	}

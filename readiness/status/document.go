@@ -88,10 +88,11 @@ type Transition struct {
 	After  float64   `json:"after"` // seconds that From had lasted
 }
 
-// Edge adds up how often an event led from one state to another.
+// Edge adds up how often an event led from one state to another, for each guard that held.
 type Edge struct {
 	From  string    `json:"from"`
 	Event string    `json:"event"`
+	Guard string    `json:"guard,omitempty"`
 	To    string    `json:"to"`
 	Times int       `json:"times"`
 	Last  time.Time `json:"last"`

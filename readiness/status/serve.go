@@ -17,8 +17,9 @@ const (
 	recheck = 250 * time.Millisecond
 	// breath is the least time between two events: a burst of changes is told as one.
 	breath = 50 * time.Millisecond
-	// heartbeat is how long a stream stays silent at most, so that a client that is gone is noticed.
-	heartbeat = 15 * time.Second
+	// heartbeat is how long a stream stays silent at most, so that either side notices when the other is gone. The page
+	// believes in the end after twice as long.
+	heartbeat = 5 * time.Second
 	// patience is how long a client may take to accept one event.
 	patience = 10 * time.Second
 	// maxStreams bounds what strangers on the network can make the process hold open, and maxPerClient what one of them can:

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -150,6 +151,23 @@ func streamFrom(t *testing.T, client, address string) int {
 	require.NoError(t, err)
 	t.Cleanup(func() { reply.Body.Close() })
 	return reply.StatusCode
+}
+
+// listener is a client that only takes.
+type listener struct{ httptest.ResponseRecorder }
+
+func (*listener) SetWriteDeadline(time.Time) error { return nil }
+
+func TestAStreamIsNeverSilentForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		client := &listener{*httptest.NewRecorder()}
+		request := httptest.NewRequest("GET", "/lifecycle?watch", nil).WithContext(ctx)
+		status.Handler(newTeller().source()).ServeHTTP(client, request)
+		beats := strings.Count(client.Body.String(), ": still here\n\n")
+		require.GreaterOrEqual(t, beats, 10, "the page takes 12 s of silence for the end")
+	})
 }
 
 func TestStreamsAreBounded(t *testing.T) {
