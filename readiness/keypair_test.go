@@ -2,56 +2,36 @@ package readiness
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 // files are a certificate and key's place on disk.
 type files struct{ cert, key string }
 
 func newFiles(t testing.TB, commonName string) files {
-	dir := t.TempDir()
-	f := files{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
-	cert, key := selfSigned(t, commonName)
-	f.write(t, cert, key)
-	return f
+	pair := certificates.NewAuthority(t, "ca").Issue(commonName)
+	return files{pair.Cert, pair.Key}
 }
 
-func (f files) write(t testing.TB, cert, key []byte) {
-	require.NoError(t, os.WriteFile(f.cert, cert, 0o600))
-	require.NoError(t, os.WriteFile(f.key, key, 0o600))
-}
-
-func selfSigned(t testing.TB, commonName string) (cert, key []byte) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// newPair returns what such files hold.
+func newPair(t testing.TB, commonName string) (cert, key []byte) {
+	f := newFiles(t, commonName)
+	cert, err := os.ReadFile(f.cert)
 	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: commonName},
-		NotAfter:     time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	key, err = os.ReadFile(f.key)
 	require.NoError(t, err)
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
+	return cert, key
 }
 
 // shown is the name in the certificate that a client is shown.
@@ -71,7 +51,7 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 	addr := s.Addr().String()
 	require.Equal(t, "first", shown(t, addr))
 
-	cert, key := selfSigned(t, "second")
+	cert, key := newPair(t, "second")
 	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key is still the first one's
 	for range 3 {
 		require.Equal(t, "first", shown(t, addr))
@@ -97,7 +77,7 @@ func TestUseTLSNeedsAGoodPair(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.crt")
 	require.ErrorContains(t, s.UseTLS(missing, f.key), missing)
 	require.ErrorContains(t, s.UseTLS(f.cert, missing), missing)
-	_, otherKey := selfSigned(t, "two")
+	_, otherKey := newPair(t, "two")
 	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
 	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
 	require.Nil(t, s.gate.protocol.Load(), "the protocol is unchanged")

@@ -64,7 +64,7 @@ func full() *lifecycle.Snapshot {
 			Reason: "stop", Times: 2, After: time.Minute,
 		}},
 		Tallies: []lifecycle.Tally{{
-			From: lifecycle.Query, Event: lifecycle.Replied, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
+			From: lifecycle.Query, Event: lifecycle.Replied, Guard: lifecycle.SaysFailed, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
 		}},
 	}
 }

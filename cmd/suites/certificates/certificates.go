@@ -21,7 +21,7 @@ import (
 
 // Authority is a certificate authority of a test.
 type Authority struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	name string
 	cert *x509.Certificate
@@ -35,7 +35,7 @@ const day = 24 * time.Hour
 type Pair struct{ Cert, Key string }
 
 // NewAuthority makes one whose files last as long as the test.
-func NewAuthority(t *testing.T, name string) *Authority {
+func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir(), name: name, ends: time.Now().Add(day)}
 	template := a.template(name)
@@ -105,7 +105,7 @@ func (a *Authority) save(name, kind string, der []byte) {
 }
 
 // Load reads the pair for the test's own use.
-func (p Pair) Load(t *testing.T) []tls.Certificate {
+func (p Pair) Load(t testing.TB) []tls.Certificate {
 	t.Helper()
 	loaded, err := tls.LoadX509KeyPair(p.Cert, p.Key)
 	require.NoError(t, err)
