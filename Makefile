@@ -30,13 +30,13 @@ test: ## Run every test, with the race detector
 	$(GO) test $(RACE) -timeout 20m ./...
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
-	@cd cmd/etcd-wrapper && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
+	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
-	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 10m -run Fault -faults -crash-cycles $(CYCLES) -v
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
-	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run

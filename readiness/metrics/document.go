@@ -19,9 +19,9 @@ type document struct {
 	build, state, transitions, seconds, ready, check, lastExit, expiry *prometheus.Desc
 }
 
-func newDocument(o Options) *document {
+func newDocument(now func() status.Document, states []string) *document {
 	return &document{
-		now: o.Document, states: o.States,
+		now: now, states: states,
 		build:       desc("build_info", "The versions of the programs in the process; always 1.", "version", "etcd_version", "go_version"),
 		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
 		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),

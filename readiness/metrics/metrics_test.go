@@ -32,11 +32,11 @@ func document() status.Document {
 }
 
 func newMetrics() *metrics.Metrics {
-	m := metrics.New(metrics.Options{Document: document, States: []string{"Query", "Wait"}})
+	m := metrics.New()
 	m.Request("status", time.Second, nil)
 	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
 	m.Request("trigger", time.Millisecond, errors.New("refused"))
-	m.Initialization("full", "successful")
+	m.Initialization("full", metrics.Successful)
 	m.EtcdStarted(2 * time.Second)
 	m.EtcdStopped(3*time.Second, time.Second)
 	return m
@@ -44,7 +44,7 @@ func newMetrics() *metrics.Metrics {
 
 func scrape(m *metrics.Metrics) string {
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler(document, []string{"Query", "Wait"}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	text, _ := io.ReadAll(w.Body)
 	return string(text)
 }

@@ -29,6 +29,12 @@ type Document struct {
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
 }
 
+// What LastExit is, beside the words of the exit record.
+const (
+	ExitCrash   = "crash"
+	ExitUnknown = "unknown"
+)
+
 // Error is something that went wrong.
 type Error struct {
 	At time.Time `json:"at"`
@@ -63,6 +69,12 @@ type Certificate struct {
 	Path    string    `json:"path"`
 	Expires time.Time `json:"expires"` // the earliest in the file
 }
+
+// expiryWarning is how long before its end a certificate is worth a warning.
+const expiryWarning = 72 * time.Hour
+
+// ExpiresSoon reports whether a certificate is worth a warning: it ends within 72 hours of now, or has ended.
+func (c Certificate) ExpiresSoon(now time.Time) bool { return c.Expires.Sub(now) <= expiryWarning }
 
 // Transition is one step of the state machine.
 type Transition struct {
