@@ -13,7 +13,7 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-faults test-downgrade test-crash dot mutate review fuzz cover ci clean
+.PHONY: help run build test bench lint test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -30,22 +30,26 @@ test: ## Run every test, with the race detector
 	$(GO) test $(RACE) -timeout 20m ./...
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
-	@cd cmd/etcd-wrapper && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
+	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
-	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 10m -run Fault -faults -crash-cycles $(CYCLES) -v
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
 test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes
 	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
-	$(GO) test ./cmd/etcd-wrapper -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
 	$(GOLANGCI_LINT) run
 
 dot: ## Write again what is generated from the transition table: diagram, matrix, README
 	$(GO) test ./lifecycle -run 'Committed|Readme' -update
+
+picture: ## Take docs/page.png again, what a browser shows of a member that serves
+	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
+	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
 mutate: ## Change the transition table in every way and see that the tests notice
 	$(GO) test ./lifecycle -count=1 -run 'Mutant|Promise' -v

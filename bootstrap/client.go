@@ -10,19 +10,18 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 )
 
 // Deadlines for one call to the sidecar, from the connection to the last byte of the body.
 const (
-	// statusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialization.
-	statusDeadline = 15 * time.Second
-	// triggerDeadline is short: the sidecar answers at once and initializes in the background.
-	triggerDeadline = 10 * time.Second
-	// configDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
-	configDeadline = 60 * time.Second
+	// StatusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialization.
+	StatusDeadline = 15 * time.Second
+	// TriggerDeadline is short: the sidecar answers at once and initializes in the background.
+	TriggerDeadline = 10 * time.Second
+	// ConfigDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
+	ConfigDeadline = 60 * time.Second
 	// dialDeadline bounds the TCP connection and, again, the TLS handshake.
 	dialDeadline = 5 * time.Second
 )
@@ -83,7 +82,7 @@ func NewClient(options ClientOptions) (*Client, error) {
 // Status asks where initialization stands. The sidecar resets a verdict when it is read, so a caller must act on what
 // it is told. It takes at most 15 s.
 func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
-	body, err := c.get(ctx, statusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
+	body, err := c.get(ctx, StatusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
 	if err != nil {
 		return "", err
 	}
@@ -97,13 +96,13 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 // Trigger asks for an initialization. The sidecar ignores it unless it stands at New. It takes at most 10 s.
 func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	query := url.Values{"mode": {string(mode)}}
-	_, err := c.get(ctx, triggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)
+	_, err := c.get(ctx, TriggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)
 	return err
 }
 
 // Config fetches etcd's configuration, YAML of at most 1 MiB. Asking again is safe. It takes at most 60 s.
 func (c *Client) Config(ctx context.Context) ([]byte, error) {
-	return c.get(ctx, configDeadline, "etcd configuration", maxConfigBody, "/config", nil)
+	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }
 
 // get reads the whole reply before the request ends. Errors name what was asked for and where, never what came back.
@@ -177,9 +176,9 @@ func loadCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, errors.New("a CA bundle is required to talk TLS to the sidecar")
 	}
-	bundle, err := os.ReadFile(path)
+	bundle, err := ReadCertificates(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle: %w", err)
+		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {

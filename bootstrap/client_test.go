@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -40,7 +41,7 @@ func saying(body string) http.HandlerFunc {
 }
 
 func TestStatusUnderstandsTheFourWords(t *testing.T) {
-	for _, word := range []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+	for _, word := range bootstrap.InitializationStatuses {
 		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
 			status, err := sidecar(t, saying(body)).Status(t.Context())
 			require.NoError(t, err)
@@ -191,7 +192,10 @@ func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
 func TestBundlesThatAreNone(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
+	fifo := empty + ".fifo"
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, says := range map[string]string{
+		fifo:              "not a regular file", // and nobody waits for its other end
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",
@@ -210,7 +214,7 @@ func FuzzParseInitializationStatus(f *testing.F) {
 		status, err := bootstrap.ParseInitializationStatus(body)
 		if err == nil {
 			assert.Equal(t, strings.TrimSpace(string(body)), string(status))
-			assert.Contains(t, []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed}, status)
+			assert.Contains(t, bootstrap.InitializationStatuses, status)
 		}
 	})
 }

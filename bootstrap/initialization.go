@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // InitializationStatus is the sidecar's word on where the initialization of the data directory stands.
@@ -17,16 +18,18 @@ const (
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
+// InitializationStatuses are all the words there are, in the order of a run.
+var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
+
 // ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the data on a word
 // that was guessed is the one mistake this program exists to avoid. The error names the length of what was read, never
 // the text, which is not ours to log.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
-	switch word := InitializationStatus(bytes.TrimSpace(body)); word {
-	case New, Progress, Successful, Failed:
-		return word, nil
-	default:
+	word := InitializationStatus(bytes.TrimSpace(body))
+	if !slices.Contains(InitializationStatuses, word) {
 		return "", fmt.Errorf("unknown initialization status of %d bytes", len(body))
 	}
+	return word, nil
 }
 
 // Mode is how deeply the data directory is validated before it may be opened.

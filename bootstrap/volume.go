@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDataInUse says that an etcd which is not ours has its database on the volume open.
-var ErrDataInUse = errors.New("an etcd that runs has its data on the volume")
-
 // ErrVolumeBusy says that another process holds the volume's lock.
 var ErrVolumeBusy = errors.New("another process holds the volume")
 
@@ -20,13 +17,14 @@ var ErrVolumeBusy = errors.New("another process holds the volume")
 type Volume struct {
 	path   string
 	locked *os.File
+	data   *os.File // the data directory's lock, if it is another directory
 }
 
 // NewVolume returns the volume at path, a directory; it touches nothing.
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
 // Lock takes the lock, creating the directory if need be, or returns ErrVolumeBusy at once. Once it has succeeded it
-// keeps succeeding. It locks the directory itself, so that nothing is left behind and a read-only volume still answers.
+// keeps succeeding. A read-only volume can be locked, too.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -34,41 +32,27 @@ func (v *Volume) Lock() error {
 	if err := os.MkdirAll(v.path, 0o700); err != nil {
 		return fmt.Errorf("cannot lock volume: %w", err)
 	}
-	directory, err := os.Open(v.path)
+	locked, err := lockDirectory(v.path)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrVolumeBusy
+	}
 	if err != nil {
-		return fmt.Errorf("cannot lock volume: %w", err)
+		return fmt.Errorf("cannot lock volume %s: %w", v.path, err)
+	}
+	v.locked = locked
+	return nil
+}
+
+// lockDirectory locks a directory itself, which leaves nothing behind, until the file that it returns is closed.
+func lockDirectory(path string) (*os.File, error) {
+	directory, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	if err := unix.Flock(int(directory.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		directory.Close() //nolint:errcheck // the lock was not taken
-		return fmt.Errorf("cannot lock volume %s: %w", v.path, busy(err))
+		return nil, errors.Join(err, directory.Close())
 	}
-	v.locked = directory
-	return nil
-}
-
-// Probe returns ErrDataInUse while a database in a directory of the volume is open for writing, by whatever process: an
-// etcd that does not know the volume's lock. What can't be looked at is not held against anybody.
-func (v *Volume) Probe() error {
-	databases, err := filepath.Glob(filepath.Join(v.path, "*", "member", "snap", "db"))
-	if err != nil {
-		return fmt.Errorf("cannot look for databases on the volume: %w", err)
-	}
-	for _, path := range databases {
-		if writing(path) {
-			return fmt.Errorf("%s: %w", path, ErrDataInUse)
-		}
-	}
-	return nil
-}
-
-// writing reports whether somebody has bbolt's lock for writing on the file.
-func writing(path string) bool {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return false
-	}
-	defer file.Close() // lets go of the lock
-	return errors.Is(unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	return directory, nil
 }
 
 // Holds reports whether what lies at path, or will be made there, is on the volume's own file system.
@@ -88,19 +72,13 @@ func (v *Volume) Holds(path string) (bool, error) {
 	return here.Dev == there.Dev, nil
 }
 
-// Unlock releases the lock, for tests that play several processes; a process that ends releases it anyway.
-func (v *Volume) Unlock() error {
-	if v.locked == nil {
-		return nil
-	}
-	err := v.locked.Close()
-	v.locked = nil
-	return err
-}
-
-func busy(err error) error {
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return ErrVolumeBusy
+// Unlock releases both locks, for tests that play several processes; a process that ends releases them anyway.
+func (v *Volume) Unlock() (err error) {
+	for _, held := range []**os.File{&v.locked, &v.data} {
+		if *held != nil {
+			err = errors.Join(err, (*held).Close())
+			*held = nil
+		}
 	}
 	return err
 }

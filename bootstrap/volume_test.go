@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
@@ -46,26 +45,6 @@ func TestOneVolumeHasOneHolder(t *testing.T) {
 	left, err := os.ReadDir(path)
 	require.NoError(t, err)
 	assert.Empty(t, left, "a lock leaves nothing behind")
-}
-
-func TestDataThatAnEtcdHasOpenIsInUse(t *testing.T) {
-	path := t.TempDir()
-	volume := bootstrap.NewVolume(path)
-	require.NoError(t, volume.Probe(), "there is no data")
-	db := filepath.Join(path, "new.etcd", "member", "snap", "db")
-	require.NoError(t, os.MkdirAll(filepath.Dir(db), 0o700))
-	require.NoError(t, os.WriteFile(db, nil, 0o600))
-	require.NoError(t, volume.Probe(), "nobody has it open")
-
-	holder, err := os.Open(db)
-	require.NoError(t, err)
-	defer holder.Close()
-	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_SH))
-	require.NoError(t, volume.Probe(), "a reader does no harm")
-	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
-	require.ErrorIs(t, volume.Probe(), bootstrap.ErrDataInUse)
-	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
-	require.NoError(t, volume.Probe())
 }
 
 func TestAVolumeThatIsNoDirectoryCannotBeLocked(t *testing.T) {

@@ -9,13 +9,16 @@ import (
 	"os"
 	"runtime/debug"
 	"syscall"
+	"unicode/utf8"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
 const maxMessage = 4096
 
-// Explain writes reason to Kubernetes' termination message file at path, which `kubectl describe pod` shows. A file that
-// is not there is no error: then nobody asked for a message.
+// Explain writes reason to Kubernetes' termination message file at path, which `kubectl describe pod` shows on a terminal:
+// what is not printable is escaped. A file that is not there is no error: then nobody asked for a message.
 func Explain(path, reason string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -24,8 +27,19 @@ func Explain(path, reason string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	_, err = file.WriteString(reason[:min(len(reason), maxMessage)])
+	_, err = file.WriteString(beginning(printable.Text(reason), maxMessage))
 	return errors.Join(err, file.Close())
+}
+
+// beginning is as much of text as size bytes hold, in whole characters.
+func beginning(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	for !utf8.RuneStart(text[size]) {
+		size--
+	}
+	return text[:size]
 }
 
 // CrashNote keeps the reason of a crash on the volume, for people. It never takes part in the choice of the validation
@@ -50,7 +64,7 @@ func (n *CrashNote) Previous() string {
 		return ""
 	}
 	line, _, _ := bytes.Cut(content, []byte("\n"))
-	return string(line)
+	return printable.Line(string(line))
 }
 
 // Arm has Go's runtime write the trace of a panic in any goroutine to the note. Call it when the volume's lock is held, so
@@ -75,7 +89,7 @@ func (n *CrashNote) Leave(reason string) error {
 	if n.file == nil {
 		return nil
 	}
-	_, err := n.file.WriteString(reason + "\n")
+	_, err := n.file.WriteString(printable.Text(reason) + "\n")
 	return errors.Join(err, n.file.Sync())
 }
 

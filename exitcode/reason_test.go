@@ -69,6 +69,35 @@ func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
 }
 
+// What a certificate of a stranger says must not reach the operator's terminal as it is.
+func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	write(t, path, "")
+	require.NoError(t, exitcode.Explain(path, "crash: bad name \x1b[2J\nstate: Query\n"))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "crash: bad name \\x1b[2J\nstate: Query\n", string(content))
+
+	write(t, path, "panic: \x1b]0;title\a\ngoroutine 1")
+	assert.Equal(t, `panic: \x1b]0;title\a`, exitcode.NewCrashNote(path).Previous())
+
+	note := exitcode.NewCrashNote(path)
+	require.NoError(t, note.Arm())
+	require.NoError(t, note.Leave("bad name \x1b[2J"))
+	content, err = os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "bad name \\x1b[2J\n", string(content), "also for those who look at the file")
+}
+
+func TestATerminationMessageIsNotCutWithinACharacter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	write(t, path, "")
+	require.NoError(t, exitcode.Explain(path, strings.Repeat("→", 5000)))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, strings.Repeat("→", 1365), string(content))
+}
+
 func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                   "clean stop",

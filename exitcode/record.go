@@ -3,11 +3,12 @@ package exitcode
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"etcd-wrapper/exitcode/smallfile"
 )
 
 // Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program can
@@ -28,8 +29,9 @@ const maxRecord = 32
 // A clean record exists only if the last etcd that ran on the volume was closed, its close returned, and none was
 // started since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
 type Record struct {
-	path    string
-	removed Word // the clean word that Remove took away, for Restore
+	path      string
+	removed   Word // the clean word that Remove took away, for Restore
+	forfeited bool // nothing clean can be said any more, by Forfeit
 }
 
 // NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
@@ -38,9 +40,9 @@ func NewRecord(path string) *Record { return &Record{path: path} }
 // Read returns the clean word, or an error that says why there is none. It follows no symbolic link and never blocks
 // on what it finds at the path, be it a FIFO.
 func (r *Record) Read() (Word, error) {
-	content, err := readSmallFile(r.path)
+	content, err := smallfile.ReadHere(r.path, maxRecord)
 	if err != nil {
-		return "", fmt.Errorf("no clean exit record: %w", err)
+		return "", fmt.Errorf("no clean exit record: %s: %w", r.path, err)
 	}
 	switch word := Word(content); word {
 	case Terminated, Interrupted:
@@ -68,14 +70,32 @@ func (r *Record) Remove() error {
 
 // Restore puts back what Remove took away. It is for the stop that comes before etcd was opened, and for nothing else.
 func (r *Record) Restore() error {
+	if r.forfeited {
+		return r.Remove()
+	}
 	if r.removed == "" {
 		return nil
 	}
 	return r.Write(r.removed)
 }
 
-// Write makes the record say word, durably. It must be called only after etcd's close has returned.
+// Forfeit removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
+// removal fails. It is to be called as soon as somebody else is seen to have the data open for writing: how they end,
+// nobody will know.
+func (r *Record) Forfeit() error {
+	r.forfeited = true
+	return r.Remove()
+}
+
+// Forfeited reports whether Forfeit was called.
+func (r *Record) Forfeited() bool { return r.forfeited }
+
+// Write makes the record say word, durably. It must be called only after etcd's close has returned. A record that was
+// forfeited stays absent, which is no error.
 func (r *Record) Write(word Word) error {
+	if r.forfeited {
+		return r.Remove()
+	}
 	if err := replaceFile(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)
 	}
@@ -101,21 +121,4 @@ func moveAside(path string) error {
 		return err
 	}
 	return os.Rename(path, filepath.Join(aside, filepath.Base(path)))
-}
-
-// readSmallFile reads at most maxRecord bytes of a regular file.
-func readSmallFile(path string) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close() // nothing was written
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	return io.ReadAll(io.LimitReader(file, maxRecord))
 }

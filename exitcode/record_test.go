@@ -122,6 +122,44 @@ func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
 	})
 }
 
+// Somebody else had the data open for writing: nothing that this process knows of them counts any more.
+func TestAForfeitedRecordStaysAway(t *testing.T) {
+	for name, before := range map[string]func(*testing.T, *exitcode.Record){
+		"before the removal": func(*testing.T, *exitcode.Record) {},
+		"after the removal":  func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Remove()) },
+		"twice":              func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Forfeit()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			record, path := recordIn(t)
+			require.NoError(t, record.Write(exitcode.Terminated))
+			require.False(t, record.Forfeited())
+			before(t, record)
+			require.NoError(t, record.Forfeit())
+			assert.True(t, record.Forfeited())
+			assert.NoFileExists(t, path)
+			require.NoError(t, record.Restore())
+			assert.NoFileExists(t, path)
+			require.NoError(t, record.Write(exitcode.Terminated), "the end is in order all the same")
+			assert.NoFileExists(t, path)
+		})
+	}
+}
+
+// What could not be removed is removed at the end, at the latest: a write that keeps nothing must still leave nothing.
+func TestAForfeitThatFailedIsMadeUpForByTheWrite(t *testing.T) {
+	record, path := recordIn(t)
+	aside := filepath.Dir(path) + ".away"
+	require.NoError(t, record.Write(exitcode.Terminated))
+	require.NoError(t, os.Rename(filepath.Dir(path), aside))
+	require.ErrorContains(t, record.Forfeit(), "cannot remove exit record")
+	assert.True(t, record.Forfeited())
+	require.Error(t, record.Restore())
+	require.Error(t, record.Write(exitcode.Terminated))
+	require.NoError(t, os.Rename(aside, filepath.Dir(path)))
+	require.NoError(t, record.Write(exitcode.Terminated))
+	assert.NoFileExists(t, path)
+}
+
 func TestRemoveFailsWhereTheDirectoryIsMissing(t *testing.T) {
 	record := exitcode.NewRecord(filepath.Join(t.TempDir(), "missing", "exit_code"))
 	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "its removal could not be made durable")

@@ -21,7 +21,7 @@ import (
 type behaviour struct {
 	Fails    bool
 	Takes    time.Duration // before it returns
-	Stubborn bool          // it does not hear that it is cancelled
+	Stubborn bool          // it does not notice that it is cancelled
 	Panics   bool
 	Word     bootstrap.InitializationStatus // what a status call says
 	Single   bool                           // a configuration is that of a new cluster of one
@@ -41,9 +41,7 @@ type schedule struct {
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {
 	takes := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute})
-	word := rapid.SampledFrom([]bootstrap.InitializationStatus{
-		bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Successful, bootstrap.Failed,
-	})
+	word := rapid.SampledFrom(append(declared[bootstrap.InitializationStatus](), bootstrap.Successful, unknownWord))
 	call := rapid.Custom(func(t *rapid.T) behaviour {
 		return behaviour{
 			Fails: rapid.IntRange(0, 4).Draw(t, "fails") == 4, Takes: takes.Draw(t, "takes"),
@@ -241,9 +239,9 @@ func play(t *testing.T, plan schedule) []string {
 		asked := push(driver, plan.Stimuli)
 		<-ended
 		c.know(func(now *truth) {
-			budget := 25 * time.Second
+			budget := StopBudget - TakingDown
 			if !c.starts {
-				budget = 2 * time.Second
+				budget = AbortBudget - TakingDown
 			}
 			c.expect(at.Sub(asked) <= budget, "the end took "+at.Sub(asked).String())
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")

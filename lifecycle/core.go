@@ -21,22 +21,23 @@ type Decision struct {
 // Rules are a table made ready for look-ups. They never change and may be shared.
 type Rules struct {
 	rows     []Row
-	byPair   map[pair][]int
+	byCell   map[cell][]int // indices of rows
 	defaults map[Event]Default
 	events   []Event // all of them, in the order of the defaults
 }
 
-type pair struct {
+// cell is a cell of the matrix: what one state answers to one event.
+type cell struct {
 	state State
 	event Event
 }
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
 func NewRules(table []Row, elsewhere []Default) *Rules {
-	rules := &Rules{rows: table, byPair: map[pair][]int{}, defaults: map[Event]Default{}}
+	rules := &Rules{rows: table, byCell: map[cell][]int{}, defaults: map[Event]Default{}}
 	for i, row := range table {
-		key := pair{row.From, row.On}
-		rules.byPair[key] = append(rules.byPair[key], i)
+		at := cell{row.From, row.On}
+		rules.byCell[at] = append(rules.byCell[at], i)
 	}
 	for _, answer := range elsewhere {
 		rules.defaults[answer.On] = answer
@@ -47,16 +48,16 @@ func NewRules(table []Row, elsewhere []Default) *Rules {
 
 // Step returns the machine after the event, and what to do about it. It does no I/O, knows no clock and starts nothing.
 func (r *Rules) Step(c Core, event Event, payload Payload) (Core, Decision) {
-	facts := c.Facts.heard(event, payload)
+	facts := c.Facts.learn(event, payload)
 	decision := r.decide(c.State, event, facts)
 	if decision.Row < 0 {
 		return c, decision
 	}
-	return Core{State: decision.To, Facts: facts.moved(c.State, event, decision.To, payload)}, decision
+	return Core{State: decision.To, Facts: facts.conclude(c.State, event, decision.To, payload)}, decision
 }
 
 func (r *Rules) decide(state State, event Event, facts Facts) Decision {
-	for _, i := range r.byPair[pair{state, event}] {
+	for _, i := range r.byCell[cell{state, event}] {
 		if row := &r.rows[i]; row.When.Holds(facts) {
 			return Decision{Answer: row.answer(), Row: i, To: row.To, Do: row.Do, Why: row.Why}
 		}

@@ -64,7 +64,7 @@ func DOT(table []Row) string {
 	b.WriteString(dotHeader)
 	folded := arrows(table)
 	for _, state := range States {
-		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, dotShape(state.Name), dotState(state, folded))
+		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, dotShapes[state.Name], dotState(state, folded))
 	}
 	fmt.Fprintf(&b, "\n  begin -> %s;\n", Query)
 	for _, a := range folded {
@@ -88,15 +88,10 @@ digraph lifecycle {
 // wrapAt is the width of the picture's texts, in characters.
 const wrapAt = 34
 
-func dotShape(state State) string {
-	switch state { // the other states look alike
-	case Serving:
-		return `fillcolor="#dff3e1", color="#2c6e35", `
-	case Terminated:
-		return `peripheries=2, fillcolor="#f3f3f3", `
-	default:
-		return ""
-	}
+// dotShapes are how the states look that do not look like all others.
+var dotShapes = map[State]string{
+	Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
+	Terminated: `peripheries=2, fillcolor="#f3f3f3", `,
 }
 
 // dotState names a state, says what it is for and lists what makes the machine stay in it.
@@ -195,7 +190,7 @@ func (a *arrow) mermaid() string {
 	return strings.Join(events, "<br/>")
 }
 
-// JSON is the table, its states and the answers to pairs without a row, for programs.
+// JSON is the table, its states and the answers where there is no row, for programs.
 func JSON(table []Row) (string, error) {
 	document := struct {
 		States      []StateInfo `json:"states"`

@@ -21,13 +21,14 @@ type Options struct {
 // Driver carries out what the table answers. One goroutine, the one that calls Run, owns everything in it but the two
 // mailboxes and the published snapshot.
 type Driver struct {
-	options Options
-	rules   *Rules
-	legal   *legality
-	core    Core
-	paces   *paces
-	history history
-	log     zerolog.Logger
+	options  Options
+	rules    *Rules
+	legal    *legality
+	core     Core
+	paces    paces
+	limits   map[Action]time.Duration // what an action sets the timer to; 0 sets none
+	timeline timeline
+	log      zerolog.Logger
 
 	urgent  chan message // stops and crashes, looked at before anything else
 	mailbox chan message // completions
@@ -67,6 +68,7 @@ func NewDriver(options Options) *Driver {
 		legal:   newLegality(Table),
 		core:    NewCore(),
 		paces:   newPaces(),
+		limits:  map[Action]time.Duration{LimitStart: options.ReadyTimeout, LimitAbort: abortLimit, LimitStop: stopLimit},
 		log:     options.Log,
 		urgent:  make(chan message, 4),
 		mailbox: make(chan message, 4),
@@ -75,7 +77,7 @@ func NewDriver(options Options) *Driver {
 		work:    noTask(),
 		aside:   noTask(),
 	}
-	d.history.arrive(Query, time.Now())
+	d.timeline.arrive(Query, time.Now())
 	d.publish(Transition{Reason: "not begun"}, time.Now(), 0)
 	return d
 }
@@ -107,10 +109,11 @@ func (d *Driver) Run() Outcome {
 	d.leave()
 	d.aside.cancel()
 	d.linger()
-	return Outcome{Status: d.core.Facts.Status, Reason: d.history.ending()}
+	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.ending()}
 }
 
-// next waits for a message. A stop or a crash goes before other work, by order and not by select's dice.
+// next waits for a message. A stop or a crash takes precedence over other work, which one select of both would
+// leave to chance.
 func (d *Driver) next() message {
 	select {
 	case m := <-d.urgent:
@@ -133,7 +136,7 @@ func (d *Driver) handle(m message) {
 	}
 	core, decision := d.rules.Step(d.core, m.event, m.payload)
 	if decision.Row < 0 {
-		d.unanswered(m, decision)
+		d.logWithoutRow(m, decision)
 		return
 	}
 	row := &d.rules.rows[decision.Row]
@@ -141,9 +144,9 @@ func (d *Driver) handle(m message) {
 		d.handle(message{event: Crashed, payload: Payload{Err: err}})
 		return
 	}
-	decisive := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
+	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
-	d.paces.heard(m.event, core.Facts)
+	d.paces.settle(m.event, core.Facts)
 	if m.event == ConfigPrefetched {
 		d.config = m.payload.Config
 	}
@@ -157,8 +160,8 @@ func (d *Driver) handle(m message) {
 	}
 	pause, slow := d.prepare(row)
 	d.record(row, m.payload, pause)
-	if decisive {
-		d.history.decide(reason(row, m.payload))
+	if endChanged {
+		d.timeline.explainEnd(reason(row, m.payload))
 	}
 	if len(slow) > 0 {
 		d.start(slow, m.payload)
@@ -195,18 +198,12 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	return pause, slow
 }
 
-// limit is the duration that a quick action sets the timer to; 0 sets none.
+// limit is the duration that a quick action sets the timer to, or false if the action is none.
 func (d *Driver) limit(action Action) (time.Duration, bool) {
-	switch action { // the other actions set no limit
-	case LimitStart:
-		return d.options.ReadyTimeout, true
-	case LimitAbort:
-		return abortBudget, true
-	case LimitStop:
-		return stopBudget, true
-	default:
-		return d.paces.after(action)
+	if limit, known := d.limits[action]; known {
+		return limit, true
 	}
+	return d.paces.after(action)
 }
 
 // arm sets the visit's one timer.

@@ -44,12 +44,19 @@ func UrgentFirst(d *Driver) bool {
 	return first.event == Signal && second.event == Replied
 }
 
+// Written is the table as it is written.
+var Written = written
+
+// SetsTimer reports whether an action does nothing but set the timer.
+func SetsTimer(action Action) bool {
+	_, sets := NewDriver(Options{}).limit(action)
+	return sets
+}
+
 // IsBound reports whether the driver does anything for an action.
 func IsBound(action Action) bool {
-	driver := NewDriver(Options{})
-	_, quick := driver.limit(action)
 	_, slow := blocking[action]
-	return quick || slow
+	return SetsTimer(action) || slow
 }
 
 // PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
@@ -83,9 +90,9 @@ func Stepping(rules *Rules) (step func()) {
 
 // KeptOf is how many of so many transitions, no two of them alike, the history keeps.
 func KeptOf(transitions int) int {
-	var h history
+	var kept timeline
 	for n := range transitions {
-		h.add(Transition{From: State(strconv.Itoa(n))})
+		kept.add(Transition{From: State(strconv.Itoa(n))})
 	}
-	return len(h.last)
+	return len(kept.last)
 }

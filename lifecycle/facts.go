@@ -40,6 +40,8 @@ func (g Guard) Holds(f Facts) bool {
 		return true
 	case SaysNew:
 		return f.Word == bootstrap.New
+	case SaysProgress:
+		return f.Word == bootstrap.Progress
 	case SaysSuccessful:
 		return f.Word == bootstrap.Successful
 	case ConfigKept:
@@ -52,14 +54,13 @@ func (g Guard) Holds(f Facts) bool {
 		return f.ClosedInOrder && (f.Ending == Signal || f.Ending == StopPosted)
 	case SecondSignal:
 		return f.Signals > 1
-	default:
-		return false
 	}
+	return false
 }
 
-// heard adds to the facts what an event tells, before the table is asked.
-func (f Facts) heard(event Event, payload Payload) Facts {
-	switch event { //nolint:exhaustive // the other events tell no facts
+// learn adds to the facts what an event tells, before the table is asked.
+func (f Facts) learn(event Event, payload Payload) Facts {
+	switch event {
 	case Replied:
 		f.Word = payload.Word
 	case Accepted:
@@ -71,23 +72,25 @@ func (f Facts) heard(event Event, payload Payload) Facts {
 		f.LastSignal = payload.Signal
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
+	case Begun, VolumeBusy, NoAnswer, NotAccepted, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
+		RecordSettled, Elapsed, Crashed, StopPosted: // they tell no facts
 	}
 	return f
 }
 
-// moved adds to the facts what follows from the answer: why the run ends, and with which status.
-func (f Facts) moved(from State, event Event, to State, payload Payload) Facts {
+// conclude adds to the facts what follows from the answer: why the run ends, and with which status.
+func (f Facts) conclude(from State, event Event, to State, payload Payload) Facts {
 	if to == Terminating && from != Terminating {
 		f.Ending = event
 	}
 	if f.Ending != "" && f.Status == exitcode.Clean {
-		f.Status = f.trouble(from, event, to, payload)
+		f.Status = f.statusOf(from, event, to, payload)
 	}
 	return f
 }
 
-// trouble is the exit status that one event of the ending asks for.
-func (f Facts) trouble(from State, event Event, to State, payload Payload) exitcode.Code {
+// statusOf is the exit status that one event of the ending asks for.
+func (f Facts) statusOf(from State, event Event, to State, payload Payload) exitcode.Code {
 	switch {
 	case event == Crashed:
 		return exitcode.Crashed

@@ -44,5 +44,5 @@ func (row *Row) edge() string {
 	if row.When == Always {
 		return string(row.On)
 	}
-	return fmt.Sprintf("%s [%s]", row.On, row.When)
+	return string(row.On) + " [" + string(row.When) + "]"
 }

@@ -13,7 +13,7 @@ func Matrix(rules *Rules) string {
 	for _, state := range States {
 		fmt.Fprintf(&b, "\n%s: %s\n  deadline: %s\n", state.Name, state.Meaning, state.Deadline)
 		for _, event := range rules.events {
-			b.WriteString(rules.cell(state.Name, event))
+			b.WriteString(rules.linesOf(cell{state.Name, event}))
 		}
 	}
 	return b.String()
@@ -24,12 +24,12 @@ const matrixHeader = `What the machine answers in every state to every event. Ge
 A guarded answer counts only if no earlier one of the same event does.
 `
 
-// cell is one line for each answer of a pair.
-func (r *Rules) cell(state State, event Event) string {
-	indices := r.byPair[pair{state, event}]
+// linesOf is one line for each answer of a cell.
+func (r *Rules) linesOf(at cell) string {
+	indices := r.byCell[at]
 	if len(indices) == 0 {
-		answer, why := r.elsewhere(state, event)
-		return fmt.Sprintf("  %-20s %s (%s)\n", event, answer, why)
+		answer, why := r.elsewhere(at.state, at.event)
+		return fmt.Sprintf("  %-20s %s (%s)\n", at.event, answer, why)
 	}
 	var b strings.Builder
 	for _, i := range indices {

@@ -76,14 +76,17 @@ func outcomes(action Action, now truth) []outcome {
 		return settles(func(t *truth) { t.recorded = true })
 	case LeaveReason:
 		return settles(func(*truth) {})
-	default:
-		return nil
+	case PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
 	}
+	return nil
 }
+
+// unknownWord is one that no release of the sidecar says so far.
+const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 
 func words() []outcome {
 	var all []outcome
-	for _, word := range []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Successful, bootstrap.Failed} {
+	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
 		all = append(all, outcome{happening{Replied, Payload{Word: word}}, func(t truth) truth {
 			t.word, t.triggered = word, false
 			return t
@@ -130,7 +133,7 @@ var anytime = []happening{
 }
 
 // timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
-var timers = []Action{PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop}
+var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
 // split takes the quick actions and the prefetch out of a row.
 func split(do []Action) (slow []Action, timer, aside bool) {

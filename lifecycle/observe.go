@@ -13,14 +13,14 @@ const everyNth = 20
 // record remembers, publishes and logs that a row was taken.
 func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 	now := time.Now()
-	taken := d.history.add(Transition{
+	taken := d.timeline.add(Transition{
 		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, payload),
 	})
 	if trouble, is := trouble(row, payload, now); is {
-		d.history.trouble = trouble
+		d.timeline.trouble = trouble
 	}
 	if payload.Validation != (Validation{}) {
-		d.history.validation = payload.Validation
+		d.timeline.validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
 	d.logTaken(taken, payload, pause)
@@ -41,9 +41,9 @@ func reason(row *Row, payload Payload) string {
 // publish replaces the snapshot and wakes whoever waits for that. It never waits for a reader.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
-		State: d.core.State, Since: d.history.since, Reason: taken.Reason, Attempt: taken.Times,
-		Trouble: d.history.trouble, Word: d.core.Facts.Word, Validation: d.history.validation,
-		History: slices.Clone(d.history.last), Tallies: slices.Clone(d.history.tallies),
+		State: d.core.State, Since: d.timeline.since, Reason: taken.Reason, Attempt: taken.Times,
+		Trouble: d.timeline.trouble, Word: d.core.Facts.Word, Validation: d.timeline.validation,
+		History: slices.Clone(d.timeline.last), Tallies: slices.Clone(d.timeline.tallies),
 		superseded: make(chan struct{}),
 	}
 	if pause > 0 {
@@ -78,8 +78,8 @@ func level(taken Transition, payload Payload) zerolog.Level {
 	}
 }
 
-// unanswered logs an event that has no row; one that cannot come is a fault of this program.
-func (d *Driver) unanswered(m message, decision Decision) {
+// logWithoutRow logs an event that has no row; one that cannot come is a fault of this program.
+func (d *Driver) logWithoutRow(m message, decision Decision) {
 	logged := zerolog.DebugLevel
 	if decision.Answer == Reject {
 		logged = zerolog.ErrorLevel

@@ -72,6 +72,23 @@ func TestTheTalliesAddUpToTheRun(t *testing.T) {
 	})
 }
 
+func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		times := map[Guard]int{}
+		for _, tally := range s.driver.Snapshot().Tallies {
+			if tally.From == Query && tally.To == Wait {
+				times[tally.Guard] += tally.Times
+			}
+		}
+		assert.Equal(t, map[Guard]int{SaysFailed: 1, SaysProgress: 2}, times)
+	})
+}
+
 func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
@@ -83,26 +100,33 @@ func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
 	})
 }
 
+// errExpired is what a call says when the other side's certificate is.
+var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
+	Err: x509.CertificateInvalidError{Reason: x509.Expired},
+})
+
+// troubles are ways in which a run can go wrong, with the class that people are told.
+var troubles = map[string]struct {
+	spoil func(*stage)
+	class Class
+}{
+	"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, OfSidecar},
+	"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, OfTime},
+	"expired":         {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, OfCertificate},
+	"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, OfValidation},
+	"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, OfVolume},
+	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, OfConfiguration},
+	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, OfRecord},
+	"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, OfEtcd},
+	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, OfCrash},
+	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, OfServer},
+	"unknown word":    {func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, OfSidecar},
+	"nothing at all":  {func(*stage) {}, ""},
+	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, OfTime},
+}
+
 func TestTroubleHasAClass(t *testing.T) {
-	expired := fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
-		Err: x509.CertificateInvalidError{Reason: x509.Expired},
-	})
-	for story, want := range map[string]struct {
-		spoil func(*stage)
-		class Class
-	}{
-		"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, OfSidecar},
-		"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, OfTime},
-		"expired":         {func(s *stage) { s.status = func(context.Context) error { return expired } }, OfCertificate},
-		"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, OfValidation},
-		"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, OfVolume},
-		"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, OfConfiguration},
-		"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, OfRecord},
-		"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, OfEtcd},
-		"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, OfCrash},
-		"nothing at all":  {func(*stage) {}, ""},
-		"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, OfTime},
-	} {
+	for story, want := range troubles {
 		t.Run(story, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage()

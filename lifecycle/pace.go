@@ -1,19 +1,16 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"etcd-wrapper/bootstrap"
 )
 
-// Durations that bound and pace the machine. None of them is a flag: they follow from what the sidecar and Kubernetes do.
+// Durations that pace the machine. None of them is a flag: they follow from what the sidecar does.
 const (
-	// stopBudget, with what the command takes to end afterwards, stays within 25 s: of the pod's 30 s between SIGTERM and
-	// SIGKILL that leaves some to the kubelet.
-	stopBudget = 24 * time.Second
-	// abortBudget is for a stop before etcd was started; there is nothing to close. All in all it stays within 2 s.
-	abortBudget = 1200 * time.Millisecond
-
 	// firstPoll and maxPause bound the pause before asking again how a running initialization goes.
 	firstPoll = 10 * time.Millisecond
 	// firstRetry is the pause after a first failure.
@@ -31,20 +28,16 @@ const (
 	retryJitter = 0.3
 )
 
-// paces are the intervals between questions. Each starts small and grows until its kind of trouble is over.
-type paces struct {
-	progress backoff.BackOff // reset when an initialization is asked for
-	failure  backoff.BackOff // reset when an initialization succeeded
-	silence  backoff.BackOff // reset when there is an answer
-	lock     backoff.BackOff // constant
-}
+// paces are the intervals between questions, by the action that asks for a pause. Each starts small and grows until its
+// kind of trouble is over.
+type paces map[Action]backoff.BackOff
 
-func newPaces() *paces {
-	return &paces{
-		progress: interval(firstPoll, pollGrowth, 0),
-		failure:  interval(firstRetry, retryGrowth, retryJitter),
-		silence:  interval(firstRetry, retryGrowth, retryJitter),
-		lock:     backoff.NewConstantBackOff(lockRetry),
+func newPaces() paces {
+	return paces{
+		PaceProgress: interval(firstPoll, pollGrowth, 0),
+		PaceFailure:  interval(firstRetry, retryGrowth, retryJitter),
+		PaceSilence:  interval(firstRetry, retryGrowth, retryJitter),
+		PaceLock:     backoff.NewConstantBackOff(lockRetry),
 	}
 }
 
@@ -58,33 +51,28 @@ func interval(first time.Duration, growth, jitter float64) backoff.BackOff {
 	)
 }
 
-// heard resets what an event shows to be over.
-func (p *paces) heard(event Event, facts Facts) {
-	switch event { //nolint:exhaustive // the other events end no trouble
+// settle resets what an event shows to be over.
+func (p paces) settle(event Event, facts Facts) {
+	switch event {
 	case Replied:
-		p.silence.Reset()
+		if slices.Contains(bootstrap.InitializationStatuses, facts.Word) {
+			p[PaceSilence].Reset() // what is not understood is no answer
+		}
 		if SaysSuccessful.Holds(facts) {
-			p.failure.Reset()
+			p[PaceFailure].Reset()
 		}
 	case Accepted, ConfigValid:
-		p.silence.Reset()
-		p.progress.Reset()
+		p[PaceSilence].Reset()
+		p[PaceProgress].Reset()
+	case Begun, VolumeBusy, NoAnswer, NotAccepted, ConfigInvalid, ConfigUnavailable, ConfigPrefetched, EtcdReady, EtcdFailed,
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted: // they end no trouble
 	}
 }
 
 // after returns the pause that an action asks for, or false if the action is not about pausing.
-func (p *paces) after(action Action) (time.Duration, bool) {
-	var source backoff.BackOff
-	switch action { // the other actions ask for no pause
-	case PaceProgress:
-		source = p.progress
-	case PaceFailure:
-		source = p.failure
-	case PaceSilence:
-		source = p.silence
-	case PaceLock:
-		source = p.lock
-	default:
+func (p paces) after(action Action) (time.Duration, bool) {
+	source, known := p[action]
+	if !known {
 		return 0, false
 	}
 	return min(source.NextBackOff(), maxPause), true

@@ -54,19 +54,29 @@ func TestARunningInitializationIsAskedAboutLessOftenTheLongerItTakes(t *testing.
 	})
 }
 
-func TestASilentSidecarIsAskedLessAndLessOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		asked := askedAt(s, func(context.Context) error { return errStage })
-		runFor(t, s, 10*time.Minute)
-		first := (*asked)[1].Sub((*asked)[0])
-		assert.InDelta(t, 0.1, first.Seconds(), 0.05)
-		for i := 1; i < len(*asked); i++ {
-			assert.LessOrEqual(t, (*asked)[i].Sub((*asked)[i-1]), 15*time.Second)
-		}
-		assert.Less(t, len(*asked), 70)
-		assert.Greater(t, len(*asked), 40, "it never gives up")
-	})
+func TestASidecarThatGivesNoAnswerToGoByIsAskedLessAndLessOften(t *testing.T) {
+	for story, sidecar := range map[string]struct {
+		says   bootstrap.InitializationStatus
+		answer func(context.Context) error
+	}{
+		"silent":                             {bootstrap.New, func(context.Context) error { return errStage }},
+		"with a word that nobody here knows": {unknownWord, fineAlways},
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(sidecar.says)
+				asked := askedAt(s, sidecar.answer)
+				runFor(t, s, 10*time.Minute)
+				first := (*asked)[1].Sub((*asked)[0])
+				assert.InDelta(t, 0.1, first.Seconds(), 0.05)
+				for i := 1; i < len(*asked); i++ {
+					assert.LessOrEqual(t, (*asked)[i].Sub((*asked)[i-1]), 15*time.Second)
+				}
+				assert.Less(t, len(*asked), 70)
+				assert.Greater(t, len(*asked), 40, "it never gives up")
+			})
+		})
+	}
 }
 
 func TestAnAnswerEndsTheBackoff(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"html/template"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -100,8 +99,8 @@ func newPage(t *testing.T) page {
 		p.Promises = append(p.Promises, promise.what)
 	}
 	told := scenarios(t)
-	for path, story := range told {
-		p.Scenarios = append(p.Scenarios, reviewed(path, story))
+	for _, played := range told {
+		p.Scenarios = append(p.Scenarios, reviewed(played))
 	}
 	slices.SortFunc(p.Scenarios, func(a, b reviewScenario) int { return strings.Compare(a.ID, b.ID) })
 	for _, state := range States {
@@ -117,10 +116,8 @@ func matrixLine(event Event) reviewEvent {
 	line := reviewEvent{Event: event}
 	for _, state := range stateNames() {
 		var cell []string
-		for _, row := range Table {
-			if row.From == state && row.On == event {
-				cell = append(cell, matrixAnswer(row))
-			}
+		for _, row := range rowsFor(state, event) {
+			cell = append(cell, matrixAnswer(row))
 		}
 		if len(cell) == 0 {
 			cell = []string{string(answerWithoutRow(state, event))}
@@ -141,9 +138,7 @@ func matrixAnswer(row Row) string {
 	return text
 }
 
-func scenarioID(path string) string { return strings.TrimSuffix(filepath.Base(path), ".txt") }
-
-func rowsOf(state State, told map[string]scenario) []reviewRow {
+func rowsOf(state State, told []scenario) []reviewRow {
 	var rows []reviewRow
 	for i, row := range Table {
 		if row.From == state {
@@ -172,11 +167,11 @@ func stepsTaking(row int) []string {
 	return stories
 }
 
-func scenariosTaking(row int, told map[string]scenario) []string {
+func scenariosTaking(row int, told []scenario) []string {
 	var ids []string
-	for path, story := range told {
-		if slices.ContainsFunc(story.lines, func(l telling) bool { return l.Row == row }) {
-			ids = append(ids, scenarioID(path))
+	for _, played := range told {
+		if slices.ContainsFunc(played.lines, func(l answered) bool { return l.Row == row }) {
+			ids = append(ids, played.id)
 		}
 	}
 	slices.Sort(ids)
@@ -185,10 +180,10 @@ func scenariosTaking(row int, told map[string]scenario) []string {
 
 func restOf(state State) []reviewRest {
 	var rest []reviewRest
-	for _, answer := range []Answer{Ignore, Reject} {
+	for _, answer := range withoutRow {
 		var events []string
 		for _, event := range eventNames() {
-			if !hasRow(Table, state, event) && answerWithoutRow(state, event) == answer {
+			if !hasRow(state, event) && answerWithoutRow(state, event) == answer {
 				events = append(events, string(event))
 			}
 		}
@@ -199,12 +194,12 @@ func restOf(state State) []reviewRest {
 	return rest
 }
 
-func reviewed(path string, story scenario) reviewScenario {
+func reviewed(played scenario) reviewScenario {
 	s := reviewScenario{
-		ID: scenarioID(path), Title: story.title, Record: story.record,
-		Status: fmt.Sprintf("%d, %s", story.core.Facts.Status, story.core.Facts.Status),
+		ID: played.id, Title: played.title, Record: played.record,
+		Status: fmt.Sprintf("%d, %s", played.core.Facts.Status, played.core.Facts.Status),
 	}
-	for _, l := range story.lines {
+	for _, l := range played.lines {
 		s.Lines = append(s.Lines, reviewLine{
 			Phrase: l.phrase, From: l.from, To: l.To, Moves: l.Answer == Move, Answer: l.did(),
 		})
@@ -213,7 +208,7 @@ func reviewed(path string, story scenario) reviewScenario {
 }
 
 // did is what the machine does beside moving, in words.
-func (l telling) did() string {
+func (l answered) did() string {
 	if l.Row < 0 {
 		return string(l.Answer) + ": " + l.Why
 	}

@@ -2,94 +2,112 @@ package lifecycle_test
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
 
-// phrases are the words in which scenarios are told, one for everything that can happen.
-var phrases = map[string]happening{
-	"the process begins":                         {Begun, Payload{}},
-	"another process holds the volume":           {VolumeBusy, Payload{}},
-	"the sidecar says New":                       {Replied, Payload{Word: bootstrap.New}},
-	"the sidecar says Progress":                  {Replied, Payload{Word: bootstrap.Progress}},
-	"the sidecar says Successful":                {Replied, Payload{Word: bootstrap.Successful}},
-	"the sidecar says Failed":                    {Replied, Payload{Word: bootstrap.Failed}},
-	"the sidecar does not answer":                {NoAnswer, Payload{}},
-	"the initialization is accepted":             {Accepted, Payload{}},
-	"the initialization is not accepted":         {NotAccepted, Payload{}},
-	"time passes":                                {Elapsed, Payload{}},
-	"the configuration comes early":              {ConfigPrefetched, Payload{Config: some}},
-	"the early configuration can't be used":      {ConfigPrefetched, Payload{}},
-	"the configuration is valid":                 {ConfigValid, Payload{}},
-	"the configuration is invalid":               {ConfigInvalid, Payload{Status: exitcode.BadConfig}},
-	"the configuration can't be fetched":         {ConfigUnavailable, Payload{}},
-	"etcd is ready":                              {EtcdReady, Payload{}},
-	"etcd does not start":                        {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
-	"etcd stops by itself":                       {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
-	"the exit record can't be removed":           {EtcdFailed, Payload{Status: exitcode.BadRecord}},
-	"etcd is closed in order":                    {EtcdClosed, Payload{ClosedInOrder: true}},
-	"etcd is closed, but not in order":           {EtcdClosed, Payload{Status: exitcode.EtcdFailed}},
-	"there is no etcd to close":                  {EtcdClosed, Payload{NeverOpened: true}},
-	"the exit record is settled":                 {RecordSettled, Payload{}},
-	"the exit record can't be written":           {RecordSettled, Payload{Status: exitcode.BadRecord}},
-	"SIGTERM":                                    {Signal, Payload{Signal: syscall.SIGTERM}},
-	"SIGINT":                                     {Signal, Payload{Signal: syscall.SIGINT}},
-	"POST /stop":                                 {StopPosted, Payload{}},
-	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
+// story is one file: what happens, and once or in each state of a group what the machine makes of it.
+type story struct {
+	path, title string
+	script      []string
+	plays       []scenario
 }
 
-// scenario is one story: what happens, and what the machine makes of it.
+// scenario is a story as it was played.
 type scenario struct {
-	title  string
-	script []string
-	lines  []telling
-	core   Core
-	record string
+	id, title string
+	as        string // the scenario whose beginning it shares, if it is played in a state of a group
+	shared    int    // that many of the lines
+	lines     []answered
+	core      Core
+	record    string
 }
 
-// telling is one thing that happened and its answer.
-type telling struct {
+// answered is one thing that happened and its answer.
+type answered struct {
 	phrase string
 	from   State
 	Decision
 }
 
-// tell plays a script on the machine.
-func tell(t *testing.T, script string) scenario {
+// read takes a story's title and script from its file; what the machine made of it is found out anew.
+func read(t *testing.T, path string) story {
 	t.Helper()
-	story := scenario{core: NewCore(), record: "as it was found"}
-	rules := NewRules(Table, Elsewhere)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	told := story{path: path}
+	script, _, _ := strings.Cut(string(content), "----\n")
 	for line := range strings.Lines(script) {
 		phrase := strings.TrimSpace(line)
 		if title, isTitle := strings.CutPrefix(phrase, "# "); isTitle {
-			story.title = title
-			continue
+			told.title = title
+		} else if phrase != "" {
+			told.script = append(told.script, phrase)
 		}
-		if phrase == "" {
-			continue
-		}
-		h, known := phrases[phrase]
-		require.True(t, known, "no such phrase: %q", phrase)
-		from := story.core.State
-		var decision Decision
-		story.core, decision = rules.Step(story.core, h.event, h.payload)
-		story.keepRecord(h.payload, decision.Do)
-		story.script = append(story.script, phrase)
-		story.lines = append(story.lines, telling{phrase, from, decision})
 	}
-	return story
+	return told
+}
+
+func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
+
+// group is where the story is played, if that is more than one state.
+func (s *story) group() (Group, bool) {
+	group, is := everywhere[s.script[0]]
+	return group, is
+}
+
+// perform plays phrases on the machine.
+func perform(t *testing.T, id, title string, script []string) scenario {
+	t.Helper()
+	played := scenario{id: id, title: title, core: NewCore(), record: "as it was found"}
+	rules := NewRules(Table, Elsewhere)
+	for _, phrase := range script {
+		h, known := phrases[phrase]
+		require.True(t, known, "%s: no such phrase: %q", id, phrase)
+		from := played.core.State
+		var decision Decision
+		played.core, decision = rules.Step(played.core, h.event, h.payload)
+		played.keepRecord(h.payload, decision.Do)
+		played.lines = append(played.lines, answered{phrase, from, decision})
+	}
+	return played
+}
+
+// playIn plays a story in one state, which is reached as in the first story that comes there.
+func (s *story) playIn(t *testing.T, state State, all []story) scenario {
+	t.Helper()
+	for _, other := range all {
+		if _, folded := other.group(); folded {
+			continue
+		}
+		if way := wayTo(state, other.plays[0].lines); way != nil {
+			played := perform(t, s.id()+"-in-"+string(state), fmt.Sprintf("%s: in %s", s.title, state), append(way, s.script[1:]...))
+			played.as, played.shared = other.id(), len(way)
+			return played
+		}
+	}
+	require.Fail(t, fmt.Sprintf("no scenario comes to %s, so that %q can't be played there: tell one in testdata/scenarios", state, s.title))
+	return scenario{}
+}
+
+// wayTo is what has to happen until a state is reached, nil if it never is.
+func wayTo(state State, lines []answered) (way []string) {
+	for _, line := range lines {
+		way = append(way, line.phrase)
+		if line.To == state {
+			return way
+		}
+	}
+	return nil
 }
 
 // keepRecord follows what becomes of the exit record.
@@ -106,11 +124,25 @@ func (s *scenario) keepRecord(payload Payload, do []Action) {
 	}
 }
 
-// String is the golden form of a scenario.
-func (s scenario) String() string {
+// String is the golden form of a story.
+func (s *story) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n----\n", s.title, strings.Join(s.script, "\n"))
-	for _, line := range s.lines {
+	for i, played := range s.plays {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(played.String())
+	}
+	return b.String()
+}
+
+func (s scenario) String() string {
+	var b strings.Builder
+	if s.as != "" {
+		fmt.Fprintf(&b, "In %s, as in %s:\n", s.lines[s.shared-1].To, s.as)
+	}
+	for _, line := range s.lines[s.shared:] {
 		fmt.Fprintf(&b, "%s: %s\n", line.phrase, line.answer())
 	}
 	fmt.Fprintf(&b, "\nvisits: %s\n", strings.Join(asStrings(s.visits()), ", "))
@@ -121,7 +153,7 @@ func (s scenario) String() string {
 	return b.String()
 }
 
-func (l telling) answer() string {
+func (l answered) answer() string {
 	if l.Row < 0 {
 		return fmt.Sprintf("%s in %s (%s)", l.Answer, l.from, l.Why)
 	}
@@ -145,27 +177,45 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// scenarios tells every story in testdata/scenarios, in the order of the file names.
-func scenarios(t *testing.T) map[string]scenario {
+// stories plays every story in testdata/scenarios, in the order of the file names: those of a group last, because they
+// begin as others do.
+func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
-	told := map[string]scenario{}
+	var all []story
 	for _, path := range paths {
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
-		script, _, _ := strings.Cut(string(content), "----\n")
-		told[path] = tell(t, script)
+		told := read(t, path)
+		if _, folded := told.group(); !folded {
+			told.plays = []scenario{perform(t, told.id(), told.title, told.script)}
+		}
+		all = append(all, told)
 	}
-	return told
+	for i := range all {
+		if group, folded := all[i].group(); folded {
+			for _, state := range group {
+				all[i].plays = append(all[i].plays, all[i].playIn(t, state, all))
+			}
+		}
+	}
+	return all
+}
+
+// scenarios is every story as often as it is played.
+func scenarios(t *testing.T) []scenario {
+	t.Helper()
+	var played []scenario
+	for _, told := range stories(t) {
+		played = append(played, told.plays...)
+	}
+	return played
 }
 
 func TestCommittedScenarios(t *testing.T) {
-	told := scenarios(t)
-	for _, path := range slices.Sorted(maps.Keys(told)) {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			assertGenerated(t, path, told[path].String())
+	for _, told := range stories(t) {
+		t.Run(told.id(), func(t *testing.T) {
+			assertGenerated(t, told.path, told.String())
 		})
 	}
 }
@@ -173,14 +223,14 @@ func TestCommittedScenarios(t *testing.T) {
 // No story tells of something that can't be, every story is told to its end, and together they take every row.
 func TestTheScenariosTakeEveryRowOfTheTable(t *testing.T) {
 	taken := map[int]bool{}
-	for path, story := range scenarios(t) {
-		assert.Equal(t, Terminated, story.core.State, "%s ends", path)
-		for _, line := range story.lines {
-			assert.NotEqual(t, Reject, line.Answer, "%s: %s", path, line.phrase)
+	for _, played := range scenarios(t) {
+		assert.Equal(t, Terminated, played.core.State, "%s ends", played.id)
+		for _, line := range played.lines {
+			assert.NotEqual(t, Reject, line.Answer, "%s: %s", played.id, line.phrase)
 			taken[line.Row] = true
 		}
 	}
 	for i, row := range Table {
-		assert.True(t, taken[i], "no scenario has %s, %s [%s]", row.From, row.On, row.When)
+		assert.True(t, taken[i], "no scenario has %s, %s [%s]: tell one in testdata/scenarios", row.From, row.On, row.When)
 	}
 }

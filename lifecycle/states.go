@@ -1,20 +1,34 @@
 package lifecycle
 
+import "etcd-wrapper/bootstrap"
+
 // StateInfo is what people are told about a state.
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Deadline string `json:"deadline"` // what bounds a visit, or why nothing does
+	Bound    Bound  `json:"-"`        // what the tests hold every visit to
+	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
 }
+
+// Bound is what keeps a visit to a state from lasting for ever.
+type Bound string
+
+// The bounds. Every state has one.
+const (
+	ByTimer Bound = "timer" // the state's timer is set from its beginning to its end
+	ByCalls Bound = "calls" // each call has a deadline of its own; between calls the timer is set
+	NoBound Bound = "none"  // its work may go on for ever, and Deadline says why; without work the timer is set
+	AtEnd   Bound = "end"   // nothing happens any more
+)
 
 // States describes every state, in the order of a run.
 var States = []StateInfo{
-	{Query, "ask the sidecar where initialization stands", "15 s for the call"},
-	{Trigger, "ask for sanity or full validation", "10 s for the call"},
-	{Wait, "wait before asking again", "at most 15 s"},
-	{FetchConfig, "fetch, store and check etcd's configuration", "60 s a call, at most 15 s between calls"},
-	{StartEtcd, "serve /readyz and start the embedded etcd", "--etcd-ready-timeout; 0 waits for ever"},
-	{Serving, "etcd runs, readiness is watched", "none: this is the job"},
-	{Terminating, "unready, close etcd in order, settle the exit record", "2 s before etcd was started, 25 s after"},
-	{Terminated, "the process exits", "final"},
+	{Query, "ask the sidecar where initialization stands", ByCalls, seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Trigger, "ask for sanity or full validation", ByCalls, seconds(bootstrap.TriggerDeadline) + " for the call"},
+	{Wait, "wait before asking again", ByTimer, "at most " + seconds(maxPause)},
+	{FetchConfig, "fetch, store and check etcd's configuration", ByCalls, seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},
+	{StartEtcd, "serve /readyz and start the embedded etcd", ByTimer, "--etcd-ready-timeout; 0 waits for ever"},
+	{Serving, "etcd runs, readiness is watched", NoBound, "none: this is the job"},
+	{Terminating, "unready, close etcd in order, settle the exit record", ByTimer, seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Terminated, "the process exits", AtEnd, "final"},
 }

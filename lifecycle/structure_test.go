@@ -1,11 +1,7 @@
 package lifecycle_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,7 +26,10 @@ func TestNothingLeadsOutOfTerminated(t *testing.T) {
 
 // Once etcd may hold the data, no way leads back to where an initialization is asked for.
 func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
-	for _, state := range []State{StartEtcd, Serving, Terminating, Terminated} {
+	for _, state := range stateNames() {
+		if slices.Contains(BeforeEtcd, state) {
+			continue
+		}
 		for _, row := range Table {
 			if slices.Contains(reachable(state), row.From) {
 				assert.NotContains(t, row.Do, AskInit, "%s leads to %s", state, row.From)
@@ -70,80 +69,62 @@ func TestTheRecordIsWrittenOnlyAfterTheClose(t *testing.T) {
 	}
 }
 
-func TestRowsOfOnePairStandTogetherAndOnlyTheLastIsUnguarded(t *testing.T) {
-	seen := map[[2]string]bool{}
-	for i, row := range Table {
-		key := [2]string{string(row.From), string(row.On)}
-		sameAsNext := i+1 < len(Table) && Table[i+1].From == row.From && Table[i+1].On == row.On
-		assert.Equal(t, !sameAsNext, row.When == Always, "%v", key)
-		if i == 0 || Table[i-1].From != row.From || Table[i-1].On != row.On {
-			assert.False(t, seen[key], "%v stands in two places", key)
+// The last row of a state and an event answers whatever the others leave; none comes after it.
+func TestOnlyTheLastRowOfAStateAndAnEventIsUnguarded(t *testing.T) {
+	for _, state := range stateNames() {
+		for _, event := range eventNames() {
+			rows := rowsFor(state, event)
+			for i, row := range rows {
+				assert.Equal(t, i == len(rows)-1, row.When == Always, "%s, %s, row %d of %d", state, event, i+1, len(rows))
+			}
 		}
-		seen[key] = true
 	}
 }
 
-func TestEveryWaitHasADeadline(t *testing.T) {
-	timers := []Action{PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop}
+func rowsFor(state State, event Event) []Row {
+	var rows []Row
 	for _, row := range Table {
-		entered := row.To == Wait && row.From != Wait || row.To == StartEtcd || row.To == Terminating && row.From != Terminating
-		if entered {
-			assert.True(t, slices.ContainsFunc(row.Do, func(a Action) bool { return slices.Contains(timers, a) }), "row %+v", row)
+		if row.From == state && row.On == event {
+			rows = append(rows, row)
 		}
 	}
-	for _, state := range States {
-		assert.NotEmpty(t, state.Deadline, "%s", state.Name)
+	return rows
+}
+
+// Rows of one state and one event that stood in two places would be read as if they did not depend on each other.
+func TestRowsThatDependOnEachOtherStandTogether(t *testing.T) {
+	last := map[[2]string]int{}
+	for i, entry := range Written {
+		for _, from := range entry.From.Each() {
+			key := [2]string{string(from), string(entry.On)}
+			if before, seen := last[key]; seen {
+				assert.Equal(t, i-1, before, "%v stands in two places", key)
+			}
+			last[key] = i
+		}
 	}
 }
 
-// Every constant of the vocabulary is used by the table, and nothing but it.
-func TestTheVocabularyIsComplete(t *testing.T) {
-	declared := constants(t)
-	used := map[string][]string{}
+// A state that is bounded by its timer has it set by whatever leads there; any other begins with work.
+func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 	for _, row := range Table {
-		used["State"] = append(used["State"], string(row.From), string(row.To))
-		used["Event"] = append(used["Event"], string(row.On))
-		used["Guard"] = append(used["Guard"], string(row.When))
-		for _, action := range row.Do {
-			used["Action"] = append(used["Action"], string(action))
+		if row.From == row.To {
+			continue
+		}
+		slow, timer, _ := split(row.Do)
+		switch bound := boundOf(row.To); bound {
+		case ByTimer:
+			assert.True(t, timer, "%s waits for its timer, and the row for %q in %s does not set it", row.To, row.On, row.From)
+		case ByCalls, NoBound:
+			assert.True(t, timer || len(slow) > 0, "%s would wait for nothing after %q in %s", row.To, row.On, row.From)
+		case AtEnd:
+			assert.Empty(t, row.Do, "nothing is done at the end")
 		}
 	}
-	for kind, names := range used {
-		slices.Sort(names)
-		assert.ElementsMatch(t, declared[kind], slices.Compact(names), "%s", kind)
-	}
-	var answered []string
-	for _, event := range eventNames() {
-		answered = append(answered, string(event))
-	}
-	assert.ElementsMatch(t, declared["Event"], answered, "Elsewhere answers every event once")
-	assert.ElementsMatch(t, declared["State"], asStrings(stateNames()), "States describes every state once")
 }
 
-func TestEveryActionIsBoundToWhatItDoes(t *testing.T) {
-	for _, action := range constants(t)["Action"] {
-		assert.True(t, IsBound(Action(action)), "%s", action)
-	}
-	assert.False(t, IsBound("an action that nobody wrote"))
-}
-
-// constants reads the values of the typed constants in vocabulary.go, by type.
-func constants(t *testing.T) map[string][]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "vocabulary.go", nil, 0)
-	require.NoError(t, err)
-	values := map[string][]string{}
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, ok := node.(*ast.ValueSpec)
-		if !ok {
-			return true
-		}
-		kind, literal := spec.Type.(*ast.Ident), spec.Values[0].(*ast.BasicLit)
-		value, err := strconv.Unquote(literal.Value)
-		require.NoError(t, err)
-		values[kind.Name] = append(values[kind.Name], value)
-		return true
-	})
-	return values
+func boundOf(state State) Bound {
+	return States[slices.IndexFunc(States, func(s StateInfo) bool { return s.Name == state })].Bound
 }
 
 func asStrings(states []State) []string {
@@ -173,3 +154,38 @@ func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
 	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
 	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
 }
+
+func TestTheLibrarysMachineHasExactlyTheTablesEdges(t *testing.T) {
+	want := map[string][]string{}
+	for _, row := range Table {
+		edge := string(row.On)
+		if row.When != Always {
+			edge += " [" + string(row.When) + "]"
+		}
+		want[string(row.From)] = append(want[string(row.From)], edge+" to "+string(row.To))
+	}
+	is := EdgesOfTheLibrary(Table)
+	for from := range want {
+		assert.ElementsMatch(t, want[from], is[from], "%s", from)
+	}
+	assert.Len(t, is, len(want))
+}
+
+func stateNames() []State {
+	var names []State
+	for _, state := range States {
+		names = append(names, state.Name)
+	}
+	return names
+}
+
+// eventNames relies on Elsewhere answering every event, which TestTheVocabularyIsComplete checks against the source.
+func eventNames() []Event {
+	var names []Event
+	for _, answer := range Elsewhere {
+		names = append(names, answer.On)
+	}
+	return names
+}
+
+func hasRow(state State, event Event) bool { return len(rowsFor(state, event)) > 0 }

@@ -1,7 +1,7 @@
 package lifecycle
 
-// Row is one line of the transition table: in From, when On happens and When holds, go To and Do the actions. Why says
-// it in words for people. Rows hold names only, so that they can be compared, drawn and mutated.
+// Row is one transition: in From, when On happens and When holds, go To and Do the actions. Why says it in words for
+// people. Rows hold names only, so that they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -11,16 +11,20 @@ type Row struct {
 	Why  string   `json:"why"`
 }
 
-// Table is the lifecycle. Rows that share From and On stand together, all but the last of them guarded; the first that
-// holds wins. Pairs without a row are answered by Elsewhere. Nobody may change it at run time.
-var Table = []Row{
+// Table is the lifecycle, with a row for each state of a group. Nobody may change it at run time.
+var Table = expand(written)
+
+// written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
+// guarded; the first that holds wins. What has no row is answered by Elsewhere.
+var written = []entry{
 	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "without the volume's lock nothing may be asked for"},
 	{Query, Replied, SaysNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the data directory may be opened, and the configuration is here already"},
 	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "the data directory may be opened"},
 	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
-	{Query, Replied, Always, Wait, []Action{PaceProgress}, "the initialization is running"},
+	{Query, Replied, SaysProgress, Wait, []Action{PaceProgress}, "the initialization is running"},
+	{Query, Replied, Always, Wait, []Action{PaceSilence}, "the sidecar said a word that this program does not know"},
 	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
 
 	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialization was asked for; the configuration takes time, too"},
@@ -33,9 +37,7 @@ var Table = []Row{
 	{FetchConfig, ConfigUnavailable, Always, FetchConfig, []Action{PaceSilence}, "a finished validation is never thrown away"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig, CheckEtcdConfig}, "time to ask for the configuration again"},
 
-	{Query, ConfigPrefetched, Always, Query, nil, "the early fetch has ended before the verdict"},
-	{Trigger, ConfigPrefetched, Always, Trigger, nil, "the early fetch has ended before the verdict"},
-	{Wait, ConfigPrefetched, Always, Wait, nil, "the early fetch has ended before the verdict"},
+	{BeforeVerdict, ConfigPrefetched, Always, stays, nil, "the early fetch has ended before the verdict"},
 	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{CheckEtcdConfig}, "the early fetch was quicker than the one after the verdict"},
 	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: only a new cluster of one has its configuration before the verdict"},
 
@@ -45,25 +47,14 @@ var Table = []Row{
 
 	{Serving, EtcdFailed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd stopped without being asked to"},
 
-	{Query, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{Query, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{Trigger, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{Trigger, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{Wait, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{Wait, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{FetchConfig, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
-	{FetchConfig, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{BeforeEtcd, Signal, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
+	{BeforeEtcd, StopPosted, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "stop before etcd was opened"},
 	{StartEtcd, Signal, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop while etcd starts"},
 	{StartEtcd, StopPosted, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop while etcd starts"},
 	{Serving, Signal, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop asked for"},
 	{Serving, StopPosted, Always, Terminating, []Action{LimitStop, CloseEtcd}, "stop asked for"},
 
-	{Query, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
-	{Trigger, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
-	{Wait, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
-	{FetchConfig, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
-	{StartEtcd, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
-	{Serving, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
+	{BeforeEnd, Crashed, Always, Terminating, []Action{LimitAbort, LeaveReason}, "a crash leaves its reason behind"},
 	{Terminating, Crashed, Always, Terminating, []Action{LeaveReason}, "a crash leaves its reason behind"},
 
 	{Terminating, EtcdClosed, NeverOpened, Terminating, []Action{RestoreRecord}, "the exit record stays as it was"},
@@ -82,7 +73,7 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// Elsewhere answers the pairs that have no row in Table, one line an event. In Terminated every event is ignored.
+// Elsewhere answers where Table has no row, one line an event. In Terminated every event is ignored.
 var Elsewhere = []Default{
 	{Begun, Reject, "the process begins once"},
 	{VolumeBusy, Reject, "only Query takes the volume's lock"},

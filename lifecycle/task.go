@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
-const lingering = 300 * time.Millisecond
-
 // task is a piece of work that runs in a goroutine of its own and posts one completion.
 type task struct {
 	number int

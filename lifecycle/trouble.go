@@ -49,6 +49,8 @@ func classOf(row *Row, payload Payload) Class {
 	switch {
 	case row.When == SaysFailed:
 		return OfValidation
+	case row.On == Replied && row.When == Always: // an unknown word
+		return OfSidecar
 	case row.On == Elapsed && (row.To == Terminating || row.To == Terminated):
 		return OfTime
 	case payload.Err == nil:
@@ -66,20 +68,26 @@ func classOf(row *Row, payload Payload) Class {
 
 // classOfSource is the class of trouble that its cause does not tell.
 func classOfSource(event Event, status exitcode.Code) Class {
-	switch {
-	case status == exitcode.BadRecord:
+	if status == exitcode.BadRecord {
 		return OfRecord
-	case status == exitcode.ServerTaken:
-		return OfServer
-	case event == ConfigInvalid:
-		return OfConfiguration
-	case event == VolumeBusy:
-		return OfVolume
-	case event == EtcdFailed || event == EtcdClosed:
-		return OfEtcd
-	default:
-		return OfSidecar
 	}
+	if status == exitcode.ServerTaken {
+		return OfServer
+	}
+	switch event {
+	case VolumeBusy:
+		return OfVolume
+	case ConfigInvalid:
+		return OfConfiguration
+	case EtcdFailed, EtcdClosed:
+		return OfEtcd
+	case Crashed:
+		return OfCrash
+	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable, ConfigPrefetched:
+		return OfSidecar
+	case Begun, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
+	}
+	return ""
 }
 
 func aboutCertificate(err error) bool {

@@ -43,10 +43,11 @@ const (
 // Guard is the name of a condition over the Facts; Holds says what it means.
 type Guard string
 
-// The guards. Always is the guard of the last row for a pair.
+// The guards. Always is that of the last row for a state and an event.
 const (
 	Always         Guard = ""
 	SaysNew        Guard = "says New"
+	SaysProgress   Guard = "says Progress"
 	SaysSuccessful Guard = "says Successful"
 	ConfigKept     Guard = "says Successful, config kept"
 	SaysFailed     Guard = "says Failed"
@@ -89,7 +90,7 @@ const (
 // Answer is what the machine does with an event.
 type Answer string
 
-// The answers. Every pair of state and event has one.
+// The answers. Every state has one for every event.
 const (
 	Move   Answer = "move"   // into another state
 	Stay   Answer = "stay"   // in the state

@@ -23,8 +23,8 @@ type stage struct {
 	done  []string
 	words []bootstrap.InitializationStatus // what the sidecar says, one after the other; the last one for ever
 
-	status, trigger, config, open, watch        func(context.Context) error
-	lock, probe, configure, remove, write, shut func() error
+	status, trigger, config, open, watch                func(context.Context) error
+	lock, probe, configure, expose, remove, write, shut func() error
 
 	yaml   string // the configuration; by default one that can be used only after the verdict
 	opened bool
@@ -40,7 +40,7 @@ func newStage(words ...bootstrap.InitializationStatus) *stage {
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
 		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
-		lock: fineNow, probe: fineNow, configure: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
+		lock: fineNow, probe: fineNow, configure: fineNow, expose: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
 	}
 	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.Nop()})
 	return s
@@ -196,5 +196,5 @@ func (s stageMember) Close() (bool, error) {
 
 func (s stageServer) Expose() error {
 	s.note("serve readyz")
-	return nil
+	return s.expose()
 }

@@ -71,9 +71,9 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.report.Swap(next)
 	for i, is := range next.checks {
-		// That a member which has just been started is well is no news.
-		news := last.watched || is.Status != OK
-		if was := last.checks[i]; news && is.Status != was.Status {
+		// That a member which has just been started is well is not worth a line.
+		matters := last.watched || is.Verdict != OK
+		if was := last.checks[i]; matters && is.Verdict != was.Verdict {
 			m.logChange(was, is)
 		}
 	}
@@ -81,9 +81,9 @@ func (m *Monitor) publish(next *Report) {
 
 func (m *Monitor) logChange(was, is Check) {
 	level := zerolog.InfoLevel
-	if is.Status != OK {
+	if is.Verdict != OK {
 		level = zerolog.WarnLevel
 	}
-	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Status)).Str("to", string(is.Status)).
+	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Verdict)).Str("to", string(is.Verdict)).
 		Str("reason", is.Reason).Msg("readiness check changed")
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // watched runs a Monitor on the member until the test ends. It needs fake time.
-func watched(t *testing.T, m *member, log *bytes.Buffer) *Monitor {
+func watched(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -54,14 +54,14 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 
 func TestReadsAtOnceThenSomeTimesASecondOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
 		require.True(t, ready(m), "no time has passed")
 		for range 100 {
 			pass(100 * time.Millisecond)
 			require.True(t, ready(m))
 		}
-		target.set(func(target *member) {
+		target.set(func(target *fakeTarget) {
 			require.InDelta(t, 34, target.reads, 1)
 			require.Equal(t, 1, target.mostInFlight)
 		})
@@ -70,12 +70,12 @@ func TestReadsAtOnceThenSomeTimesASecondOneAtATime(t *testing.T) {
 
 // stalled blocks the Monitor's own goroutine.
 type stalled struct {
-	*member
+	*fakeTarget
 	gate chan struct{}
 }
 
 func (s stalled) IsLearner() bool {
-	if s.member.IsLearner() {
+	if s.fakeTarget.IsLearner() {
 		<-s.gate
 	}
 	return false
@@ -83,13 +83,13 @@ func (s stalled) IsLearner() bool {
 
 func TestStalledMonitorCannotStayGreen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := stalled{newMember(), make(chan struct{})}
+		target := stalled{newTarget(), make(chan struct{})}
 		m := NewMonitor(zerolog.Nop())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); m.Run(ctx, target) }()
 		synctest.Wait()
-		target.set(func(m *member) { m.learner = true })
+		target.set(func(m *fakeTarget) { m.learner = true })
 
 		pass(maxReadAge)
 		require.True(t, ready(m), "3 s after the read's start")
@@ -104,7 +104,7 @@ func TestStalledMonitorCannotStayGreen(t *testing.T) {
 
 func TestAgeCountsFromTheReadsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		target.read = func(context.Context) error { time.Sleep(900 * time.Millisecond); return nil }
 		start := time.Now()
 		m := watched(t, target, new(bytes.Buffer))
@@ -114,20 +114,23 @@ func TestAgeCountsFromTheReadsStart(t *testing.T) {
 }
 
 func TestFactsFromMemory(t *testing.T) {
+	spoiled := map[int]bool{}
 	for name, c := range map[string]struct {
-		harm  func(*member)
+		harm  func(*fakeTarget)
 		check int
-		want  Status
+		want  Verdict
 		ready bool
 	}{
-		"learner":  {func(m *member) { m.learner = true }, learner, Failed, false},
-		"corrupt":  {func(m *member) { m.corrupt = true }, corrupt, Failed, false},
-		"listener": {func(m *member) { m.listener = errors.New("address gone") }, listener, Failed, false},
-		"no space": {func(m *member) { m.noSpace = true }, space, Degraded, true},
+		"leader":   {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
+		"learner":  {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
+		"corrupt":  {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
+		"listener": {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
+		"no space": {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
 	} {
+		spoiled[c.check] = true
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				target := newMember()
+				target := newTarget()
 				m := watched(t, target, new(bytes.Buffer))
 				target.set(c.harm)
 				pass(factsInterval)
@@ -137,21 +140,24 @@ func TestFactsFromMemory(t *testing.T) {
 						require.Equal(t, passed(i), found)
 						continue
 					}
-					require.Equal(t, c.want, found.Status)
+					require.Equal(t, c.want, found.Verdict)
 					require.NotEmpty(t, found.Reason)
 				}
 			})
 		})
 	}
+	for i, check := range checks {
+		require.True(t, spoiled[i], "say in this table what spoils the check %q, and that nothing else does", check.name)
+	}
 }
 
 func TestOnlyChangesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target, log := newMember(), new(bytes.Buffer)
+		target, log := newTarget(), new(bytes.Buffer)
 		watched(t, target, log)
 		pass(10 * time.Second)
 		log.Reset()
-		target.set(func(m *member) { m.noSpace = true })
+		target.set(func(m *fakeTarget) { m.noSpace = true })
 		pass(10 * time.Second)
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"reason":"etcd has`} {
@@ -162,7 +168,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 
 func TestNothingIsReadyAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target, log := newMember(), new(bytes.Buffer)
+		target, log := newTarget(), new(bytes.Buffer)
 		release := make(chan struct{})
 		target.read = func(context.Context) error { <-release; return nil }
 		m := NewMonitor(zerolog.New(log))
@@ -190,7 +196,7 @@ func TestRunMayFollowRun(t *testing.T) {
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			time.AfterFunc(500*time.Millisecond, func() { require.True(t, ready(m)) })
-			m.Run(ctx, newMember())
+			m.Run(ctx, newTarget())
 			cancel()
 			require.False(t, ready(m))
 		}

@@ -18,13 +18,13 @@ func hang(ctx context.Context) error {
 
 func TestHangingReadMeansNoQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
-		target.set(func(m *member) { m.read = hang })
+		target.set(func(m *fakeTarget) { m.read = hang })
 		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "the next read's start and its timeout")
 		require.Equal(t, "a linearizable read got no answer within 1s", quorumCheck(m).Reason)
 
-		target.set(func(m *member) { m.read = func(context.Context) error { return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		require.LessOrEqual(t, timeUntil(t, m, true), 500*time.Millisecond)
 	})
@@ -32,32 +32,32 @@ func TestHangingReadMeansNoQuorum(t *testing.T) {
 
 func TestFailingReadIsRetriedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		target.read = func(context.Context) error { return errors.New("not ready") }
 		m := watched(t, target, new(bytes.Buffer))
 		require.Equal(t, "a linearizable read failed: not ready", quorumCheck(m).Reason)
 		pass(777 * time.Millisecond)
-		target.set(func(m *member) { m.read = func(context.Context) error { return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		require.LessOrEqual(t, timeUntil(t, m, true), 2*retryInterval)
 	})
 }
 
 func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
-		target.set(func(m *member) { m.read = hang })
+		target.set(func(m *fakeTarget) { m.read = hang })
 		pass(readInterval + 50*time.Millisecond)
 		require.True(t, ready(m), "a read hangs, but has time")
 
-		target.set(func(m *member) { m.noLeader = true })
+		target.set(func(m *fakeTarget) { m.noLeader = true })
 		require.LessOrEqual(t, timeUntil(t, m, false), factsInterval)
 		require.Equal(t, "the cluster has no leader", quorumCheck(m).Reason)
 
 		before := target.reads
 		pass(time.Minute)
 		require.Equal(t, before, target.reads, "nobody could answer")
-		target.set(func(m *member) { m.read = func(context.Context) error { return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		synctest.Wait()
 		require.True(t, ready(m), "at once")
@@ -66,23 +66,23 @@ func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 
 func TestRegainedLeaderIsNoticedWithoutNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		target.noLeader = true
 		m := watched(t, target, new(bytes.Buffer))
 		pass(250 * time.Millisecond)
-		target.set(func(m *member) { m.noLeader = false })
+		target.set(func(m *fakeTarget) { m.noLeader = false })
 		require.LessOrEqual(t, timeUntil(t, m, true), factsInterval)
 	})
 }
 
 func TestNewLeaderMustConfirm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		answer := make(chan struct{})
 		m := watched(t, target, new(bytes.Buffer))
-		target.set(func(m *member) { m.read = func(context.Context) error { <-answer; return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { <-answer; return nil } })
 		pass(readInterval)
-		target.set(func(m *member) { m.noLeader = true; m.read = hang })
+		target.set(func(m *fakeTarget) { m.noLeader = true; m.read = hang })
 		pass(factsInterval)
 		target.elect()
 		close(answer) // of the old leader, late
@@ -95,7 +95,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 
 func TestLeaderTransferKeepsReadyAndReadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
 		for range 20 {
 			before := target.reads
@@ -109,11 +109,11 @@ func TestLeaderTransferKeepsReadyAndReadsAtOnce(t *testing.T) {
 
 func TestLeaderChangeReplacesHangingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		target.read = hang
 		m := watched(t, target, new(bytes.Buffer))
 		pass(50 * time.Millisecond)
-		target.set(func(m *member) { m.read = func(context.Context) error { return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		synctest.Wait()
 		require.True(t, ready(m), "without waiting for the old read's timeout")
@@ -123,10 +123,10 @@ func TestLeaderChangeReplacesHangingRead(t *testing.T) {
 
 func TestReadThatIgnoresItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := newMember()
+		target := newTarget()
 		release := make(chan struct{})
 		m := watched(t, target, new(bytes.Buffer))
-		target.set(func(m *member) { m.read = func(context.Context) error { <-release; return nil } })
+		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { <-release; return nil } })
 		require.LessOrEqual(t, timeUntil(t, m, false), readInterval+readTimeout)
 		pass(time.Minute)
 		require.False(t, ready(m))

@@ -8,34 +8,22 @@ import (
 // maxReadAge is how long a successful linearizable read vouches for the member, counted from the read's start.
 const maxReadAge = 3 * time.Second
 
-// Status is the verdict on one check.
-type Status string
+// Verdict is the outcome of one check.
+type Verdict string
 
 // The three verdicts. Only Failed makes the member unready.
 const (
-	OK       Status = "ok"
-	Degraded Status = "degraded" // worth a look, but clients may use the member
-	Failed   Status = "failed"
+	OK       Verdict = "ok"
+	Degraded Verdict = "degraded" // worth a look, but clients may use the member
+	Failed   Verdict = "failed"
 )
 
 // Check is a named verdict. Reason says why it is not OK, and is empty when it is.
 type Check struct {
-	Name   string
-	Status Status
-	Reason string
+	Name    string
+	Verdict Verdict
+	Reason  string
 }
-
-// The checks of a Report, in the order in which they are shown.
-const (
-	quorum = iota
-	learner
-	corrupt
-	listener
-	space
-	checkCount
-)
-
-var checkNames = [checkCount]string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space"}
 
 // Report is what the Monitor knew at one instant. It never changes; any goroutine may read it. The zero Report is not ready.
 type Report struct {
@@ -48,7 +36,7 @@ type Report struct {
 // Ready tells whether clients may use the member at now. It allocates nothing.
 func (r *Report) Ready(now time.Time) bool {
 	for i := range r.checks {
-		if r.checks[i].Status == Failed {
+		if verdict := r.checks[i].Verdict; verdict != OK && verdict != Degraded {
 			return false
 		}
 	}
@@ -59,7 +47,7 @@ func (r *Report) Ready(now time.Time) bool {
 // caller's own.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
-	if checks[quorum].Status == OK && !r.fresh(now) {
+	if checks[quorum].Verdict == OK && !r.fresh(now) {
 		age := now.Sub(r.LastRead).Round(time.Millisecond)
 		checks[quorum] = failed(quorum, fmt.Sprintf("the last linearizable read started %v ago, more than %v", age, maxReadAge))
 	}
@@ -79,8 +67,8 @@ func unwatched() *Report {
 	return r
 }
 
-func passed(check int) Check { return Check{Name: checkNames[check], Status: OK} }
+func passed(check int) Check { return Check{Name: checks[check].name, Verdict: OK} }
 
 func failed(check int, reason string) Check {
-	return Check{Name: checkNames[check], Status: Failed, Reason: reason}
+	return Check{Name: checks[check].name, Verdict: Failed, Reason: reason}
 }

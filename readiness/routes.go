@@ -3,13 +3,17 @@ package readiness
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 // endpoints answers the server's requests.
@@ -19,14 +23,24 @@ type endpoints struct {
 	refusal zerolog.Logger
 }
 
+// own are the endpoints that the server always has.
+var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
+	"GET /readyz": (*endpoints).readyz,
+	"GET /livez":  (*endpoints).livez,
+	"POST /stop":  (*endpoints).stop,
+}
+
+// Patterns are the endpoints that the server has beside Options.Routes, by net/http's patterns.
+func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
+
 // routes leaves wrong methods (405 with Allow) and unknown paths (404) to the mux. Bodies are not read here: net/http
 // drops up to 256 KiB within requestTimeout before it replies, and closes the connection on more.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", e.readyz)
-	mux.HandleFunc("GET /livez", e.livez)
-	mux.HandleFunc("POST /stop", e.stop)
+	for pattern, answer := range own {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(e, w, r) })
+	}
 	for pattern, handler := range o.Routes {
 		mux.Handle(pattern, handler)
 	}
@@ -97,29 +111,31 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
 }
 
-// listing has one line per check, the lifecycle's first.
+// listing has one line per check, the lifecycle's first. Reasons quote strangers: they must neither fake lines nor reach a
+// terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
-		switch reason := oneLine(c.Reason); c.Status {
-		case OK:
-			fmt.Fprintf(&b, "[+]%s ok\n", c.Name)
-		case Degraded:
-			fmt.Fprintf(&b, "[!]%s degraded: %s\n", c.Name, reason)
-		default:
-			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, reason)
-		}
+		b.WriteString(c.line())
 	}
 	return b.String()
 }
 
-func lifecycleCheck(now time.Time, p Phase) Check {
-	if p.Serving {
-		return Check{Name: "lifecycle", Status: OK}
+func (c Check) line() string {
+	switch c.Verdict {
+	case OK:
+		return fmt.Sprintf("[+]%s ok\n", c.Name)
+	case Degraded:
+		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
+	case Failed:
 	}
-	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
-	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // and so is what nobody judged
 }
 
-// oneLine keeps a foreign text from faking lines.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+func lifecycleCheck(now time.Time, p Phase) Check {
+	if p.Serving {
+		return Check{Name: "lifecycle", Verdict: OK}
+	}
+	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
+	return Check{Name: "lifecycle", Verdict: Failed, Reason: reason}
+}

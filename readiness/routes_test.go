@@ -82,6 +82,10 @@ func TestReadyz(t *testing.T) {
 			serving, func(r *Report) { r.checks[listener] = failed(listener, "c") }, "/readyz", 503,
 			"\n[-]client_listener failed: c\n",
 		},
+		"a status that is none": {
+			serving, func(r *Report) { r.checks[learner] = Check{"not_learner", "odd", "d"} }, "/readyz", 503,
+			"\n[-]not_learner failed: d\n",
+		},
 		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
 		"no space, verbose": {
 			serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 const (
@@ -18,6 +20,8 @@ const (
 	replyTimeout   = 10 * time.Second // to take a reply; longer than requestTimeout, which may be spent before replying
 	idleTimeout    = 30 * time.Second // to send the next request on the same connection
 	maxHeaderBytes = 8 << 10
+	// maxConnections bounds what strangers can make the process hold: each connection costs it some 20 KB.
+	maxConnections = 256
 )
 
 // Phase is what the server needs to know of the lifecycle.
@@ -66,6 +70,7 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		WriteTimeout:                 replyTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeaderBytes,
+		ConnState:                    newCrowd(maxConnections).change,
 		BaseContext:                  func(net.Listener) context.Context { return lifetime },
 		ErrorLog:                     stdlog.New(complaints{sparingly(o.Log)}, "", 0),
 	}
@@ -92,11 +97,11 @@ func (s *Server) UsePlain() {
 	}
 }
 
-// UseTLS makes new connections HTTPS with the certificate pair in these files, which are read again at every handshake.
+// UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every handshake.
 // Plain connections that are still open end with their next reply, or after 30 s. The error names the files; the
 // protocol is then unchanged. Any goroutine may call it, at any time.
 func (s *Server) UseTLS(certFile, keyFile string) error {
-	p, err := loadPair(certFile, keyFile, s.log)
+	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func (s *Server) closeOutdated(next http.Handler) http.Handler {
 type complaints struct{ log zerolog.Logger }
 
 func (c complaints) Write(line []byte) (int, error) {
-	c.log.Warn().Str("cause", oneLine(string(line))).Msg("trouble with a connection to the wrapper's server")
+	c.log.Warn().Str("cause", printable.Line(string(line))).Msg("trouble with a connection to the wrapper's server")
 	return len(line), nil
 }
 

@@ -2,8 +2,6 @@ package readiness
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -99,47 +97,5 @@ func (w *watch) awaitRead() bool {
 		return true
 	case <-time.After(readTimeout):
 		return false
-	}
-}
-
-func (w *watch) report() *Report {
-	r := &Report{LastRead: w.lastRead, watched: true}
-	for i := range r.checks {
-		r.checks[i] = passed(i)
-	}
-	if reason := w.quorumProblem(); reason != "" {
-		r.checks[quorum] = failed(quorum, reason)
-	}
-	if w.target.IsLearner() {
-		r.checks[learner] = failed(learner, "the member is a learner, which has no vote and serves no linearizable reads")
-	}
-	if err := w.target.ListenerError(); err != nil {
-		r.checks[listener] = failed(listener, fmt.Sprintf("the client listener has ended: %v", err))
-	}
-	isCorrupt, noSpace := w.target.Alarms()
-	if isCorrupt {
-		r.checks[corrupt] = failed(corrupt, "etcd has raised the alarm CORRUPT: its members' data differ")
-	}
-	if noSpace {
-		r.checks[space] = Check{checkNames[space], Degraded, "etcd has raised the alarm NOSPACE: reads work, writes are refused"}
-	}
-	return r
-}
-
-// quorumProblem says why the quorum cannot be relied on; empty if it can. A read that ignores its timeout counts as
-// failed while it still hangs.
-func (w *watch) quorumProblem() string {
-	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
-	switch {
-	case !w.hasLeader:
-		return "the cluster has no leader"
-	case hangs, errors.Is(w.lastErr, context.DeadlineExceeded):
-		return fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
-	case w.lastErr != nil:
-		return fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
-	case w.lastRead.IsZero():
-		return "no linearizable read has succeeded since the leader is known"
-	default:
-		return ""
 	}
 }

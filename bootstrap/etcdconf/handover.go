@@ -22,6 +22,7 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in view
 	cfg.LogLevel = s.LogLevel
 	cfg.ZapLoggerBuilder = nil // set by the validation; as long as it stands, etcd keeps the quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {

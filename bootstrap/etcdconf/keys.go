@@ -27,6 +27,25 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
+// spelled returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's decoder
+// would fill those, although they are no keys.
+func spelled(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
+	if known[given] != nil {
+		return given, nil
+	}
+	for name := range known {
+		if strings.EqualFold(name, given) {
+			return name, nil
+		}
+	}
+	for _, field := range reflect.VisibleFields(t) {
+		if field.IsExported() && !field.Anonymous && field.Tag.Get("json") == "" && strings.EqualFold(field.Name, given) {
+			return given, problem(clip(given), "is the name of a variable inside etcd, not a key of its file; take it out")
+		}
+	}
+	return given, nil
+}
+
 func withoutPointer(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
 		return t.Elem()

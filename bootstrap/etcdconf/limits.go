@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
@@ -15,6 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"etcd-wrapper/bootstrap"
 )
 
 // Upper limits from embed.Config.Validate, where they have no exported names.
@@ -41,8 +44,11 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkTracing bounds the samples per million spans, whether or not tracing is on.
+// checkTracing bounds the samples per million spans, if there are any.
 func (s *settings) checkTracing() error {
+	if !s.EnableDistributedTracing && !s.ExperimentalEnableDistributedTracing {
+		return nil
+	}
 	if s.DistributedTracingSamplingRatePerMillion > maxSamplingRate {
 		return problem("distributed-tracing-sampling-rate", "must be at most %d", maxSamplingRate)
 	}
@@ -114,8 +120,18 @@ func (s *settings) checkLogLevel() error {
 	return nil
 }
 
-// checkAuthToken has etcd make the token provider, as it does when it starts.
+// checkAuthToken has etcd make the token provider, as it does when it starts. The key files are read before, because etcd
+// would wait for the other end of a pipe.
 func (s *settings) checkAuthToken() error {
+	for option := range strings.SplitSeq(s.AuthToken, ",") {
+		name, path, _ := strings.Cut(option, "=")
+		if name != "pub-key" && name != "priv-key" {
+			continue
+		}
+		if _, err := bootstrap.ReadCertificates(path); err != nil {
+			return problem("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
+		}
+	}
 	if _, err := auth.NewTokenProvider(zap.NewNop(), s.AuthToken, nil, time.Second); err != nil {
 		return problem("auth-token", "is neither simple nor a usable jwt specification: %w", err)
 	}

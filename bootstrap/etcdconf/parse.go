@@ -18,15 +18,19 @@ import (
 type Checked struct {
 	// Etcd has neither a logger nor a ZapLoggerBuilder: whoever starts etcd supplies one.
 	Etcd *embed.Config
-	// Unknown are the keys that etcd does not know, sorted. A key inside a section is written "section.key". Keys are
-	// compared exactly, case included.
+	// Unknown are the keys that etcd does not know, sorted. A key inside a section is written "section.key". The letter case
+	// of a key makes no difference, to etcd neither.
 	Unknown []string
 	// Ignored are the keys that etcd knows but the wrapper decides, sorted: where log lines go and in what form.
 	Ignored []string
+	// Warnings are sentences about what etcd takes, but perhaps in another way than was meant.
+	Warnings []string
 }
 
 // Parse checks yaml and returns etcd's configuration made from it. It reads the certificate and key files that are named
-// there and touches no other file. Every error is a *KeyError, except when the process has no file descriptor left.
+// there, looks whether there is a log where etcd will look for one, and touches no other file. Every error is a
+// *KeyError, except when the process has no file descriptor left. It is bootstrap.ErrCertificates, too, if only the files
+// are at fault, at this moment: they are being replaced, perhaps, or a mount hangs. Then it is worth trying again.
 func Parse(yaml []byte) (checked *Checked, err error) {
 	// The last net: a panic in etcd or in the YAML reader must not end the process, which would look like a crash of etcd.
 	defer func() {
@@ -35,7 +39,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 		}
 	}()
 
-	raw, err := decode(yaml)
+	raw, warnings, err := decode(yaml)
 	if err != nil {
 		return nil, err
 	}
@@ -43,26 +47,30 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := configure(sifted.kept)
+	cfg, doubts, err := configure(sifted.kept)
 	if err != nil {
 		return nil, err
 	}
-	return &Checked{Etcd: cfg, Unknown: sifted.unknown, Ignored: sifted.ignored}, nil
+	return &Checked{
+		Etcd: cfg, Unknown: sifted.unknown, Ignored: sifted.ignored,
+		Warnings: slices.Concat(warnings, sifted.warnings, doubts),
+	}, nil
 }
 
 // configure checks the values of a document whose keys and types are known to be right, and lets etcd read it.
-func configure(document map[string]any) (*embed.Config, error) {
+func configure(document map[string]any) (cfg *embed.Config, warnings []string, err error) {
 	s, err := view(document)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := s.check(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := renameExperimental(document); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return handOver(document, s)
+	cfg, err = handOver(document, s)
+	return cfg, s.warnings, err
 }
 
 // ServerCertificate returns the paths of the pair that etcd shows to its clients. ok is false if no client listener uses

@@ -76,17 +76,16 @@ func TestParseAllowsTheQuotaToBeDisabled(t *testing.T) {
 }
 
 func TestParseSetsKeysAside(t *testing.T) {
-	checked := parse(t, minimal+"logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
+	checked := parse(t, minimal+"Logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
 		"log-rotation-config-json: '{'\nlog-level: debug\n"+
-		"Name: x\nZapLoggerBuilder: {}\nServerFeatureGate: null\nFlagsExplicitlySet: null\n"+
+		"Zap-Logger: {}\nname-: x\n"+
 		"client-transport-security: {foo: 1, auto-tls: false}\npeer-transport-security: {bar: [1]}\n")
 
 	assert.Equal(t, []string{
-		"enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json", "logger",
+		"Logger", "enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json",
 	}, checked.Ignored)
 	assert.Equal(t, []string{
-		"FlagsExplicitlySet", "Name", "ServerFeatureGate", "ZapLoggerBuilder",
-		"client-transport-security.foo", "peer-transport-security.bar",
+		"Zap-Logger", "client-transport-security.foo", "name-", "peer-transport-security.bar",
 	}, checked.Unknown)
 	assert.Equal(t, "debug", checked.Etcd.LogLevel)
 	assert.Equal(t, "zap", checked.Etcd.Logger)

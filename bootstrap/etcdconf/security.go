@@ -6,10 +6,15 @@ import (
 	"encoding/pem"
 	"errors"
 	"net/url"
-	"os"
 	"slices"
 
-	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
+	"etcd-wrapper/bootstrap"
+)
+
+// The two sections of the file that are about TLS.
+const (
+	clientSection = "client-transport-security"
+	peerSection   = "peer-transport-security"
 )
 
 // security holds the keys of client-transport-security and peer-transport-security.
@@ -26,8 +31,9 @@ type security struct {
 	SkipSANCheck     bool     `json:"skip-client-san-verification"`
 }
 
+// checkClientSecurity looks at the section only where etcd will: when there is a listener for clients that uses TLS.
 func (s *settings) checkClientSecurity() error {
-	const section = "client-transport-security"
+	inUse := false
 	for _, listener := range []struct {
 		key  string
 		urls []url.URL
@@ -36,19 +42,29 @@ func (s *settings) checkClientSecurity() error {
 		{"listen-client-http-urls", s.ListenClientHttpUrls},
 		{"listen-metrics-urls", s.ListenMetricsUrls},
 	} {
-		if err := s.ClientSecurity.checkSufficient(section, listener.key, listener.urls); err != nil {
+		if err := s.ClientSecurity.checkSufficient(clientSection, listener.key, listener.urls); err != nil {
 			return err
 		}
+		inUse = inUse || slices.ContainsFunc(listener.urls, usesTLS)
 	}
-	return s.ClientSecurity.check(section)
+	if inUse {
+		return s.ClientSecurity.check(clientSection)
+	}
+	if s.ClientSecurity.CertFile+s.ClientSecurity.KeyFile+s.ClientSecurity.TrustedCAFile != "" || s.ClientSecurity.ClientCertAuth {
+		s.warnings = append(s.warnings, clientSection+" has no effect: no listener for clients uses TLS")
+	}
+	return nil
 }
 
+// checkPeerSecurity always looks at the authorities: etcd reads them for its connections to peers, whatever it listens on.
 func (s *settings) checkPeerSecurity() error {
-	const section = "peer-transport-security"
-	if err := s.PeerSecurity.checkSufficient(section, "listen-peer-urls", s.ListenPeerUrls); err != nil {
+	if err := s.PeerSecurity.checkSufficient(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
 		return err
 	}
-	return s.PeerSecurity.check(section)
+	if s.PeerSecurity.CertFile+s.PeerSecurity.KeyFile != "" || slices.ContainsFunc(s.ListenPeerUrls, usesTLS) {
+		return s.PeerSecurity.check(peerSection)
+	}
+	return s.PeerSecurity.checkAuthorities(peerSection)
 }
 
 // checkSufficient wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
@@ -69,10 +85,7 @@ func (t security) check(section string) error {
 	if len(t.AllowedCNs) > 0 && len(t.AllowedHostnames) > 0 {
 		return problem(section+".allowed-cn", "cannot be set together with allowed-hostname")
 	}
-	if t.TrustedCAFile == "" {
-		return nil
-	}
-	return checkAuthorities(section+".trusted-ca-file", t.TrustedCAFile)
+	return t.checkAuthorities(section)
 }
 
 // checkPair loads a certificate and its key as etcd will. No error tells more of a file than its path.
@@ -85,27 +98,25 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	case keyFile == "":
 		return problem(keyKey, "is required together with %s", certKey)
 	}
-	if err := checkCertificate(certFile); err != nil {
+	cert, err := bootstrap.ReadCertificates(certFile)
+	if err == nil {
+		err = checkCertificate(cert)
+	}
+	if err != nil {
 		return unusable(certKey, certFile, err)
 	}
-	if err := checkRegular(keyFile); err != nil {
-		return unusable(keyKey, keyFile, err)
+	key, err := bootstrap.ReadCertificates(keyFile)
+	if err == nil {
+		_, err = tls.X509KeyPair(cert, key)
 	}
-	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
+	if err != nil {
 		return unusable(keyKey, keyFile, err)
 	}
 	return nil
 }
 
 // checkCertificate wants what crypto/tls takes for a chain: a first CERTIFICATE block that can be parsed.
-func checkCertificate(path string) error {
-	if err := checkRegular(path); err != nil {
-		return err
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
+func checkCertificate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
 			_, err := x509.ParseCertificate(block.Bytes)
@@ -118,36 +129,28 @@ func checkCertificate(path string) error {
 var errNoCertificate = errors.New("it has no PEM certificate")
 
 // checkAuthorities reads the bundle as etcd will: every PEM block in it has to be a certificate.
-func checkAuthorities(key, path string) error {
-	if err := checkRegular(path); err != nil {
-		return unusable(key, path, err)
+func (t security) checkAuthorities(section string) error {
+	if t.TrustedCAFile == "" {
+		return nil
 	}
-	pool, err := tlsutil.NewCertPool([]string{path})
-	if err == nil && pool.Equal(x509.NewCertPool()) {
+	rest, err := bootstrap.ReadCertificates(t.TrustedCAFile)
+	found := false
+	for block := (*pem.Block)(nil); err == nil; found = true {
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		_, err = x509.ParseCertificate(block.Bytes)
+	}
+	if err == nil && !found {
 		err = errNoCertificate
 	}
 	if err != nil {
-		return unusable(key, path, err)
+		return unusable(section+".trusted-ca-file", t.TrustedCAFile, err)
 	}
 	return nil
 }
 
-// checkRegular keeps away from pipes and devices, whose reader may wait for ever.
-func checkRegular(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errors.New("it is not a regular file")
-	}
-	return nil
-}
-
+// unusable is bootstrap.ErrCertificates, whatever is wrong with the file.
 func unusable(key, path string, err error) error {
-	var in *os.PathError
-	if errors.As(err, &in) { // its text repeats the path
-		err = in.Err
-	}
-	return problem(key, "cannot use file %s: %w", quote(path), err)
+	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.CertificateError{Cause: err})
 }

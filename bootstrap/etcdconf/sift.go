@@ -2,6 +2,7 @@ package etcdconf
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -14,55 +15,86 @@ var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// sifting is a document divided into what etcd gets and what it does not.
-type sifting struct {
-	kept             map[string]any
-	unknown, ignored []string
+// mayBeNegative are the keys for which a negative number means that there is no limit, or nothing of the kind. Several of
+// etcd's loops spin on other negative intervals.
+var mayBeNegative = []string{
+	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
 
-// sift drops unknown and wrapper-owned keys and checks the type of every other value.
+// sifting is a document divided into what etcd gets and what it does not.
+type sifting struct {
+	kept                       map[string]any
+	unknown, ignored, warnings []string
+}
+
+// sift drops unknown and wrapper-owned keys and checks the type of every other value. Keys are those of etcd's decoder,
+// which does not mind their letter case: what is kept has etcd's own spelling.
 func sift(raw map[string]any) (*sifting, error) {
 	s := &sifting{}
-	for _, key := range wrapperOwned {
-		if _, present := raw[key]; present {
-			s.ignored = append(s.ignored, key)
-		}
-	}
-	slices.Sort(s.ignored)
-	kept, err := s.section("", raw, reflect.TypeFor[settings]())
+	kept, err := s.section(nil, raw, reflect.TypeFor[settings]())
 	s.kept = kept
 	slices.Sort(s.unknown)
+	slices.Sort(s.ignored)
 	return s, err
 }
 
-func (s *sifting) section(prefix string, raw map[string]any, t reflect.Type) (map[string]any, error) {
+func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		key, value := prefix+name, raw[name]
-		expected, ok := known[name]
-		switch {
-		case !ok:
-			s.unknown = append(s.unknown, key)
-		case slices.Contains(s.ignored, key):
-		case value == nil && expected.Kind() != reflect.Struct:
-			// "key:" alone means the default, as in the sample configuration that etcd ships. An empty section is different:
-			// it is what remains of one whose lines lost their indentation.
+	for _, given := range slices.Sorted(maps.Keys(raw)) { // the order in which etcd's decoder sees them
+		name, err := spelled(given, known, t)
+		path := append(slices.Clone(in), name)
+		switch value, expected := raw[given], known[name]; {
+		case err != nil:
+			return nil, err
+		case expected == nil:
+			s.unknown = append(s.unknown, strings.Join(path, "."))
+		case len(in) == 0 && slices.Contains(wrapperOwned, name):
+			s.ignored = append(s.ignored, given)
 		default:
-			checked, err := s.value(key, value, expected)
-			if err != nil {
+			if given != name {
+				s.warnings = append(s.warnings, fmt.Sprintf("%q is read as %s", given, strings.Join(path, ".")))
+			}
+			if err := s.keep(kept, path, value, expected); err != nil {
 				return nil, err
 			}
-			kept[name] = checked
 		}
 	}
 	return kept, nil
 }
 
-func (s *sifting) value(key string, value any, expected reflect.Type) (any, error) {
+// keep puts the value of a key with its place among those that etcd gets. "key:" alone means the default, as in the
+// sample configuration that etcd ships.
+func (s *sifting) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
+	name, key := path[len(path)-1], strings.Join(path, ".")
+	isSection := expected.Kind() == reflect.Struct
+	if value == nil && key != peerSection {
+		if isSection {
+			s.warnings = append(s.warnings, emptySection(key))
+		}
+		return nil
+	}
+	if _, again := kept[name]; again && isSection {
+		return problem(key, "is given twice, in different letter case")
+	}
+	checked, err := s.value(path, value, expected)
+	kept[name] = checked
+	return err
+}
+
+// emptySection is worth a warning: it is what remains of a section whose lines lost their indentation.
+func emptySection(key string) string {
+	if key == clientSection {
+		return key + " is empty, so nothing in it protects the clients' listeners"
+	}
+	return key + " is empty"
+}
+
+func (s *sifting) value(path []string, value any, expected reflect.Type) (any, error) {
+	key := strings.Join(path, ".")
 	switch expected.Kind() {
 	case reflect.Struct:
 		if mapping, ok := value.(map[string]any); ok {
-			return s.section(key+".", mapping, expected)
+			return s.section(path, mapping, expected)
 		}
 		return nil, mistyped(key, value, expected)
 	case reflect.Slice:
@@ -104,8 +136,7 @@ func checkScalar(key string, value any, expected reflect.Type) error {
 	if err := json.Unmarshal(asJSON, into.Interface()); err != nil {
 		return mistyped(key, value, expected)
 	}
-	// Several of etcd's loops spin on a negative interval. Only the quota gives a negative number a meaning: no limit.
-	if into.Elem().CanInt() && into.Elem().Int() < 0 && key != "quota-backend-bytes" {
+	if into.Elem().CanInt() && into.Elem().Int() < 0 && !slices.Contains(mayBeNegative, key) {
 		return problem(key, "must not be negative")
 	}
 	return nil

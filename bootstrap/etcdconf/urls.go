@@ -1,6 +1,7 @@
 package etcdconf
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"slices"
@@ -8,8 +9,6 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/config"
-	"go.etcd.io/etcd/server/v3/embed"
 )
 
 const urlForm = "a URL of the form scheme://host:port (scheme http, https, unix or unixs, no path)"
@@ -67,16 +66,17 @@ func checkListen(key string, u url.URL) error {
 	return checkPort(key, u)
 }
 
-// checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port.
+// checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port, or at least the colon.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
 		return problem(key, "%s must have a host and a port", quote(u.String()))
 	}
-	return checkPort(key, u)
+	return nil
 }
 
+// checkPort wants a port that can be bound; without one the system chooses.
 func checkPort(key string, u url.URL) error {
-	if _, err := strconv.ParseUint(u.Port(), 10, 16); err != nil {
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil {
 		return problem(key, "%s must have a port from 0 to 65535", quote(u.String()))
 	}
 	return nil
@@ -100,33 +100,4 @@ func (s *settings) checkOrigins() error {
 	}
 	_, err := parseURLs("cors", s.Origins)
 	return err
-}
-
-// checkMembership wants this member in the initial cluster, unless a discovery service knows the members.
-func (s *settings) checkMembership() error {
-	if s.Name == "" {
-		return problem("name", "must not be empty")
-	}
-	if s.ClusterState != "" && s.ClusterState != embed.ClusterStateFlagNew && s.ClusterState != embed.ClusterStateFlagExisting {
-		return problem("initial-cluster-state", "must be new or existing, not %s", quote(s.ClusterState))
-	}
-	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
-		return nil
-	}
-	for pair := range strings.SplitSeq(s.InitialCluster, ",") {
-		_, peer, found := strings.Cut(pair, "=")
-		if _, err := types.NewURLs([]string{peer}); pair != "" && (!found || err != nil) {
-			return problem("initial-cluster", "%s is not of the form name=scheme://host:port", quote(pair))
-		}
-	}
-	members, err := types.NewURLsMap(s.InitialCluster)
-	switch {
-	case err != nil:
-		return problem("initial-cluster", "is not a list of name=URL pairs")
-	case members[s.Name] == nil:
-		return problem("initial-cluster", "does not name this member, %s", quote(s.Name))
-	case config.CheckDuplicateURL(members):
-		return problem("initial-cluster", "gives one URL to two members")
-	}
-	return nil
 }

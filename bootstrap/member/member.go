@@ -16,12 +16,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/dataversion"
 )
-
-// closePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
-// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
-const closePatience = 16 * time.Second
 
 // streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
 // for each, as plain etcd has it, spends up to a fifth of the server's CPU time on growing its stack. Requests beyond
@@ -29,12 +26,15 @@ const closePatience = 16 * time.Second
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. Log and Crash are required.
+// Options configure a Member. All fields but DataVersion are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
 	// never goes on, so the process must end.
 	Crash func(reason error)
+	// ClosePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
+	// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
+	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
 }
@@ -82,7 +82,7 @@ func New(config *embed.Config, options Options) *Member {
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
-	if err := awaitDatabase(ctx, m.config.Dir, m.options.Log); err != nil {
+	if err := datadir.Await(ctx, m.config.Dir, m.options.Log); err != nil {
 		return err
 	}
 	m.doing.Store("has its data looked at")
@@ -98,7 +98,7 @@ func (m *Member) Open(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
-	tighten(m.config.Dir, m.options.Log)
+	datadir.Tighten(m.config.Dir, m.options.Log)
 	m.opened = true
 	m.doing.Store("opens its data")
 	go m.start()
@@ -199,7 +199,7 @@ func (m *Member) closeInOrder() error {
 		// Without quorum etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
-	impatient := time.AfterFunc(closePatience, m.etcd.Server.HardStop)
+	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
 	defer impatient.Stop()
 	m.etcd.Close()
 	return nil

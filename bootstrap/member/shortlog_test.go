@@ -7,9 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
-	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 // etcd cuts a torn log off, and would take it once enough failed starts have made it longer.
@@ -17,7 +16,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedEachTime(t *testing.T) {
 	for lost := 1; lost <= 3; lost++ {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
 			dir, segment := born(t)
-			ends := entryEnds(t, segment)
+			ends := datadirtest.EntryEnds(t, segment)
 			require.NoError(t, os.Truncate(segment, ends[len(ends)-1-lost]))
 			for range 2 {
 				b := newBench(t, dir)
@@ -32,28 +31,10 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedEachTime(t *testing.T) {
 // What has not reached the database is in the log, as after a kill.
 func TestALogThatEndsAfterItsDatabaseIsTaken(t *testing.T) {
 	dir, segment := born(t)
-	ends := entryEnds(t, segment)
+	ends := datadirtest.EntryEnds(t, segment)
 	require.NoError(t, os.Truncate(segment, ends[len(ends)-1]))
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	_, err := b.Close()
 	require.NoError(t, err)
-}
-
-// entryEnds are the offsets at which the segment's entries end.
-func entryEnds(t *testing.T, segment string) (ends []int64) {
-	t.Helper()
-	file, err := os.Open(segment)
-	require.NoError(t, err)
-	defer file.Close() // nothing was written
-	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
-	for record := (walpb.Record{}); decoder.Decode(&record) == nil; {
-		switch record.Type {
-		case wal.CrcType:
-			decoder.UpdateCRC(record.Crc)
-		case wal.EntryType:
-			ends = append(ends, decoder.LastOffset())
-		}
-	}
-	return ends
 }

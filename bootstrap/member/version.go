@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/storage/datadir"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/dataversion"
 )
 
@@ -46,14 +47,17 @@ func (m *Member) announce(ctx context.Context) error {
 }
 
 // recorded is the cluster's version as far as this member can know it: from its data, or else from the cluster that it
-// joins. One that founds a cluster knows of none.
+// joins. One that founds a cluster knows of none. The data are read only if the answer makes a difference.
 func (m *Member) recorded(ctx context.Context) (dataversion.Version, error) {
 	dir := m.config.WalDir
 	if dir == "" {
-		dir = datadir.ToWALDir(m.config.Dir)
+		dir = layout.ToWALDir(m.config.Dir)
 	}
 	switch {
 	case wal.Exist(dir):
+		if m.options.DataVersion != dataversion.Of3_5 {
+			return dataversion.Version{}, nil
+		}
 		return m.readRecorded(dir), nil
 	case m.config.ClusterState == embed.ClusterStateFlagExisting:
 		return dataversion.AwaitPeers(ctx, m.config, func(reason string) {
@@ -65,14 +69,20 @@ func (m *Member) recorded(ctx context.Context) (dataversion.Version, error) {
 	}
 }
 
-// readRecorded takes data that can't be read for the newest, so that etcd does not call itself older than they are.
-func (m *Member) readRecorded(walDir string) dataversion.Version {
-	recorded, err := recordedVersion(m.config.Dir, walDir)
-	if err == nil {
-		return recorded
+// readRecorded is the highest that etcd meets in its data. It takes data that can't be read for the newest, so that etcd
+// does not call itself older than they are.
+func (m *Member) readRecorded(walDir string) (highest dataversion.Version) {
+	met, err := datadir.ClusterVersions(m.config.Dir, walDir)
+	if err != nil {
+		m.options.Log.Warn().Err(err).Msg("the cluster's version could not be read from the data; etcd announces its own")
+		return dataversion.Of3_6
 	}
-	m.options.Log.Warn().Err(err).Msg("the cluster's version could not be read from the data; etcd announces its own")
-	return dataversion.Of3_6
+	for _, text := range met {
+		if version := dataversion.Parse(text); highest.Less(version) {
+			highest = version
+		}
+	}
+	return highest
 }
 
 // keep starts what keeps the data at the wanted version.

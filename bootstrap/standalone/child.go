@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // Exit statuses of RunChild. Go's own for a panic is 2.
@@ -24,8 +25,8 @@ const (
 
 const (
 	maxChildOutput = 64 << 10               // bytes kept of each of a child's output streams
-	maxReason      = 4 << 10                // bytes of a verdict's reason
-	maxCrashReason = 256                    // bytes quoted of a crash
+	maxReason      = 4 << 10                // characters of a verdict's reason
+	maxCrashReason = 256                    // characters quoted of a crash
 	childWait      = 200 * time.Millisecond // between killing a child and giving up on its output
 	maxChildStack  = 8 << 20                // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
@@ -42,8 +43,8 @@ type verdict struct {
 func RunChild(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	outcome := verdict{Valid: true}
-	if err := VerifyDataDir(ctx, dataDir, mode); err != nil {
-		outcome = verdict{Reason: clipped(err.Error(), maxReason)}
+	if err := datadir.Verify(ctx, dataDir, mode); err != nil {
+		outcome = verdict{Reason: fmt.Sprintf("%.*s", maxReason, err)}
 	}
 	if err := json.NewEncoder(stdout).Encode(outcome); err != nil || !outcome.Valid {
 		return childBroken
@@ -87,7 +88,7 @@ func judge(status int, err error, stdout, stderr []byte) error {
 	case exited == nil:
 		return errors.New("validation ended without a verdict")
 	default:
-		return fmt.Errorf("validation crashed: %s", crashReason(stderr, exited))
+		return fmt.Errorf("validation crashed: %.*s", maxCrashReason, crashReason(stderr, exited))
 	}
 }
 
@@ -102,14 +103,14 @@ func lastVerdict(stdout []byte) (outcome verdict, readable bool) {
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return clipped(strings.TrimSpace(line), maxCrashReason)
+			return strings.TrimSpace(line)
 		}
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
 	if first == "" {
 		first = exited.String()
 	}
-	return clipped(first, maxCrashReason)
+	return first
 }
 
 // head is a writer that keeps the first maxChildOutput bytes and swallows the rest.

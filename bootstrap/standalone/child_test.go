@@ -13,14 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 func TestChildAgreesWithThisProcess(t *testing.T) {
-	dir := dataDir(t)
+	dir := datadirtest.New(t)
 	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Full))
-	flip(t, segments(t, dir)[0], 20000)
+	datadirtest.Flip(t, datadirtest.Segments(t, dir)[0], 20000)
 	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Sanity))
-	want := VerifyDataDir(t.Context(), dir, bootstrap.Full)
+	want := datadir.Verify(t.Context(), dir, bootstrap.Full)
 	require.EqualError(t, child("child-verify")(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
@@ -51,8 +53,8 @@ func TestChildEndsWithItsContext(t *testing.T) {
 
 // Whatever is flipped, the verdict is a word about a file, and this process lives on to read it.
 func TestRandomCorruption(t *testing.T) {
-	pristine := dataDir(t)
-	used := usedBytes(t, pristine)
+	pristine := datadirtest.New(t)
+	used := datadirtest.UsedBytes(t, pristine)
 	pages := used / int64(os.Getpagesize())
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -63,7 +65,7 @@ func TestRandomCorruption(t *testing.T) {
 			if seed%2 == 0 { // the header and first elements of a page, where the structure is
 				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
 			}
-			flip(t, dir+"/member/snap/db", offset)
+			datadirtest.Flip(t, dir+"/member/snap/db", offset)
 		}
 		err := child("child-verify")(t.Context(), dir, bootstrap.Full)
 		t.Logf("%2d: %v", seed, err)

@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -99,4 +100,9 @@ func TestConfigIsTheOneThatWasValidated(t *testing.T) {
 	served, err := initializer.Config(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "data-dir: /first", string(served))
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -1,7 +1,7 @@
 // Package standalone owns the initialization of etcd's data directory where no etcd-backup-restore sidecar runs next to
-// the wrapper. An Initializer answers the lifecycle machine with the sidecar's four words, validates the data directory
-// before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone` creates one; its
-// hidden validation subcommand runs RunChild.
+// the wrapper. An Initializer answers the lifecycle machine with the sidecar's four words, has the data directory
+// validated (by datadir) before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone`
+// creates one; its hidden validation subcommand runs RunChild.
 //
 // A validation only reads. It never repairs, moves or deletes: without a backup store there is nothing to put in the
 // place of what would be lost.
@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // VerifyFunc validates the etcd data directory at dataDir as deeply as mode asks for. It returns nil if etcd may open
@@ -27,7 +28,7 @@ type Options struct {
 	DataDir    string         // absolute path of etcd's data directory, unless ConfigFile names another
 	ConfigFile string         // etcd's YAML configuration; "" serves that of a single member on loopback
 	Log        zerolog.Logger // told when a validation begins and how it ended
-	Verify     VerifyFunc     // how a validation is run; nil runs VerifyDataDir in this process
+	Verify     VerifyFunc     // how a validation is run; nil runs datadir.Verify in this process
 }
 
 // Initializer stands in for the sidecar: it holds the status of the one validation that may run at a time. Its methods
@@ -46,7 +47,7 @@ type Initializer struct {
 // New returns an Initializer in status New. Whoever calls it calls Close.
 func New(options Options) *Initializer {
 	if options.Verify == nil {
-		options.Verify = VerifyDataDir
+		options.Verify = datadir.Verify
 	}
 	stopped, stop := context.WithCancel(context.Background())
 	return &Initializer{options: options, stop: stop, stopped: stopped, status: bootstrap.New}

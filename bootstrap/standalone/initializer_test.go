@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
 func TestVerdictIsReadOnce(t *testing.T) {
@@ -117,8 +119,8 @@ func TestCloseKillsAChild(t *testing.T) {
 
 func TestValidationIsLogged(t *testing.T) {
 	var log bytes.Buffer
-	dir := dataDir(t)
-	remove(t, dir+"/member/snap/db")
+	dir := datadirtest.New(t)
+	require.NoError(t, os.Remove(dir+"/member/snap/db"))
 	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log)})
 	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Sanity))
 	require.Eventually(t, func() bool {

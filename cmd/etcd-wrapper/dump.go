@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 )
@@ -18,9 +19,9 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 		_, err = fmt.Fprint(s.out, text)
 	}
 	if err != nil {
-		log := newLog(s.log, zerolog.InfoLevel)
+		log := logstream.New(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("cannot print the state machine")
-		return exitcode.EtcdFailed
+		return exitcode.NotTold
 	}
 	return exitcode.Clean
 }
@@ -42,7 +43,7 @@ func (c dumpCommand) draw() (string, error) {
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {
-	log := newLog(s.log, zerolog.InfoLevel)
+	log := logstream.New(s.log, zerolog.InfoLevel)
 	log.Error().Msg("no command given; see etcd-wrapper --help")
 	return exitcode.Usage
 }

@@ -2,47 +2,15 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/exitcode"
 )
-
-func TestTheTerminationMessageTellsOfACleanStop(t *testing.T) {
-	sidecar, hostPort := newSidecar(t, singleMember(t))
-	wrapper := start(t, "--backup-restore-host-port", hostPort)
-	sidecar.say("Successful")
-	wrapper.await("/readyz")
-	assert.Zero(t, wrapper.stop())
-	assert.Regexp(t, `^clean stop: stop asked for \(terminated\)
-state: Serving, left after \d+m?s
-exit record: terminated, so the next start validates in sanity mode
-durations: run \d+m?s, etcd's start \d+m?s, its close \d+m?s, of that draining 0s
-$`, read(t, wrapper.terminationMessage()))
-	for line := range strings.Lines(read(t, wrapper.logFile())) {
-		assert.True(t, json.Valid([]byte(line)), line)
-	}
-}
-
-func TestTheTerminationMessageTellsOfTrouble(t *testing.T) {
-	sidecar, hostPort := newSidecar(t, "name: [")
-	wrapper := start(t, "--backup-restore-host-port", hostPort)
-	sidecar.say("Successful")
-	_ = wrapper.command.Wait() // the status tells
-	assert.Equal(t, int(exitcode.BadConfig), wrapper.command.ProcessState.ExitCode())
-	message := read(t, wrapper.terminationMessage())
-	assert.Regexp(t, `(?m)^etcd's configuration is invalid: .*YAML`, message)
-	assert.Contains(t, message, "\nstate: FetchConfig, ")
-	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
-	assert.Contains(t, message, "\nlast trouble: configuration, ")
-}
 
 func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
@@ -55,10 +23,9 @@ func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "--etcd-wrapper-port: 0 is not a port")
 }
 
-func TestTheLogForPeople(t *testing.T) {
-	var out bytes.Buffer
-	log := (&startCommand{LogFormat: "console", LogLevel: "info"}).newLog(&out)
-	log.Debug().Msg("noise")
-	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after", 1234*time.Microsecond).Msg("hello")
-	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} INF Query → Wait +hello after=1ms\n$`, out.String())
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(content)
 }

@@ -9,16 +9,16 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 )
 
 func main() {
-	log, flush := unhindered(os.Stderr)
+	log, flush := logstream.NeverWait(os.Stderr)
 	status := run(os.Args[1:], streams{out: os.Stdout, log: log})
 	flush()
 	os.Exit(int(status))
@@ -35,8 +35,9 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// cli is the command line. Every flag of a command has an environment variable, ETCD_WRAPPER_ and its name in capitals.
-type cli struct {
+// commandLine is what kong reads. Every flag of a command has an environment variable, ETCD_WRAPPER_ and its name in
+// capitals.
+type commandLine struct {
 	DumpFSM    bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
 	DumpFormat string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
@@ -49,23 +50,34 @@ type cli struct {
 	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`
 }
 
-// exitRequest carries kong's wish to exit, after --help, to the one os.Exit.
-type exitRequest struct{ status exitcode.Code }
-
-func (exitRequest) Error() string { return "exit" }
-
 func run(args []string, s streams) exitcode.Code {
-	selected, err := parse(args, s)
-	if request := (exitRequest{}); errors.As(err, &request) {
-		return request.status
+	chosen, err := parse(args, s.out)
+	if done := commandline.Done(0); errors.As(err, &done) {
+		return exitcode.Code(done)
 	}
 	if err != nil {
-		log := newLog(s.log, zerolog.InfoLevel)
+		log := logstream.New(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
 		explainUsage(args, err)
 		return exitcode.Usage
 	}
-	return selected.execute(s)
+	return chosen.execute(s)
+}
+
+func parse(args []string, out io.Writer) (command, error) {
+	var line commandLine
+	chosen, err := commandline.Parse(&line, args, out)
+	if err != nil {
+		return nil, err
+	}
+	if line.DumpFSM {
+		return dumpCommand{format: line.DumpFormat}, nil
+	}
+	selected, ok := chosen.(command)
+	if !ok {
+		return nil, fmt.Errorf("%T is no command", chosen)
+	}
+	return selected, nil
 }
 
 // explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
@@ -74,49 +86,6 @@ func explainUsage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
 	}
-	path := cmp.Or(os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), defaultTerminationPath)
+	path := cmp.Or(os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
 	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
-}
-
-func parse(args []string, s streams) (selected command, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			request, ok := cause.(exitRequest)
-			if !ok {
-				panic(cause)
-			}
-			err = request
-		}
-	}()
-	args = asGoReadsFlags(args)
-	var flags cli
-	parser, err := kong.New(&flags,
-		kong.Name("etcd-wrapper"),
-		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
-		kong.Vars{"home": os.Getenv("HOME"), "termination": defaultTerminationPath},
-		kong.DefaultEnvars("ETCD_WRAPPER"),
-		kong.Writers(s.out, s.log),
-		kong.Exit(func(code int) { panic(exitRequest{exitcode.Code(code)}) }),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("cannot build the command line: %w", err)
-	}
-	context, err := parser.Parse(args)
-	if err != nil {
-		return nil, err
-	}
-	if flags.DumpFSM {
-		return dumpCommand{format: flags.DumpFormat}, nil
-	}
-	chosen, ok := context.Selected().Target.Addr().Interface().(command)
-	if !ok {
-		return nil, fmt.Errorf("%s is no command", context.Command())
-	}
-	return chosen, nil
-}
-
-// newLog returns the one log stream: a JSON object a line.
-func newLog(to io.Writer, level zerolog.Level) zerolog.Logger {
-	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return zerolog.New(to).Level(level).With().Timestamp().Logger()
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // limitMemory has Go's garbage collector work harder near the container's limit, where the kernel would end the process
-// without a word. GOMEMLIMIT in the environment goes before.
+// without a word. GOMEMLIMIT in the environment takes precedence.
 func limitMemory(log zerolog.Logger) {
 	limit, err := memlimit.Set()
 	_, given := os.LookupEnv("GOMEMLIMIT")

@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -14,16 +15,23 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/logstream"
+	"etcd-wrapper/cmd/report"
+	"etcd-wrapper/cmd/world"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/page"
+	"etcd-wrapper/readiness/status"
 )
 
 // farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
-const farewell = 100 * time.Millisecond
+const farewell = lifecycle.TakingDown * 2 / 5
 
-// takingDown bounds all that is done after the lifecycle has ended.
-const takingDown = 250 * time.Millisecond
+// startCommand is `start-etcd`.
+type startCommand struct{ commandline.StartEtcd }
 
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Code {
@@ -35,11 +43,19 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	syscall.Umask(0o077)
 
 	log := c.newLog(s.log)
-	routeForeignLogs(log)
+	logstream.CaptureLibraries(log)
 	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	outcome := c.live(log, signals)
 	return outcome.Status
+}
+
+// newLog returns the log in the form that was asked for.
+func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
+	if c.LogFormat == "console" {
+		to = logstream.ForPeople(to)
+	}
+	return logstream.New(to, c.Level())
 }
 
 // tell says how a run ended, in the log and, in more words, where Kubernetes looks.
@@ -71,8 +87,10 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 
 // parts are what a run is made of.
 type parts struct {
-	account account
-	outcome lifecycle.Outcome // why there is nothing to run, if the account is empty
+	driver  *lifecycle.Driver // nil if there is nothing to run
+	world   *world.World
+	report  *report.Report
+	outcome lifecycle.Outcome // why there is nothing to run
 	end     []func()          // in the order of the beginning
 }
 
@@ -82,17 +100,33 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	pod := newPod(c, log)
+	counts := metrics.New()
+	all := world.New(&c.StartEtcd, counts, log)
 	driver := lifecycle.NewDriver(lifecycle.Options{
-		World: pod.world(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
+		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	account := account{pod, driver}
-	pod.crash, pod.metrics = driver.Crash, account.newMetrics()
-	stopServer, status, err := c.serve(log, account)
+	p := &parts{driver: driver, world: all, report: report.New(driver, all, version)}
+	stopServer, status, err := c.serve(log, p, routes(p.report, counts))
 	if err != nil {
 		return failed(status, err)
 	}
-	return &parts{account: account, end: []func(){end, stopServer}}
+	p.end = []func(){end, stopServer}
+	return p
+}
+
+// routes are what the wrapper's server answers beside its own endpoints.
+func routes(about *report.Report, counts *metrics.Metrics) map[string]http.Handler {
+	states := make([]string, len(lifecycle.States))
+	for i, state := range lifecycle.States {
+		states[i] = string(state.Name)
+	}
+	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
+	return map[string]http.Handler{
+		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
+		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /lifecycle":        status.Handler(about.Source()),
+		"GET /metrics":          counts.Handler(about.Document, states),
+	}
 }
 
 func failed(status exitcode.Code, err error) *parts {
@@ -107,25 +141,25 @@ func briefly(outcome lifecycle.Outcome) string {
 // run drives the lifecycle, tells how it ended and takes the parts down again in reverse order. The telling comes first,
 // and the rest is bounded: a disk that hangs must not keep the reason back, nor the process.
 func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
-	if p.account.driver == nil {
+	if p.driver == nil {
 		tell(p.outcome, briefly(p.outcome))
 		return p.outcome
 	}
 	ended := make(chan struct{})
-	go forward(signals, p.account.driver, ended)
-	outcome := p.account.driver.Run()
-	tell(outcome, p.account.lastWords(outcome))
+	go forward(signals, p.driver, ended)
+	outcome := p.driver.Run()
+	tell(outcome, p.report.LastWords(outcome))
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
-		p.account.pod.settle(outcome)
+		p.world.Settle(outcome)
 		for _, end := range slices.Backward(p.end) {
 			end()
 		}
 	}()
 	select {
 	case <-down:
-	case <-time.After(takingDown):
+	case <-time.After(lifecycle.TakingDown):
 	}
 	close(ended)
 	return outcome
@@ -135,7 +169,7 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
-			DataDir: c.dataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
 		})
 		return initializer, initializer.Close, nil
 	}
@@ -146,29 +180,28 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 }
 
 // serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
-func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitcode.Code, error) {
-	pod, driver := account.pod, account.driver
+func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
-		Address: c.address(), Phase: account.phase, Stop: driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
-		Routes: account.routes(), Log: log,
-	}, pod.monitor)
+		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
+		Routes: routes, Log: log,
+	}, p.world.Monitor())
 	if err != nil {
 		return nil, exitcode.ServerTaken, err
 	}
-	pod.server = server
+	p.world.Connect(server, p.driver.Crash)
 	switch {
 	case c.WrapperCertPath != "":
 		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
 			return nil, exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
 		}
-	case !c.expectsTLS():
+	case !c.ExpectsTLS():
 		server.UsePlain()
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		if err := server.Serve(); err != nil {
-			driver.Crash(err)
+			p.driver.Crash(err)
 		}
 	}()
 	return func() {
@@ -179,27 +212,4 @@ func (c *startCommand) serve(log zerolog.Logger, account account) (func(), exitc
 		}
 		<-ended
 	}, exitcode.Clean, nil
-}
-
-// verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
-// data, in goroutines of theirs.
-type verifyCommand struct {
-	DataDir string `name:"data-dir" required:"" help:"etcd's data directory."`
-	Mode    string `name:"mode" enum:"sanity,full" default:"full" help:"How deeply to validate."`
-}
-
-func (c *verifyCommand) execute(s streams) exitcode.Code {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
-}
-
-func verifyInChild() standalone.VerifyFunc {
-	executable, err := os.Executable()
-	if err != nil {
-		return nil // validate in this process then
-	}
-	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
-		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
-	})
 }

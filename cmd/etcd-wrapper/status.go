@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 
-	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
 // statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
@@ -24,31 +24,31 @@ type statusCommand struct {
 func (c *statusCommand) execute(s streams) exitcode.Code {
 	ready := false
 	show := c.printer(s.out)
-	told := func(document status.Document) error {
+	receive := func(document status.Document) error {
 		ready = document.Ready
 		return show(document)
 	}
-	if err := c.ask(told); err != nil {
-		log := newLog(s.log, zerolog.InfoLevel)
+	if err := c.ask(receive); err != nil {
+		log := logstream.New(s.log, zerolog.InfoLevel)
 		log.Error().Err(err).Msg("cannot tell the status")
 		return unanswered(err)
 	}
 	if !ready {
-		return exitcode.NotReady
+		return exitcode.MemberNotReady
 	}
 	return exitcode.Clean
 }
 
-func (c *statusCommand) ask(told func(status.Document) error) error {
+func (c *statusCommand) ask(receive func(status.Document) error) error {
 	client := status.NewClient(c.WrapperPort)
 	if c.Watch {
-		return client.Watch(context.Background(), told)
+		return client.Watch(context.Background(), receive)
 	}
 	document, err := client.Fetch(context.Background())
 	if err != nil {
 		return err
 	}
-	return told(document)
+	return receive(document)
 }
 
 func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
@@ -59,22 +59,16 @@ func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
 		}
 		return func(document status.Document) error { return encoder.Encode(document) }
 	}
-	told := &telling{to: to, colour: colourful(to)}
+	printer := terminal.NewPrinter(to)
 	if c.Watch {
-		return told.news
+		return printer.PrintChanges
 	}
-	return told.everything
+	return printer.Print
 }
 
 func unanswered(err error) exitcode.Code {
 	if errors.Is(err, status.ErrNoAnswer) {
-		return exitcode.ServerTaken
+		return exitcode.NoAnswer
 	}
-	return exitcode.EtcdFailed
-}
-
-// colourful reports whether to writes to a terminal whose owner has nothing against colours.
-func colourful(to io.Writer) bool {
-	file, ok := to.(*os.File)
-	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return exitcode.NotTold
 }

@@ -19,9 +19,9 @@ type document struct {
 	build, state, transitions, seconds, ready, check, lastExit, expiry *prometheus.Desc
 }
 
-func newDocument(o Options) *document {
+func newDocument(now func() status.Document, states []string) *document {
 	return &document{
-		now: o.Document, states: o.States,
+		now: now, states: states,
 		build:       desc("build_info", "The versions of the programs in the process; always 1.", "version", "etcd_version", "go_version"),
 		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
 		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),
@@ -66,9 +66,18 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.state, state == is.State, state)
 		to <- prometheus.MustNewConstMetric(d.seconds, prometheus.CounterValue, spent[state], state)
 	}
-	for _, edge := range is.Edges {
-		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, float64(edge.Times), edge.From, edge.To, edge.Event)
+	for way, times := range steps(is) {
+		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, times, way[:]...)
 	}
+}
+
+// steps counts the steps by from, to and event, whatever guard held.
+func steps(is status.Document) map[[3]string]float64 {
+	times := map[[3]string]float64{}
+	for _, edge := range is.Edges {
+		times[[3]string{edge.From, edge.To, edge.Event}] += float64(edge.Times)
+	}
+	return times
 }
 
 // spent adds up the seconds in each state, the visit that goes on included.

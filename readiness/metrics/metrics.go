@@ -20,15 +20,21 @@ import (
 
 const namespace = "etcd_wrapper"
 
-// Options say what the metrics are made from. All fields are required.
-type Options struct {
-	Document func() status.Document // answers from memory; called at each scrape
-	States   []string               // the names of all states
-}
+// Verdict is how an initialization ended.
+type Verdict string
+
+// The verdicts.
+const (
+	Successful Verdict = "successful"
+	Failed     Verdict = "failed"
+	Lost       Verdict = "lost" // the sidecar has forgotten it
+)
+
+// Unasked is the mode of an initialization that this run did not ask for.
+const Unasked = "unasked"
 
 // Metrics counts what passes by and serves everything. Its methods may be called from any goroutine.
 type Metrics struct {
-	registry        *prometheus.Registry
 	requests        *prometheus.HistogramVec
 	initializations *prometheus.CounterVec
 	start           prometheus.Gauge
@@ -36,10 +42,9 @@ type Metrics struct {
 	drain           prometheus.Gauge
 }
 
-// New returns metrics with a registry of their own.
-func New(o Options) *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
+// New returns metrics with nothing counted yet.
+func New() *Metrics {
+	return &Metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "sidecar_request_duration_seconds",
 			Help:    "How long calls to the backup-restore sidecar took, by call (status, trigger, config) and outcome (ok, timeout, error).",
@@ -53,17 +58,28 @@ func New(o Options) *Metrics {
 		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
 		drain: gauge("etcd_drain_duration_seconds", "How long clients' endless streams took to end when etcd closed."),
 	}
-	m.registry.MustRegister(newDocument(o), m.requests, m.initializations, m.start, m.stop, m.drain)
-	return m
+}
+
+// collectors are all that was counted.
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.initializations, m.start, m.stop, m.drain}
 }
 
 func gauge(name, help string) prometheus.Gauge {
 	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 }
 
-// Handler serves the metrics.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+// Handler serves what was counted and what is in the status document, which is asked for from memory at each scrape.
+// states are the names of all states.
+func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
+	return promhttp.HandlerFor(m.registry(now, states), promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
+func (m *Metrics) registry(now func() status.Document, states []string) *prometheus.Registry {
+	all := prometheus.NewRegistry()
+	all.MustRegister(newDocument(now, states))
+	all.MustRegister(m.collectors()...)
+	return all
 }
 
 // Request tells of a call to the sidecar that ended. call is one of status, trigger and config.
@@ -71,9 +87,9 @@ func (m *Metrics) Request(call string, took time.Duration, err error) {
 	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
 }
 
-// Initialization tells of an initialization that ended. The values are those of the metric's help text.
-func (m *Metrics) Initialization(mode, verdict string) {
-	m.initializations.WithLabelValues(mode, verdict).Inc()
+// Initialization tells of an initialization that ended. mode is sanity, full or Unasked.
+func (m *Metrics) Initialization(mode string, verdict Verdict) {
+	m.initializations.WithLabelValues(mode, string(verdict)).Inc()
 }
 
 // EtcdStarted tells how long etcd took to become ready.

@@ -24,18 +24,19 @@ func document() status.Document {
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
 		Edges: []status.Edge{
-			{From: "Query", Event: "replied", To: "Wait", Times: 7, Spent: 1.5},
+			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
+			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 3, Spent: 0.5},
 			{From: "Wait", Event: "elapsed", To: "Query", Times: 6, Spent: 40},
 		},
 	}
 }
 
 func newMetrics() *metrics.Metrics {
-	m := metrics.New(metrics.Options{Document: document, States: []string{"Query", "Wait"}})
+	m := metrics.New()
 	m.Request("status", time.Second, nil)
 	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
 	m.Request("trigger", time.Millisecond, errors.New("refused"))
-	m.Initialization("full", "successful")
+	m.Initialization("full", metrics.Successful)
 	m.EtcdStarted(2 * time.Second)
 	m.EtcdStopped(3*time.Second, time.Second)
 	return m
@@ -43,7 +44,7 @@ func newMetrics() *metrics.Metrics {
 
 func scrape(m *metrics.Metrics) string {
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler(document, []string{"Query", "Wait"}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	text, _ := io.ReadAll(w.Body)
 	return string(text)
 }

@@ -1,15 +1,16 @@
-// Package page is the one page that a browser gets from the wrapper: the lifecycle's diagram with the current state lit,
-// the timeline and the readiness checks, live. It needs nothing but the wrapper's own server, whose GET /lifecycle it
+// Package page is the one page that a browser gets from the wrapper: the lifecycle's states with the current one lit, the
+// timeline and the readiness checks, live. It needs nothing but the wrapper's own server, whose GET /lifecycle it
 // watches, so it works through `kubectl port-forward` and without a network.
 package page
 
 import (
+	"bytes"
 	"crypto/sha256"
 	_ "embed" // for the page's parts
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 )
 
@@ -18,29 +19,35 @@ var (
 	frame string
 	//go:embed page.css
 	style string
-	//go:embed page.js
-	script string
+
+	//go:embed words.js
+	words string
+	//go:embed facts.js
+	facts string
+	//go:embed diagram.js
+	diagram string
+	//go:embed watch.js
+	watch string
 )
 
-// Handler serves the page with the diagram in it, an SVG whose states have the id "state_NAME" and whose arrows have the
-// id "edge_FROM_TO".
-func Handler(diagram string) http.Handler {
-	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{diagram}}", diagram).Replace(frame)
-	policy := policy()
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		h := w.Header()
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Length", strconv.Itoa(len(body)))
-		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-store")
-		_, _ = w.Write([]byte(body)) // a client that is gone misses nothing
-	})
+// Handler serves the page with two things in it: the overview, an SVG whose states have the id "state_NAME" and whose
+// arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page tells what an arrow stands
+// for. It is prepared here, once.
+func Handler(overview, table string) http.Handler {
+	script := words + facts + diagram + watch
+	var inert bytes.Buffer // no text of the table can end the element that it stands in
+	json.HTMLEscape(&inert, []byte(table))
+	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{overview}}", overview, "{{table}}", inert.String()).Replace(frame)
+	return newDocument("text/html; charset=utf-8", policy(script), body)
+}
+
+// Picture serves an SVG that the page links to as statemachine.svg: the machine with everything in it.
+func Picture(svg string) http.Handler {
+	return newDocument("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
 // policy lets the browser run this script, use this style and ask this server, and nothing else.
-func policy() string {
+func policy(script string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
 		"script-src " + source(script),

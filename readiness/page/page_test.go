@@ -1,24 +1,46 @@
 package page_test
 
 import (
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness/page"
 )
 
+func handler(t *testing.T) http.Handler {
+	table, err := lifecycle.JSON(lifecycle.Table)
+	require.NoError(t, err)
+	return page.Handler(lifecycle.Overview(), table)
+}
+
+// get asks with headers, given as names and values in turn.
+func get(asked http.Handler, headers ...string) *httptest.ResponseRecorder {
+	request, reply := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	asked.ServeHTTP(reply, request)
+	return reply
+}
+
 func TestThePolicyAllowsWhatThePageHasAndNothingElse(t *testing.T) {
-	w := httptest.NewRecorder()
-	page.Handler(`<svg id="drawn"/>`).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	policy, body := w.Header().Get("Content-Security-Policy"), w.Body.String()
-	require.Contains(t, body, `<svg id="drawn"/>`)
+	reply := get(handler(t))
+	policy, body := reply.Header().Get("Content-Security-Policy"), reply.Body.String()
+	require.Contains(t, body, lifecycle.Overview())
 	require.Contains(t, policy, "default-src 'none'")
 	require.NotContains(t, policy, "unsafe")
+	require.Equal(t, "nosniff", reply.Header().Get("X-Content-Type-Options"))
 	for _, kind := range []string{"style", "script"} {
 		inline := regexp.MustCompile(`(?s)<` + kind + `>(.*)</` + kind + `>`).FindStringSubmatch(body)
 		require.Len(t, inline, 2)
@@ -27,4 +49,54 @@ func TestThePolicyAllowsWhatThePageHasAndNothingElse(t *testing.T) {
 	}
 	require.NotRegexp(t, `(?i)(src|href)="(https?:)?//`, body, "no network")
 	require.NotRegexp(t, `(?i) style=| on[a-z]+="`, body, "the policy would refuse these")
+	require.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, body, "texts are never read as HTML")
+}
+
+func TestNoTextOfTheTableEndsTheElementThatItStandsIn(t *testing.T) {
+	body := get(page.Handler("<svg/>", `{"why": "</script><script>alert(1)</script>"}`)).Body.String()
+	require.NotContains(t, body, "alert(1)</script>")
+	data := regexp.MustCompile(`(?s)id="table">(.*?)</script>`).FindStringSubmatch(body)
+	require.Len(t, data, 2)
+	require.JSONEq(t, `{"why": "</script><script>alert(1)</script>"}`, data[1])
+	require.True(t, json.Valid([]byte(data[1])))
+}
+
+func TestThePageIsSentCompressedToWhoeverTakesIt(t *testing.T) {
+	asked := handler(t)
+	plain := get(asked)
+	require.Empty(t, plain.Header().Get("Content-Encoding"))
+	for _, accept := range []string{"gzip", "br, gzip;q=0.5", "deflate,GZIP ; q=1"} {
+		zipped := get(asked, "Accept-Encoding", accept)
+		require.Equal(t, "gzip", zipped.Header().Get("Content-Encoding"), accept)
+		require.Equal(t, "Accept-Encoding", zipped.Header().Get("Vary"))
+		require.Less(t, zipped.Body.Len(), 16<<10, "a small page")
+		unzip, err := gzip.NewReader(zipped.Body)
+		require.NoError(t, err)
+		content, err := io.ReadAll(unzip)
+		require.NoError(t, err)
+		require.Equal(t, plain.Body.String(), string(content))
+	}
+	for _, accept := range []string{"br", "gzip;q=0", "gzip; q=0.000, br", "gzippy"} {
+		require.Empty(t, get(asked, "Accept-Encoding", accept).Header().Get("Content-Encoding"), accept)
+	}
+}
+
+func TestABrowserThatHasThePageGetsNothingAgain(t *testing.T) {
+	asked := handler(t)
+	tag := get(asked, "Accept-Encoding", "gzip").Header().Get("ETag")
+	require.NotEqual(t, tag, get(asked).Header().Get("ETag"), "each form has its own")
+	again := get(asked, "Accept-Encoding", "gzip", "If-None-Match", `"other", W/`+tag)
+	require.Equal(t, http.StatusNotModified, again.Code)
+	require.Zero(t, again.Body.Len())
+	require.Equal(t, tag, again.Header().Get("ETag"))
+	require.Equal(t, http.StatusOK, get(asked, "If-None-Match", tag).Code, "not the form that it has")
+	require.Equal(t, http.StatusOK, get(page.Handler("<svg/>", "{}"), "Accept-Encoding", "gzip", "If-None-Match", tag).Code)
+}
+
+func TestThePictureMayDoNothing(t *testing.T) {
+	reply := get(page.Picture(lifecycle.SVG()))
+	require.Equal(t, "image/svg+xml", reply.Header().Get("Content-Type"))
+	require.True(t, strings.HasPrefix(reply.Header().Get("Content-Security-Policy"), "default-src 'none'"))
+	require.Equal(t, lifecycle.SVG(), reply.Body.String())
+	require.NotContains(t, reply.Body.String(), " style=", "the policy would refuse it")
 }

@@ -40,7 +40,7 @@ func NewClient(port uint16) *Client {
 	}}}
 }
 
-// Fetch returns the document as it is now. The error is ErrNoAnswer, wrapped, if nobody answers within 5 s.
+// Fetch returns the document as it is now, fit for a terminal, whoever answers on the port. The error is ErrNoAnswer, wrapped, if nobody answers within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	if err := json.NewDecoder(reply.Body).Decode(&document); err != nil {
 		return Document{}, fmt.Errorf("cannot read the status: %w", err)
 	}
-	return document, nil
+	return document.printable(), nil
 }
 
 // Watch calls told with the document, now and after each change, until the wrapper ends, ctx ends or told has an error.
@@ -73,7 +73,7 @@ func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
 		if err := json.Unmarshal(event, &document); err != nil {
 			return fmt.Errorf("cannot read the status: %w", err)
 		}
-		if err := told(document); err != nil {
+		if err := told(document.printable()); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,12 @@ type Document struct {
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
 }
 
+// What LastExit is, beside the words of the exit record.
+const (
+	ExitCrash   = "crash"
+	ExitUnknown = "unknown"
+)
+
 // Error is something that went wrong.
 type Error struct {
 	At time.Time `json:"at"`
@@ -64,6 +70,12 @@ type Certificate struct {
 	Expires time.Time `json:"expires"` // the earliest in the file
 }
 
+// expiryWarning is how long before its end a certificate is worth a warning.
+const expiryWarning = 72 * time.Hour
+
+// ExpiresSoon reports whether a certificate is worth a warning: it ends within 72 hours of now, or has ended.
+func (c Certificate) ExpiresSoon(now time.Time) bool { return c.Expires.Sub(now) <= expiryWarning }
+
 // Transition is one step of the state machine.
 type Transition struct {
 	At     time.Time `json:"at"`
@@ -76,10 +88,11 @@ type Transition struct {
 	After  float64   `json:"after"` // seconds that From had lasted
 }
 
-// Edge adds up how often an event led from one state to another.
+// Edge adds up how often an event led from one state to another, for each guard that held.
 type Edge struct {
 	From  string    `json:"from"`
 	Event string    `json:"event"`
+	Guard string    `json:"guard,omitempty"`
 	To    string    `json:"to"`
 	Times int       `json:"times"`
 	Last  time.Time `json:"last"`

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -15,12 +17,15 @@ const (
 	recheck = 250 * time.Millisecond
 	// breath is the least time between two events: a burst of changes is told as one.
 	breath = 50 * time.Millisecond
-	// heartbeat is how long a stream stays silent at most, so that a client that is gone is noticed.
-	heartbeat = 15 * time.Second
+	// heartbeat is how long a stream stays silent at most, so that either side notices when the other is gone. The page
+	// believes in the end after twice as long.
+	heartbeat = 5 * time.Second
 	// patience is how long a client may take to accept one event.
 	patience = 10 * time.Second
-	// maxStreams bounds what strangers on the network can make the process hold open.
-	maxStreams = 32
+	// maxStreams bounds what strangers on the network can make the process hold open, and maxPerClient what one of them can:
+	// the rest is left to others.
+	maxStreams   = 32
+	maxPerClient = 8
 )
 
 // Source is where documents come from. Both functions answer from memory and are called from many goroutines.
@@ -33,14 +38,20 @@ type Source struct {
 
 // endpoint serves a source's documents.
 type endpoint struct {
-	source  Source
-	streams chan struct{} // holds a token for each open stream
+	source Source
+
+	mu      sync.Mutex
+	open    int
+	clients map[string]int // open streams by the client's address
 }
 
 // Handler answers with the document, and with ?watch by a stream of server-sent events: the document now and after each
-// change. A stream ends when its request's context does, and tells the latest document before that.
+// change. A stream ends when its request's context does, and tells the latest document before that. One client may have
+// 8 streams, all together 32. What the document quotes is escaped where a terminal would obey it.
 func Handler(source Source) http.Handler {
-	return &endpoint{source: source, streams: make(chan struct{}, maxStreams)}
+	told := source.Document
+	source.Document = func() Document { return told().printable() }
+	return &endpoint{source: source, clients: map[string]int{}}
 }
 
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -50,13 +61,37 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.answer(w)
 		return
 	}
-	select {
-	case e.streams <- struct{}{}:
-		defer func() { <-e.streams }()
-		e.stream(w, r)
-	default:
+	client, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if reason := e.enter(client); reason != "" {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many streams are open", http.StatusServiceUnavailable)
+		http.Error(w, reason, http.StatusServiceUnavailable)
+		return
+	}
+	defer e.leave(client)
+	e.stream(w, r)
+}
+
+// enter counts a stream, or says why there can't be another one.
+func (e *endpoint) enter(client string) (refusal string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.open == maxStreams:
+		return "too many streams are open"
+	case e.clients[client] == maxPerClient:
+		return "too many streams are open from your address"
+	}
+	e.open++
+	e.clients[client]++
+	return ""
+}
+
+func (e *endpoint) leave(client string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.open--
+	if e.clients[client]--; e.clients[client] == 0 {
+		delete(e.clients, client)
 	}
 }
 

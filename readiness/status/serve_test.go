@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -136,17 +139,109 @@ func TestAStreamEndsWithTheServerAndTellsTheEndFirst(t *testing.T) {
 	require.False(t, ok)
 }
 
+// streamFrom opens a stream from an address of loopback and returns the reply's status.
+func streamFrom(t *testing.T, client, address string) int {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}, Timeout: patience}
+	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
+	reply, err := (&http.Client{Transport: transport}).Get(address + "?watch")
+	if err != nil && strings.Contains(err.Error(), "cannot assign requested address") {
+		t.Skip("this system has one address of loopback only")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { reply.Body.Close() })
+	return reply.StatusCode
+}
+
+// listener is a client that only takes.
+type listener struct{ httptest.ResponseRecorder }
+
+func (*listener) SetWriteDeadline(time.Time) error { return nil }
+
+func TestAStreamIsNeverSilentForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		client := &listener{*httptest.NewRecorder()}
+		request := httptest.NewRequest("GET", "/lifecycle?watch", nil).WithContext(ctx)
+		status.Handler(newTeller().source()).ServeHTTP(client, request)
+		beats := strings.Count(client.Body.String(), ": still here\n\n")
+		require.GreaterOrEqual(t, beats, 10, "the page takes 12 s of silence for the end")
+	})
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	address, _ := serve(t, newTeller())
-	for range 32 {
-		watch(t, address)
+	for client := range 4 {
+		for range 8 {
+			require.Equal(t, http.StatusOK, streamFrom(t, fmt.Sprintf("127.0.0.%d", 2+client), address))
+		}
 	}
-	reply, err := http.Get(address + "?watch")
-	require.NoError(t, err)
-	defer reply.Body.Close()
-	require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
-	reply, err = http.Get(address)
+	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.9", address))
+	reply, err := http.Get(address)
 	require.NoError(t, err)
 	defer reply.Body.Close()
 	require.Equal(t, http.StatusOK, reply.StatusCode, "the document itself is always there")
+}
+
+func TestOneClientLeavesStreamsToOthers(t *testing.T) {
+	told := newTeller()
+	address, _ := serve(t, told)
+	for range 8 {
+		require.Equal(t, http.StatusOK, streamFrom(t, "127.0.0.2", address))
+	}
+	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.2", address))
+	require.Equal(t, http.StatusOK, streamFrom(t, "127.0.0.3", address))
+}
+
+func TestAStreamThatHasEndedMakesRoom(t *testing.T) {
+	address, _ := serve(t, newTeller())
+	ctx, end := context.WithCancel(t.Context())
+	for range 8 {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
+		require.NoError(t, err)
+		reply, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer reply.Body.Close()
+		require.Equal(t, http.StatusOK, reply.StatusCode)
+	}
+	end()
+	require.Eventually(t, func() bool {
+		reply, err := http.Get(address + "?watch")
+		require.NoError(t, err)
+		defer reply.Body.Close()
+		return reply.StatusCode == http.StatusOK
+	}, patience, 50*time.Millisecond)
+}
+
+func TestNothingThatATerminalObeysIsTold(t *testing.T) {
+	const evil, shown = "x509: \x1b[2J\u009b31m", `x509: \x1b[2J\u009b31m`
+	told := newTeller()
+	told.now = status.Document{
+		Reason: evil, SidecarWord: evil, LastError: &status.Error{Message: evil}, Validation: &status.Validation{Reason: evil},
+		Checks: []status.Check{{Reason: evil}}, Certificates: []status.Certificate{{Path: evil}}, Transitions: []status.Transition{{Reason: evil}},
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /lifecycle", status.Handler(told.source()))
+	honest := httptest.NewServer(mux)
+	defer honest.Close()
+	reply, err := http.Get(honest.URL + "/lifecycle")
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "\u009b")
+	require.NotContains(t, string(text), "u001b")
+	require.Equal(t, evil, told.now.Checks[0].Reason, "the source's own is left alone")
+
+	liar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(told.now)
+	}))
+	defer liar.Close()
+	document, err := status.NewClient(portOf(liar)).Fetch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{shown, shown, shown, shown, shown, shown, shown}, []string{
+		document.Reason, document.SidecarWord, document.LastError.Message, document.Validation.Reason,
+		document.Checks[0].Reason, document.Certificates[0].Path, document.Transitions[0].Reason,
+	})
 }

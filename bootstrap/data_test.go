@@ -1,0 +1,100 @@
+package bootstrap_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap"
+)
+
+// databaseAt makes a database of a data directory and opens it with a lock, as bbolt does.
+func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os.File) {
+	t.Helper()
+	path = filepath.Join(dataDir, "member", "snap", "db")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	holder, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { holder.Close() })
+	require.NoError(t, unix.Flock(int(holder.Fd()), lock))
+	return path, holder
+}
+
+func TestADatabaseInUseIsFoundWhereverItLiesOnTheVolume(t *testing.T) {
+	for _, place := range []string{".", "new.etcd", "a/b", "a/b/c/d/e/f/g/h"} {
+		t.Run(place, func(t *testing.T) {
+			path := t.TempDir()
+			volume := bootstrap.NewVolume(path)
+			database, holder := databaseAt(t, filepath.Join(path, place), unix.LOCK_EX)
+			err := volume.Probe()
+			require.ErrorIs(t, err, bootstrap.ErrDataInUse)
+			require.ErrorContains(t, err, database)
+			require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_SH))
+			require.NoError(t, volume.Probe(), "a reader does no harm")
+		})
+	}
+}
+
+func TestTheSearchForDatabasesIsBounded(t *testing.T) {
+	path, elsewhere := t.TempDir(), t.TempDir()
+	databaseAt(t, filepath.Join(path, strings.Repeat("deep/", 9)), unix.LOCK_EX)
+	databaseAt(t, elsewhere, unix.LOCK_EX)
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(path, "link")))
+	require.NoError(t, os.Symlink(path, filepath.Join(path, "circle")))
+	require.NoError(t, bootstrap.NewVolume(path).Probe())
+	require.NoError(t, bootstrap.NewVolume(filepath.Join(path, "absent")).Probe())
+}
+
+func TestAReaderIsToldFromAWriter(t *testing.T) {
+	database, holder := databaseAt(t, t.TempDir(), unix.LOCK_SH)
+	assert.Equal(t, bootstrap.Reading, bootstrap.UseOf(database))
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	assert.Equal(t, bootstrap.Writing, bootstrap.UseOf(database))
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
+	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database))
+	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database+".absent"))
+}
+
+func TestTwoVolumesCannotHaveOneDataDirectory(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "made", "on", "demand")
+	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.Lock())
+	require.NoError(t, second.Lock())
+	require.NoError(t, first.LockData(data))
+	require.NoError(t, first.LockData(data), "it stays held")
+	err := second.LockData(data)
+	require.ErrorIs(t, err, bootstrap.ErrDataInUse)
+	require.ErrorContains(t, err, data)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(data, link))
+	require.ErrorIs(t, second.LockData(link), bootstrap.ErrDataInUse, "by another name")
+	require.NoError(t, first.Unlock())
+	require.NoError(t, second.LockData(data))
+	require.NoError(t, second.Unlock())
+}
+
+func TestADataDirectoryThatIsTheVolumeIsLockedWithIt(t *testing.T) {
+	path := t.TempDir()
+	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.Lock())
+	require.NoError(t, first.LockData(path))
+	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
+}
+
+// A sidecar that restores puts another directory in the place of the old one.
+func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.LockData(data))
+	require.NoError(t, os.Rename(data, data+".old"))
+	require.NoError(t, first.LockData(data))
+	require.ErrorIs(t, second.LockData(data), bootstrap.ErrDataInUse)
+	require.NoError(t, second.LockData(data+".old"), "nobody needs it any more")
+	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot lock data directory")
+}

@@ -1,0 +1,66 @@
+package datadir
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// BenchmarkDataDir reads a directory with 110 MB of log, all of it after the last snapshot, and a database as large.
+func BenchmarkDataDir(b *testing.B) {
+	dir := large(b)
+	for name, read := range map[string]func() error{
+		"sanity": func() error { return Verify(b.Context(), dir, bootstrap.Sanity) },
+		"full":   func() error { return Verify(b.Context(), dir, bootstrap.Full) },
+		"versions": func() error {
+			_, err := ClusterVersions(dir, layout.ToWALDir(dir))
+			return err
+		},
+		"inspect": func() error { return Inspect(dir, Identity{Name: "default"}, zerolog.Nop()) },
+		"log": func() error {
+			_, err := readLog(b.Context(), survey(dir))
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				require.NoError(b, read())
+			}
+		})
+	}
+}
+
+func large(b *testing.B) (dir string) {
+	small := wal.SegmentSizeBytes
+	wal.SegmentSizeBytes = 64 << 20 // etcd's own
+	defer func() { wal.SegmentSizeBytes = small }()
+	dir = filepath.Join(b.TempDir(), "new.etcd")
+	server, err := datadirtest.Start(dir, func(config *embed.Config) { config.SnapshotCount = 1 << 30 })
+	require.NoError(b, err)
+	defer server.Close()
+	client, value := v3client.New(server.Server), strings.Repeat("v", 1000)
+	var writers sync.WaitGroup
+	for writer := range 50 {
+		writers.Go(func() {
+			for i := range 2000 {
+				if _, err := client.Put(b.Context(), fmt.Sprintf("key-%d-%d", writer, i%300), value); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	return dir
+}

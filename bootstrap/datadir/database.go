@@ -1,0 +1,108 @@
+package datadir
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+)
+
+// lockTimeout is how long to wait for another process to let go of the database.
+const lockTimeout = time.Second
+
+// errCutOff is what a database is refused with that is shorter than it says of itself: to read on would fault.
+var errCutOff = errors.New("the database was cut off")
+
+// readDatabase has the database looked at, which is opened for reading only. fs.ErrNotExist says that there is none,
+// errCutOff that not all of its pages are there; then look is not called.
+func readDatabase(path string, look func(tx *bolt.Tx) error) error {
+	return guarded(func() error {
+		file, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("cannot open it: %w", err)
+		}
+		database, err := openDatabase(path)
+		if err != nil {
+			return err
+		}
+		defer database.Close() // nothing was written
+		return database.View(func(tx *bolt.Tx) error {
+			if file.Size() < tx.Size() {
+				return fmt.Errorf("%w: truncated to %d bytes of %d", errCutOff, file.Size(), tx.Size())
+			}
+			return look(tx)
+		})
+	})
+}
+
+func openDatabase(path string) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, errors.New("the database is locked by another process")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open it: %w", err)
+	}
+	return db, nil
+}
+
+// contents is what a database says of itself.
+type contents struct {
+	applied uint64 // index of the last entry of the log that has reached it; 0 if there is none
+	members int    // of the cluster
+	keyless bool   // not one revision is in it
+}
+
+// empty says that no client's write was ever stored. etcd may have told the database who the first members are, one entry
+// for each, before the log had that.
+func (c contents) empty() bool { return c.keyless && c.applied <= uint64(c.members) } //nolint:gosec // a count
+
+func readContents(tx *bolt.Tx) (contents, error) {
+	applied, err := appliedIndex(tx)
+	return contents{
+		applied: applied,
+		members: count(tx.Bucket(schema.Members.Name())),
+		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
+	}, err
+}
+
+func appliedIndex(tx *bolt.Tx) (uint64, error) {
+	meta := tx.Bucket(schema.Meta.Name())
+	if meta == nil {
+		return 0, nil
+	}
+	value := meta.Get(schema.MetaConsistentIndexKeyName)
+	switch len(value) {
+	case 0:
+		return 0, nil
+	case 8:
+		return binary.BigEndian.Uint64(value), nil
+	default:
+		return 0, fmt.Errorf("its consistent index has %d bytes instead of 8", len(value))
+	}
+}
+
+// count is how much a bucket holds, which need not be there; it is for the small ones.
+func count(bucket *bolt.Bucket) (n int) {
+	if bucket == nil {
+		return 0
+	}
+	cursor := bucket.Cursor()
+	for key, _ := cursor.First(); key != nil; key, _ = cursor.Next() {
+		n++
+	}
+	return n
+}
+
+func holdsNothing(bucket *bolt.Bucket) bool {
+	if bucket == nil {
+		return true
+	}
+	first, _ := bucket.Cursor().First()
+	return first == nil
+}

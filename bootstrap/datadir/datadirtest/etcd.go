@@ -1,0 +1,131 @@
+// Package datadirtest makes data directories for tests, with a real etcd, and corrupts them.
+package datadirtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+)
+
+// LastKey is one of the keys that are in what New returns.
+const LastKey = "key-149"
+
+// puts is how often New's etcd has stored something.
+const puts = 200
+
+func init() { wal.SegmentSizeBytes = 64 << 10 } // several segments without many keys
+
+// root is where the directories are that are copied for the tests.
+var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
+
+// Clean removes what the tests' directories are copied from; it is for TestMain.
+func Clean() {
+	if root, err := root(); err == nil {
+		_ = os.RemoveAll(root)
+	}
+}
+
+var used, born = original("used", use), original("born", func(client *clientv3.Client) error {
+	_, err := client.Put(context.Background(), "key", "value")
+	return err
+})
+
+// New returns a copy of the data directory of an etcd that was used and closed. It has several segments and snapshots.
+func New(t *testing.T) string {
+	t.Helper()
+	return copied(t, used, "new.etcd")
+}
+
+// Born returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
+// there is no snapshot.
+func Born(t *testing.T) string {
+	t.Helper()
+	return copied(t, born, "[new].etcd") // a pattern of path/filepath
+}
+
+func copied(t *testing.T, original func() (string, error), name string) string {
+	t.Helper()
+	from, err := original()
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
+	return dir
+}
+
+// original makes a directory when it is first asked for.
+func original(name string, use func(client *clientv3.Client) error) func() (dir string, err error) {
+	return sync.OnceValues(func() (dir string, err error) {
+		root, err := root()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(root, name)
+		server, err := Start(dir)
+		if err != nil {
+			return "", err
+		}
+		defer server.Close()
+		return dir, use(v3client.New(server.Server))
+	})
+}
+
+func use(client *clientv3.Client) error {
+	for i := range puts {
+		if _, err := client.Put(context.Background(), fmt.Sprintf("key-%03d", i%150), strings.Repeat("v", 1000)); err != nil {
+			return err
+		}
+	}
+	_, err := client.Delete(context.Background(), "key-000")
+	return err
+}
+
+// Start runs an etcd that takes a snapshot every 50 entries. Without fsync the same bytes reach the page cache, which
+// is all that a killed process leaves to the next. What it runs with may be changed.
+func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
+	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	config := embed.NewConfig()
+	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
+	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a cluster of one has no peer that would call
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	for _, change := range change {
+		change(config)
+	}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		return server, nil
+	case <-time.After(30 * time.Second):
+		server.Close()
+		return nil, errors.New("etcd is not ready after 30 s")
+	}
+}
+
+// RequireStarts proves with etcd itself that a data directory can be used, and that the key is there.
+func RequireStarts(t *testing.T, dir, key string) {
+	t.Helper()
+	server, err := Start(dir)
+	require.NoError(t, err)
+	defer server.Close()
+	got, err := v3client.New(server.Server).Get(t.Context(), key, clientv3.WithCountOnly())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, got.Count)
+}

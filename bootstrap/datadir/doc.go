@@ -1,0 +1,32 @@
+// Package datadir reads the data directory of an etcd member that does not run, and judges it. It owns the knowledge of
+// what etcd keeps there: the segments of the log, the snapshots, the database, and what each says of the others.
+//
+// Two ask it. The stand-in for the sidecar (standalone) calls Verify, which decides whether etcd may open the directory.
+// The embedded etcd (member) calls Await, Inspect, ClusterVersions and Tighten right before it opens it, whoever has said
+// that it may.
+//
+// A survey lists the files. Readers of one kind of file each (segment, history, database, snapshots) know their form and
+// are guarded against whatever is in them. The judgements, a file each, go from the survey to an error: structure and
+// verify for Verify, unborn, shortlog and stranger for Inspect. Nothing here changes data, except that Inspect may move a
+// member that was never born out of the way, and that Tighten changes permissions.
+package datadir
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+// recordsPerLook is how many revisions or records of the log are read between two looks at the context.
+const recordsPerLook = 1024
+
+// guarded runs a check and turns a panic into an error. Memory faults are included: files are mapped, a bad offset in
+// them may point anywhere, and a disk that can't be read shows that way, too.
+func guarded(check func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("reading it panicked: %v", cause)
+		}
+	}()
+	return check()
+}

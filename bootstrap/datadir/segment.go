@@ -1,0 +1,113 @@
+package datadir
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"iter"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// segment is a file of the log, mapped into memory, and how far it was read. Frames are visited without looking into
+// them, which is what speed needs, or as records whose checksums are compared.
+type segment struct {
+	content []byte
+	at      int64 // where the next frame begins, in bytes
+	torn    bool  // after the last frame: something is left that is no whole frame
+}
+
+// frame is a record as it lies in a segment: neither its form nor its checksum was looked at.
+type frame struct {
+	at     int64 // where it begins in its segment, in bytes
+	record []byte
+	padded []byte // the record and what fills it up
+}
+
+// readSegment calls read with the segment at path. Nothing that read was given may be kept.
+func readSegment(path string, read func(s *segment) error) error {
+	return guarded(func() error {
+		content, unmap, err := mapped(path)
+		if err != nil {
+			return err
+		}
+		defer unmap()
+		return read(&segment{content: content})
+	})
+}
+
+func mapped(path string) (content []byte, unmap func(), err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close() // nothing was written; what is mapped stays
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return nil, func() {}, err
+	}
+	content, err = unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	return content, func() { _ = unix.Munmap(content) }, err
+}
+
+// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd sets aside for what
+// comes, or at a frame that is longer than what is left.
+func (s *segment) frames() iter.Seq[frame] {
+	return func(yield func(frame) bool) {
+		for {
+			f, whole := s.next()
+			if !whole || !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// next reads one frame. A record is preceded by its length; of these eight bytes, little-endian, the highest tells how
+// much padding follows, if it is negative (etcd's server/storage/wal/encoder.go).
+func (s *segment) next() (f frame, whole bool) {
+	rest := s.content[s.at:]
+	if len(rest) < 8 {
+		s.torn = len(rest) > 0
+		return frame{}, false
+	}
+	field := int64(binary.LittleEndian.Uint64(rest)) //nolint:gosec // the sign is a flag
+	length, padding := field&(1<<56-1), int64(0)
+	if field < 0 {
+		padding = field >> 56 & 7
+	}
+	if field == 0 || 8+length+padding > int64(len(rest)) {
+		s.torn = field != 0
+		return frame{}, false
+	}
+	f = frame{at: s.at, record: rest[8 : 8+length], padded: rest[8 : 8+length+padding]}
+	s.at += 8 + length + padding
+	return f, true
+}
+
+// records visits what is left of the segment as records with good checksums. An error ends it: io.ErrUnexpectedEOF for
+// what a crash leaves behind and etcd repairs, the last record written in part.
+func (s *segment) records() iter.Seq2[record, error] {
+	return func(yield func(record, error) bool) {
+		sum := uint32(0) // a segment begins with a record that says what the one before ended with
+		for f := range s.frames() {
+			r, err := f.check(sum)
+			if !yield(r, err) || err != nil {
+				return
+			}
+			sum = r.sum
+		}
+		if s.torn {
+			yield(record{}, io.ErrUnexpectedEOF)
+		}
+	}
+}
+
+// orRepaired is nil instead of the error of a record that etcd cuts off and goes on.
+func orRepaired(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}

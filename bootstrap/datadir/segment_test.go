@@ -1,0 +1,159 @@
+package datadir
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// reading is what was read of a segment: the records, where the last one ends, and why there are no more.
+type reading struct {
+	records []record
+	ends    int64
+	torn    bool
+	failed  bool
+}
+
+func (r *reading) end(err error) {
+	r.torn = errors.Is(err, io.ErrUnexpectedEOF)
+	r.failed = err != nil && !errors.Is(err, io.EOF)
+}
+
+func readHere(path string) (read reading) {
+	read.end(readSegment(path, func(s *segment) error {
+		for r, err := range s.records() {
+			if err != nil {
+				return err
+			}
+			r.data = append([]byte(nil), r.data...)
+			read.records, read.ends = append(read.records, r), s.at
+		}
+		return nil
+	}))
+	return read
+}
+
+func readByEtcd(t *testing.T, path string) (read reading) {
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close() // nothing was written
+	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
+	for r := (walpb.Record{}); ; {
+		if err := decoder.Decode(&r); err != nil {
+			read.end(err)
+			return read
+		}
+		if r.Type == wal.CrcType {
+			decoder.UpdateCRC(r.Crc)
+		}
+		read.records = append(read.records, record{kind: r.Type, crc: r.Crc, data: append([]byte(nil), r.Data...), sum: decoder.LastCRC()})
+		read.ends = decoder.LastOffset()
+	}
+}
+
+// Whatever is in a segment, etcd's own reader finds the same records and ends for the same reason.
+func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
+	for _, original := range datadirtest.Segments(t, datadirtest.New(t)) {
+		content, err := os.ReadFile(original)
+		require.NoError(t, err)
+		whole := readByEtcd(t, original)
+		require.Equal(t, whole, readHere(original))
+		path := filepath.Join(t.TempDir(), "segment")
+		for seed := range uint64(300) {
+			broken := damage(content, whole.ends, rand.New(rand.NewPCG(seed, 1)))
+			require.NoError(t, os.WriteFile(path, broken, 0o600))
+			assert.Equal(t, readByEtcd(t, path), readHere(path), "%s, seed %d", original, seed)
+		}
+	}
+}
+
+// damage flips a bit, or zeros a few bytes or what a disk writes at once, or cuts the end off.
+func damage(content []byte, used int64, random *rand.Rand) []byte {
+	broken, at := append([]byte(nil), content...), random.Int64N(used)
+	switch random.IntN(4) {
+	case 0:
+		broken[at] ^= 1 << random.IntN(8)
+	case 1:
+		clear(broken[at:min(at+16, int64(len(broken)))])
+	case 2:
+		at -= at % sector
+		clear(broken[at:min(at+sector, int64(len(broken)))])
+	case 3:
+		broken = broken[:at]
+	}
+	return broken
+}
+
+func TestEachRecordOfALogHasItsPlace(t *testing.T) {
+	for _, path := range datadirtest.Segments(t, datadirtest.New(t)) {
+		var ends []int64
+		require.NoError(t, readSegment(path, func(s *segment) error {
+			next := int64(0)
+			for f := range s.frames() {
+				assert.Equal(t, next, f.at)
+				next = s.at
+				r, err := f.parse()
+				require.NoError(t, err)
+				assert.Equal(t, indexIn(t, r), f.index())
+				if r.kind == wal.EntryType {
+					ends = append(ends, s.at)
+				}
+			}
+			return nil
+		}))
+		assert.Equal(t, datadirtest.EntryEnds(t, path), ends)
+	}
+}
+
+// indexIn has etcd read the record.
+func indexIn(t *testing.T, r record) uint64 {
+	t.Helper()
+	var snapshot walpb.Snapshot
+	switch r.kind {
+	case wal.EntryType:
+		return wal.MustUnmarshalEntry(r.data).Index
+	case wal.SnapshotType:
+		require.NoError(t, snapshot.Unmarshal(r.data))
+	}
+	return snapshot.Index
+}
+
+// etcd's parser takes fields in any order, fields that it does not know, and more bits than a checksum has.
+func TestRecordsOfAnyFormAreParsedAsEtcdParsesThem(t *testing.T) {
+	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
+	require.NoError(t, err)
+	short, err := (&walpb.Record{Type: wal.CrcType, Crc: 7}).Marshal()
+	require.NoError(t, err)
+	for name, raw := range map[string][]byte{
+		"as etcd writes it":       content,
+		"without data":            short,
+		"empty":                   {},
+		"data first":              append([]byte{dataTag, 1, 'd'}, short...),
+		"data twice":              append(append([]byte(nil), content...), dataTag, 1, 'd'),
+		"with an unknown field":   append(append([]byte(nil), content...), 4<<3, 1),
+		"with a longer checksum":  {kindTag, 2, crcTag, 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"with a negative kind":    {kindTag, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, crcTag, 1},
+		"data of another kind":    {kindTag, 2, crcTag, 1, 3 << 3, 1},
+		"with less data than due": {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
+		"cut off":                 content[:3],
+	} {
+		var want walpb.Record
+		wantErr := want.Unmarshal(raw)
+		got, err := frame{record: raw}.parse()
+		assert.Equal(t, wantErr, err, name)
+		if wantErr == nil {
+			assert.Equal(t, record{kind: want.Type, crc: want.Crc, data: want.Data}, got, name)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+)
+
+// member is what lies in the data directory of an etcd member, listed and not judged. Files with other names are left
+// alone: etcd ignores them, too.
+type member struct {
+	root, dir, wal, snap listing
+	database             string // path of the database, which need not be there
+}
+
+// survey lists the data directory. What can't be listed is a judgement's concern.
+func survey(dataDir string) *member {
+	return &member{
+		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
+		wal: list(layout.ToWALDir(dataDir)), snap: list(layout.ToSnapDir(dataDir)),
+		database: layout.ToBackendFileName(dataDir),
+	}
+}
+
+// segments are the names of the log's segments, in sequence.
+func (m *member) segments() []string { return names(m.wal.ending(".wal")) }
+
+// segment is the path of one of them.
+func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
+
+// snapshots are the names of the snapshot files, oldest first.
+func (m *member) snapshots() []string { return names(m.snap.ending(".snap")) }
+
+// snapshot is the path of one of them.
+func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
+
+// hadSnapshot is true if any file tells of a snapshot, also one that was received in part, or set aside by etcd.
+func (m *member) hadSnapshot() bool {
+	for _, entry := range m.snap.entries {
+		if strings.Contains(entry.Name(), ".snap") {
+			return true
+		}
+	}
+	return false
+}
+
+// hasReceived says whether the database that a leader sent with the snapshot of that entry waits to be swapped in.
+func (m *member) hasReceived(index uint64) bool {
+	info, err := os.Lstat(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// listing is what a directory holds.
+type listing struct {
+	path    string
+	entries []fs.DirEntry // in order of their names
+	err     error         // why it was not listed, that it does not exist included
+}
+
+// list is os.ReadDir for directories only: opening a pipe would block.
+func list(path string) listing {
+	info, err := os.Stat(path)
+	if err != nil {
+		return listing{path: path, err: err}
+	}
+	if !info.IsDir() {
+		return listing{path: path, err: fmt.Errorf("%s is not a directory", path)}
+	}
+	entries, err := os.ReadDir(path)
+	return listing{path: path, entries: entries, err: err}
+}
+
+// unreadable is why a directory that exists can't be listed.
+func (l listing) unreadable() error {
+	if errors.Is(l.err, fs.ErrNotExist) {
+		return nil
+	}
+	return l.err
+}
+
+func (l listing) ending(suffix string) (entries []fs.DirEntry) {
+	for _, entry := range l.entries {
+		if strings.HasSuffix(entry.Name(), suffix) {
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}
+
+func names(entries []fs.DirEntry) (names []string) {
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// segmentName matches what etcd calls a segment: its place in the sequence and the first entry in it, both in hex.
+var segmentName = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})\.wal$`)
+
+// parseSegmentName returns a segment's place in the sequence and the index of the last entry before it. After etcd has
+// purged old segments, the name of the first one left is all that tells of what was in them.
+func parseSegmentName(name string) (sequence, before uint64, ok bool) {
+	parts := segmentName.FindStringSubmatch(name)
+	if parts == nil {
+		return 0, 0, false
+	}
+	sequence, _ = strconv.ParseUint(parts[1], 16, 64) // 16 hex digits always fit
+	first, _ := strconv.ParseUint(parts[2], 16, 64)
+	return sequence, max(first, 1) - 1, true
+}

@@ -1,0 +1,128 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap"
+)
+
+// Verify validates the data directory of an etcd that does not run. Everything is opened for reading only and nothing is
+// changed. A directory that does not exist or holds nothing yet is valid: it belongs to a new member.
+//
+// Sanity checks structure: the files are there, the WAL's segments are in sequence, the database opens and has its
+// buckets. Every other mode also reads everything: snapshots, WAL, every revision and every page of the database, and
+// whether the three fit together.
+//
+// What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
+// WAL, a snapshot file that was not finished, a database that was created but never used. So is a member that was never
+// born, with which Inspect deals.
+//
+// The error names the broken file, or is that of ctx. In full mode bbolt reads pages in a goroutine of its own, where
+// corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling process.
+func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) error {
+	m := survey(dataDir)
+	if begun, err := checkStructure(m); err != nil || !begun {
+		return err
+	}
+	found, err := verifyDatabase(ctx, m, mode)
+	if err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
+		return err
+	}
+	return verifyLog(ctx, m, found.applied)
+}
+
+// verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it.
+func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
+	err = readDatabase(m.database, func(tx *bolt.Tx) error {
+		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
+			return err
+		}
+		// The scan comes first: unlike the page check it runs in this goroutine, where a panic is recovered.
+		if err := scanRevisions(ctx, tx); err != nil {
+			return err
+		}
+		return checkPages(ctx, tx)
+	})
+	if err != nil {
+		err = fmt.Errorf("database %s: %w", m.database, err)
+	}
+	return found, err
+}
+
+// verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no data.
+// The first thing that etcd stores creates both, so a database without them is whole as long as nothing refers to what it
+// held.
+func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
+	found, err := readContents(tx)
+	if err != nil {
+		return found, err
+	}
+	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
+	unused := keys == nil && found.applied == 0 && len(m.snapshots()) == 0
+	switch {
+	case len(m.segments()) == 0 && found.applied > 0:
+		return found, fmt.Errorf("it has applied entry %d, but %s holds no WAL segment", found.applied, m.wal.path)
+	case len(m.segments()) == 0 && !found.keyless:
+		return found, fmt.Errorf("it has keys, but %s holds no WAL segment", m.wal.path)
+	case keys == nil && !unused:
+		return found, errors.New(`it has no bucket "key"`)
+	case meta == nil && !unused:
+		return found, errors.New(`it has no bucket "meta"`)
+	}
+	return found, nil
+}
+
+// verifyLog reads the WAL and the snapshots, and compares them with the last entry that the database has applied.
+func verifyLog(ctx context.Context, m *member, applied uint64) error {
+	written, err := readLog(ctx, m)
+	if err != nil {
+		return err
+	}
+	newest, err := verifySnapshots(ctx, m, written)
+	if err != nil {
+		return err
+	}
+	if err := checkReplay(m, newest); err != nil {
+		return err
+	}
+	return checkConsistency(m, written, newest, applied)
+}
+
+// checkReplay asks etcd whether it can start from the newest snapshot with what follows in the WAL.
+func checkReplay(m *member, newest walpb.Snapshot) error {
+	err := guarded(func() error {
+		_, err := wal.Verify(zap.NewNop(), m.wal.path, newest)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s cannot be replayed from entry %d: %w", m.wal.path, newest.Index, err)
+	}
+	return nil
+}
+
+// checkConsistency checks that WAL, snapshot and database tell one story.
+//
+// What was applied or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry with the
+// committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the commit index,
+// while the database is flushed every 100 ms. And a snapshot has to be in the database, or lie next to it to be swapped
+// in (etcd's RecoverSnapshotBackend).
+func checkConsistency(m *member, written history, newest walpb.Snapshot, applied uint64) error {
+	switch {
+	case written.committed > written.last:
+		return fmt.Errorf("%s ends at entry %d, but entry %d was committed", m.wal.path, written.last, written.committed)
+	case applied > written.last:
+		return fmt.Errorf("%s ends at entry %d, but %s has applied entry %d", m.wal.path, written.last, m.database, applied)
+	case newest.Index > applied && !m.hasReceived(newest.Index):
+		return fmt.Errorf("%s has applied entry %d, but there is a snapshot of entry %d in %s",
+			m.database, applied, newest.Index, m.snap.path)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package commandline
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// commands are a program's with a command that passes its arguments on.
+type commands struct {
+	Start StartEtcd `cmd:"" name:"start-etcd"`
+	Tool  struct {
+		Args []string `arg:"" optional:""`
+	} `cmd:"" name:"tool" passthrough:""`
+}
+
+// Kubernetes makes variables of Service names; the reference program knows flags with one dash.
+func TestTheCommandLineIsReadAsGoReadsFlags(t *testing.T) {
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "tcp://10.0.0.1:2379")
+	t.Setenv("ETCD_WRAPPER_ETCD_READY_TIMEOUT", "")
+	t.Setenv("ETCD_WRAPPER_LOG_LEVEL", "warn")
+	var line commands
+	chosen, err := Parse(&line, []string{
+		"start-etcd", "-etcd-client-port=2380", "-backup-restore-tls-enabled=false", "-backup-restore-host-port", "a:1",
+	}, io.Discard)
+	require.NoError(t, err)
+	assert.Same(t, &line.Start, chosen)
+	assert.EqualValues(t, 2380, line.Start.EtcdClientPort)
+	assert.Equal(t, "a:1", line.Start.SidecarHostPort)
+	assert.Equal(t, "warn", line.Start.LogLevel, "a variable whose flag is not given counts")
+	assert.Zero(t, line.Start.EtcdReadyTimeout)
+}
+
+func TestTheArgumentsOfAnotherProgramAreLeftAlone(t *testing.T) {
+	for _, args := range [][]string{
+		{"put", "key", "--", "-value"},
+		{"lock", "name", "--", "find", "-name", "x", "-type", "f"},
+		{"-etcd-server-name", "x"},
+	} {
+		var line commands
+		_, err := Parse(&line, append([]string{"tool"}, args...), io.Discard)
+		require.NoError(t, err)
+		assert.Equal(t, args, line.Tool.Args)
+	}
+	untouched := []string{"start-etcd", "--", "-etcd-client-port", "1"}
+	assert.Equal(t, untouched, asGoReadsFlags(untouched, nil))
+	assert.Equal(t, []string{"start-etcd", "--etcd-server-name=tool", "--etcd-client-port=1"},
+		asGoReadsFlags([]string{"start-etcd", "-etcd-server-name", "tool", "-etcd-client-port", "1"}, []string{"tool"}), "a value is none")
+}
+
+func TestHelpIsPrintedAndNothingIsLeftToDo(t *testing.T) {
+	var out bytes.Buffer
+	_, err := Parse(&commands{}, []string{"start-etcd", "--help"}, &out)
+	require.ErrorIs(t, err, Done(0))
+	assert.Contains(t, out.String(), "--volume-dir")
+}
+
+func TestWhatIsWrongNamesTheFlag(t *testing.T) {
+	for flag, args := range map[string][]string{
+		"--etcd-wrapper-port":       {"--etcd-wrapper-port=0"},
+		"--etcd-client-port":        {"--etcd-client-port=70000"},
+		"--etcd-ready-timeout":      {"--etcd-ready-timeout=-1s"},
+		"--etcd-wrapper-key-path":   {"--etcd-wrapper-cert-path=x"},
+		"--etcd-client-key-path":    {"--etcd-client-cert-path=x"},
+		"--etcd-config-file":        {"--etcd-config-file=x"},
+		"--volume-dir":              {"--volume-dir="},
+		"--stored-config-path":      {"--stored-config-path="},
+		"--log-level":               {"--log-level=loud"},
+		"--backup-restore-host-prt": {"--backup-restore-host-prt=:1"},
+	} {
+		_, err := Parse(&commands{}, append([]string{"start-etcd"}, args...), io.Discard)
+		require.ErrorContains(t, err, flag)
+		assert.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestPathsAreOnTheVolume(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd", "--volume-dir=v", "--etcd-wrapper-port=9"}, io.Discard)
+	require.NoError(t, err)
+	assert.Regexp(t, "^/.*/v/exit_code$", line.Start.RecordPath())
+	assert.Equal(t, line.Start.RecordPath()+".crash", line.Start.CrashNotePath())
+	assert.Regexp(t, "^/.*/v/new.etcd$", line.Start.DataDir())
+	assert.Equal(t, ":9", line.Start.Address())
+}

@@ -1,0 +1,94 @@
+package commandline
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// DefaultTerminationPath is where Kubernetes looks unless a pod says otherwise.
+const DefaultTerminationPath = "/dev/termination-log"
+
+// StartEtcd are the flags of `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
+// defaults and meaning, so that the operator's pods need no change.
+type StartEtcd struct {
+	WrapperPort      Port          `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	SidecarTLS       bool          `name:"backup-restore-tls-enabled" negatable:"" help:"Talk HTTPS to the sidecar."`
+	SidecarHostPort  string        `name:"backup-restore-host-port" default:":8080" placeholder:"HOST:PORT" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
+	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
+	EtcdServerName   string        `name:"etcd-server-name" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
+	EtcdClientPort   Port          `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
+	EtcdCertPath     string        `name:"etcd-client-cert-path" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
+	EtcdKeyPath      string        `name:"etcd-client-key-path" placeholder:"PATH" help:"Key of the client certificate."`
+	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
+
+	VolumeDir        string `name:"volume-dir" default:"/var/etcd/data" placeholder:"DIR" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
+	StoredConfigPath string `name:"stored-config-path" default:"${home}/etcd.conf.yaml" placeholder:"PATH" help:"Where the fetched configuration is kept for debugging."`
+	WrapperCertPath  string `name:"etcd-wrapper-cert-path" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
+	WrapperKeyPath   string `name:"etcd-wrapper-key-path" placeholder:"PATH" help:"Key of that certificate."`
+	StopFromAnywhere bool   `name:"stop-from-anywhere" help:"Accept POST /stop from clients that are not on this host."`
+	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
+	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	LogFormat        string `name:"log-format" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal."`
+	TerminationPath  string `name:"termination-message-path" default:"${termination}" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
+}
+
+// Validate is called by kong. Each error names the flag.
+func (f *StartEtcd) Validate() error {
+	switch {
+	case f.WrapperPort == 0:
+		return errors.New("--etcd-wrapper-port: 0 is not a port")
+	case f.EtcdReadyTimeout < 0:
+		return fmt.Errorf("--etcd-ready-timeout: %s is negative", f.EtcdReadyTimeout)
+	case (f.WrapperCertPath == "") != (f.WrapperKeyPath == ""):
+		return errors.New("--etcd-wrapper-cert-path and --etcd-wrapper-key-path: one without the other")
+	case (f.EtcdCertPath == "") != (f.EtcdKeyPath == ""):
+		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
+	case f.EtcdConfigFile != "" && !f.Standalone:
+		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
+	case f.StoredConfigPath == "" || f.VolumeDir == "":
+		return errors.New("--stored-config-path and --volume-dir: must not be empty")
+	default:
+		return f.absolute()
+	}
+}
+
+// absolute makes the volume independent of the working directory, as etcd's data directory must be.
+func (f *StartEtcd) absolute() error {
+	dir, err := filepath.Abs(f.VolumeDir)
+	if err != nil {
+		return fmt.Errorf("--volume-dir: %w", err)
+	}
+	f.VolumeDir = dir
+	return nil
+}
+
+// ExpectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
+func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
+
+// Level is the least severe level that is logged.
+func (f *StartEtcd) Level() zerolog.Level {
+	level, err := zerolog.ParseLevel(f.LogLevel)
+	if err != nil {
+		return zerolog.InfoLevel
+	}
+	return level
+}
+
+// Address is what the wrapper's own server binds, <host>:<port>.
+func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
+
+// RecordPath is where the exit record lies; the reference program uses the same name.
+func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
+
+// CrashNotePath is where a crash leaves its reason.
+func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
+
+// DataDir is etcd's data directory where there is no sidecar to name it.
+func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.etcd") }

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/exitcode"
+)
+
+// verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
+// data, in goroutines of theirs.
+type verifyCommand struct {
+	DataDir string `name:"data-dir" required:"" help:"etcd's data directory."`
+	Mode    string `name:"mode" enum:"sanity,full" default:"full" help:"How deeply to validate."`
+}
+
+func (c *verifyCommand) execute(s streams) exitcode.Code {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+}
+
+func verifyInChild() standalone.VerifyFunc {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil // validate in this process then
+	}
+	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
+		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
+	})
+}

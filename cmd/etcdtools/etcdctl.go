@@ -1,0 +1,97 @@
+// Package etcdtools are etcd's own tools, etcdctl and etcdutl, within this program: a distroless image has no other place
+// for them. The command runs them for visitors of the pod.
+//
+// Both tools may end the process themselves when they fail, as their own main functions do.
+package etcdtools
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"sigs.k8s.io/yaml"
+)
+
+// Etcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
+// filled in unless it is given. Of an error etcdctl has told.
+func Etcdctl(args []string, log zerolog.Logger) error {
+	known, err := known()
+	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
+	if err != nil && !toldWhere {
+		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
+	}
+	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, args), args) // the tool reads them there and nowhere else
+	return ctlv3.Start()
+}
+
+// setting is a flag of etcdctl with its value.
+type setting struct{ flag, value string }
+
+// clientAccess is what etcd's configuration says about reaching the member.
+type clientAccess struct {
+	Advertised string `json:"advertise-client-urls"`
+	Security   struct {
+		CertFile      string `json:"cert-file"`
+		KeyFile       string `json:"key-file"`
+		TrustedCAFile string `json:"trusted-ca-file"`
+	} `json:"client-transport-security"`
+}
+
+// known is what etcdctl should use. The wrapper's environment takes precedence over the stored
+// configuration.
+func known() ([]setting, error) {
+	var access clientAccess
+	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
+	if err == nil {
+		err = yaml.Unmarshal(content, &access)
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot use the stored configuration: %w", err)
+	}
+	known := []setting{{"endpoints", access.endpoints()}}
+	if !strings.HasPrefix(known[0].value, "http:") {
+		known = append(known,
+			setting{"cacert", access.Security.TrustedCAFile},
+			// etcd's own certificate, where no other is known.
+			setting{"cert", ownSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
+			setting{"key", ownSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
+	}
+	return known, err
+}
+
+// ownSetting is a setting of start-etcd, by its name in the environment. They are no flags here: all flags are etcdctl's.
+func ownSetting(name, otherwise string) string {
+	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
+}
+
+func (a clientAccess) endpoints() string {
+	name := ownSetting("ETCD_SERVER_NAME", "")
+	if name == "" {
+		return a.Advertised
+	}
+	scheme := "http://"
+	if ownSetting("ETCD_CLIENT_CERT_PATH", a.Security.CertFile) != "" {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
+}
+
+// missing are the settings that are known and neither among the arguments nor in etcdctl's own environment, which does not
+// allow that a value is given twice.
+func missing(known []setting, args []string) []string {
+	var flags []string
+	for _, s := range known {
+		flag := "--" + s.flag
+		given := slices.ContainsFunc(args, func(arg string) bool { return arg == flag || strings.HasPrefix(arg, flag+"=") })
+		if _, set := os.LookupEnv("ETCDCTL_" + strings.ToUpper(s.flag)); !given && !set && s.value != "" {
+			flags = append(flags, flag+"="+s.value)
+		}
+	}
+	return flags
+}

@@ -1,0 +1,26 @@
+package etcdtools
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
+)
+
+// Etcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. Of an error it has told.
+func Etcdutl(args []string, out io.Writer) error {
+	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3."}
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
+	// The same as its own main package adds, which cannot be imported.
+	root.AddCommand(
+		etcdutl.NewDefragCommand(),
+		etcdutl.NewSnapshotCommand(),
+		etcdutl.NewHashKVCommand(),
+		etcdutl.NewVersionCommand(),
+		etcdutl.NewCompletionCommand(),
+		etcdutl.NewMigrateCommand(),
+	)
+	root.SetArgs(args)
+	root.SetOut(out)
+	return root.Execute()
+}

@@ -1,0 +1,27 @@
+package logstream
+
+import (
+	"bytes"
+	"io"
+	stdlog "log"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc/grpclog"
+)
+
+// CaptureLibraries takes what libraries print on their own into the one stream, so that every line on stderr is JSON. It
+// is for the whole process; call it once, before any library is used.
+func CaptureLibraries(log zerolog.Logger) {
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(log.With().Str("component", "library").Logger())
+	warnings := grpcLines{log.With().Str("component", "grpc").Logger()}
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, warnings))
+}
+
+// grpcLines logs what gRPC calls an error.
+type grpcLines struct{ log zerolog.Logger }
+
+func (g grpcLines) Write(line []byte) (int, error) {
+	g.log.Warn().Msg(string(bytes.TrimSpace(line)))
+	return len(line), nil
+}

@@ -1,0 +1,20 @@
+// Package logstream is the one log stream of the program: JSON lines, or a form for people at a terminal, that never
+// wait for their reader and into which libraries log as well.
+//
+// The command opens the stream, puts libraries into it and makes the loggers that every other part gets.
+package logstream
+
+import (
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/printable"
+)
+
+// New returns a logger that writes a JSON object a line, from level upwards.
+func New(to io.Writer, level zerolog.Level) zerolog.Logger {
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()
+}

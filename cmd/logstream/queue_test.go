@@ -1,0 +1,57 @@
+package logstream
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// shelf takes lines one at a time, and only while it is open.
+type shelf struct {
+	open  chan struct{}
+	lines []string
+}
+
+func (s *shelf) Write(line []byte) (int, error) {
+	<-s.open
+	s.lines = append(s.lines, string(line))
+	return len(line), nil
+}
+
+func TestEachLineOfTheLogArrivesByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{open: make(chan struct{})}
+		close(s.open)
+		log, flush := NeverWait(s)
+		for i := range 3 {
+			_, _ = io.WriteString(log, fmt.Sprint(i))
+			synctest.Wait()
+			assert.Len(t, s.lines, i+1, "without another line, or the end")
+		}
+		flush()
+		assert.Equal(t, []string{"0", "1", "2"}, s.lines)
+	})
+}
+
+func TestLinesThatNobodyReadsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{open: make(chan struct{})}
+		log, flush := NeverWait(s)
+		for i := range 1 + heldLines + 10 {
+			_, _ = io.WriteString(log, fmt.Sprint(i))
+			if i == 0 {
+				synctest.Wait() // it is on its way
+			}
+		}
+		flush() // gives up
+		close(s.open)
+		flush()
+		said := strings.Join(s.lines, "")
+		assert.Contains(t, said, `"lines":10`)
+		assert.Contains(t, said, fmt.Sprint(heldLines), "the oldest stay")
+	})
+}

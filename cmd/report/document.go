@@ -1,0 +1,70 @@
+package report
+
+import (
+	"runtime"
+	"time"
+
+	etcd "go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
+)
+
+// Document is everything there is to know about the run now.
+func (r *Report) Document() status.Document {
+	run, found, now := r.run.Snapshot(), r.world.Readiness(), time.Now()
+	return status.Document{
+		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
+		Ready:     run.State == lifecycle.Serving && found.Ready(now),
+		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
+		MemberID: r.world.MemberID(), Started: r.world.Began(), LastExit: r.world.LastExit(),
+		Versions:     status.Versions{Wrapper: r.version, Etcd: etcd.Version, Go: runtime.Version()},
+		Certificates: r.world.Certificates(),
+		Checks:       checks(found.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
+	}
+}
+
+func lastError(t lifecycle.Trouble) *status.Error {
+	if t == (lifecycle.Trouble{}) {
+		return nil
+	}
+	return &status.Error{At: t.At, Class: string(t.Class), Message: t.Text}
+}
+
+func validation(v lifecycle.Validation) *status.Validation {
+	if v == (lifecycle.Validation{}) {
+		return nil
+	}
+	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
+}
+
+func checks(all []readiness.Check) []status.Check {
+	told := make([]status.Check, len(all))
+	for i, c := range all {
+		told[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
+	}
+	return told
+}
+
+func transitions(all []lifecycle.Transition) []status.Transition {
+	told := make([]status.Transition, len(all))
+	for i, t := range all {
+		told[i] = status.Transition{
+			At: t.At, From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
+			Reason: t.Reason, Times: t.Times, After: t.After.Seconds(),
+		}
+	}
+	return told
+}
+
+func edges(all []lifecycle.Tally) []status.Edge {
+	told := make([]status.Edge, len(all))
+	for i, t := range all {
+		told[i] = status.Edge{
+			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
+			Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
+		}
+	}
+	return told
+}

@@ -1,0 +1,62 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status/terminal"
+)
+
+// LastWords are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
+// start will find, and how long things took.
+func (r *Report) LastWords(outcome lifecycle.Outcome) string {
+	run := r.run.Snapshot()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
+	if i := slices.IndexFunc(run.History, ends); i >= 0 {
+		left := run.History[i]
+		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, rounded(left.After))
+	}
+	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
+	fmt.Fprintf(&b, "durations: %s\n", r.durations())
+	if trouble := run.Trouble; trouble.Class != "" {
+		fmt.Fprintf(&b, "last trouble: %s, %s ago: %s\n", trouble.Class, rounded(time.Since(trouble.At)), firstLine(trouble.Text))
+	}
+	return b.String()
+}
+
+// ends reports whether a transition began the end.
+func ends(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
+
+// recordLeft is read anew: what counts is what the next start finds.
+func (r *Report) recordLeft() string {
+	word, err := r.world.Record()
+	if err != nil {
+		return "none, so the next start validates in full"
+	}
+	return string(word) + ", so the next start validates in sanity mode"
+}
+
+// durations lists what took how long.
+func (r *Report) durations() string {
+	start, stop, drain := r.world.Durations()
+	listed := "run " + rounded(time.Since(r.world.Began()))
+	if start > 0 {
+		listed += ", etcd's start " + rounded(start)
+	}
+	if stop > 0 {
+		listed += ", its close " + rounded(stop) + ", of that draining " + rounded(drain)
+	}
+	return listed
+}
+
+func rounded(d time.Duration) string { return terminal.Rounded(d).String() }
+
+// firstLine keeps the trace of a panic out of a message for people.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

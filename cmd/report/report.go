@@ -1,0 +1,69 @@
+// Package report is what the wrapper tells about a run, put together from the lifecycle, the world and the readiness
+// monitor: the status document, the phase that /readyz shows, and the last words that Kubernetes keeps.
+//
+// The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
+// document. Nothing here changes anything, and every answer comes from memory but for what is read of certificates, and
+// of the exit record at the end.
+package report
+
+import (
+	"time"
+
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
+)
+
+// Lifecycle is the machine that drives the run.
+type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
+
+// World is what the lifecycle acts on, as far as it tells of itself.
+type World interface {
+	Began() time.Time
+	LastExit() string
+	MemberID() string
+	Progress() string // of etcd's start, a clause; empty before it
+	Readiness() *readiness.Report
+	Certificates() []status.Certificate
+	Durations() (start, stop, drain time.Duration)
+	Record() (exitcode.Word, error)
+}
+
+// Report tells about one run. Its methods may be called from any goroutine.
+type Report struct {
+	run     Lifecycle
+	world   World
+	version string
+}
+
+// New returns a report on a run. version is the wrapper's own.
+func New(run Lifecycle, world World, version string) *Report {
+	return &Report{run: run, world: world, version: version}
+}
+
+// Source is where the handler of GET /lifecycle gets its documents from.
+func (r *Report) Source() status.Source {
+	return status.Source{
+		Document: r.Document,
+		Changed:  func() <-chan struct{} { return r.run.Snapshot().Superseded() },
+	}
+}
+
+// Phase is what /readyz needs to know.
+func (r *Report) Phase() readiness.Phase {
+	now := r.run.Snapshot()
+	return readiness.Phase{
+		State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: r.reason(now),
+	}
+}
+
+// reason is why the state was entered and, while etcd starts, how far it has come: without a quorum it never gets on.
+func (r *Report) reason(run *lifecycle.Snapshot) string {
+	if run.State == lifecycle.StartEtcd {
+		if progress := r.world.Progress(); progress != "" {
+			return run.Reason + "; it " + progress
+		}
+	}
+	return run.Reason
+}

@@ -1,0 +1,151 @@
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
+)
+
+// machine stands still.
+type machine struct{ now *lifecycle.Snapshot }
+
+func (m machine) Snapshot() *lifecycle.Snapshot { return m.now }
+
+// place is a world in which everything has happened.
+type place struct {
+	began    time.Time
+	progress string
+	record   exitcode.Word
+}
+
+func (p *place) Began() time.Time           { return p.began }
+func (*place) LastExit() string             { return "crash" }
+func (*place) MemberID() string             { return "8e9e05c52164694d" }
+func (p *place) Progress() string           { return p.progress }
+func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
+
+func (*place) Certificates() []status.Certificate {
+	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", Expires: time.Unix(4e9, 0)}}
+}
+
+func (*place) Durations() (start, stop, drain time.Duration) {
+	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond
+}
+
+func (p *place) Record() (exitcode.Word, error) {
+	if p.record == "" {
+		return "", errors.New("no clean exit record")
+	}
+	return p.record, nil
+}
+
+func full() *lifecycle.Snapshot {
+	at := time.Unix(1.8e9, 0)
+	return &lifecycle.Snapshot{
+		State: lifecycle.Terminating, Since: at, Reason: "stop asked for", Attempt: 3, NextRetry: at,
+		Trouble:    lifecycle.Trouble{At: at, Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace"},
+		Word:       bootstrap.Successful,
+		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},
+		History: []lifecycle.Transition{{
+			At: at, From: lifecycle.Serving, Event: lifecycle.Signal, Guard: lifecycle.SecondSignal, To: lifecycle.Terminating,
+			Reason: "stop", Times: 2, After: time.Minute,
+		}},
+		Tallies: []lifecycle.Tally{{
+			From: lifecycle.Query, Event: lifecycle.Replied, Guard: lifecycle.SaysFailed, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
+		}},
+	}
+}
+
+func document(t *testing.T, run *lifecycle.Snapshot) string {
+	text, err := json.Marshal(New(machine{run}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document())
+	require.NoError(t, err)
+	return string(text)
+}
+
+// Each field is taken away in turn; a document that does not change by that does not tell of it.
+func TestTheDocumentTellsOfEveryFieldOfTheLifecycle(t *testing.T) {
+	complete := document(t, full())
+	for _, part := range []func(*lifecycle.Snapshot) any{
+		func(s *lifecycle.Snapshot) any { return s },
+		func(s *lifecycle.Snapshot) any { return &s.Trouble },
+		func(s *lifecycle.Snapshot) any { return &s.Validation },
+		func(s *lifecycle.Snapshot) any { return &s.History[0] },
+		func(s *lifecycle.Snapshot) any { return &s.Tallies[0] },
+	} {
+		kind := reflect.TypeOf(part(full())).Elem()
+		for i := range kind.NumField() {
+			field := kind.Field(i)
+			if !field.IsExported() {
+				continue
+			}
+			run := full()
+			value := reflect.ValueOf(part(run)).Elem().Field(i)
+			assert.False(t, value.IsZero(), "give %s.%s a value in this test", kind, field.Name)
+			value.SetZero()
+			assert.NotEqual(t, complete, document(t, run), "%s.%s is not in status.Document: add it there and in Document", kind, field.Name)
+		}
+	}
+}
+
+func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
+	var visit func(path string, value reflect.Value)
+	visit = func(path string, value reflect.Value) {
+		switch {
+		case value.Kind() == reflect.Pointer:
+			visit(path, value.Elem())
+		case value.Kind() == reflect.Slice && value.Len() > 0:
+			visit(path, value.Index(0))
+		case value.Kind() == reflect.Struct && value.Type() != reflect.TypeFor[time.Time]():
+			for i := range value.NumField() {
+				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
+			}
+		case path != "Document.Ready": // nothing is watched here
+			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
+		}
+	}
+	told := New(machine{full()}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document()
+	visit("Document", reflect.ValueOf(&told))
+}
+
+func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
+	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "etcd is started"}
+	there := &place{}
+	about := New(machine{run}, there, "v1")
+	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
+	there.progress = "opens its data"
+	assert.Equal(t, "etcd is started; it opens its data", about.Phase().Reason)
+	assert.Equal(t, "etcd is started; it opens its data", about.Document().Reason)
+	run.State = lifecycle.Serving
+	assert.Equal(t, "etcd is started", about.Phase().Reason)
+	assert.True(t, about.Phase().Serving)
+}
+
+func TestTheLastWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		run := full()
+		run.Trouble.At = time.Now().Add(-3 * time.Second)
+		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
+		about := New(machine{run}, there, "v1")
+		assert.Equal(t, `clean stop: stop asked for (terminated)
+state: Serving, left after 1m0s
+exit record: terminated, so the next start validates in sanity mode
+durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
+last trouble: etcd, 3s ago: etcd stopped
+`, about.LastWords(lifecycle.Outcome{Reason: "stop asked for (terminated)\nand a trace"}))
+		there.record = ""
+		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
+	})
+}

@@ -1,0 +1,100 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var (
+	strict = flag.Bool("strict", false, "fail if a target is not met")
+	growth = flag.Bool("growth", false, "measure with databases of 0.1, 1 and 4 GB, too; writes 20 GB and takes minutes")
+	only   = flag.String("only", "", "measure only the topics with this in their name")
+)
+
+// topics are measured one after the other, so that none disturbs another.
+var topics = []struct {
+	name    string
+	measure func(t *testing.T) []row
+}{
+	{"start and stop", startAndStop},
+	{"member stop", memberOfThree},
+	{"reaction", reaction},
+	{"watches", stopWithWatches},
+	{"memory", idleMemory},
+	{"load", underLoad},
+	{"probes", underProbes},
+	{"quorum", lossOfQuorum},
+	{"machine", machineStep},
+	{"growth", databaseGrowth},
+}
+
+// TestBench measures plain etcd and the wrapper side by side and prints one table.
+func TestBench(t *testing.T) {
+	buildStatic(t)
+	var rows []row
+	for _, topic := range topics {
+		if strings.Contains(topic.name, *only) {
+			fmt.Fprintln(os.Stderr, "measuring:", topic.name)
+			t.Run(topic.name, func(t *testing.T) { rows = append(rows, topic.measure(t)...) })
+		}
+	}
+	fmt.Println("\n" + machine(t) + "\n\n" + table(rows))
+	if *strict {
+		for _, r := range rows {
+			assert.True(t, r.met || r.target == "", "%s: target %s", r.what, r.target)
+		}
+	}
+}
+
+// machine is what the numbers are from.
+func machine(t *testing.T) string {
+	t.Helper()
+	var name unix.Utsname
+	require.NoError(t, unix.Uname(&name))
+	return fmt.Sprintf("%d cores of %s, %s of RAM, Linux %s, %s", runtime.NumCPU(),
+		field(t, "/proc/cpuinfo", "model name"), field(t, "/proc/meminfo", "MemTotal"),
+		unix.ByteSliceToString(name.Release[:]), runtime.Version())
+}
+
+// field is the first value of a name in a file of lines "name: value".
+func field(t *testing.T, path, name string) string {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	require.FailNow(t, "not found", "%s in %s", name, path)
+	return ""
+}
+
+// plainProgram is the path of etcd, built from the same module as the wrapper.
+var plainProgram string
+
+// buildStatic builds both programs as they are shipped.
+func buildStatic(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	harness.Program, plainProgram = filepath.Join(dir, "etcd-wrapper"), filepath.Join(dir, "etcd")
+	for path, source := range map[string]string{harness.Program: "etcd-wrapper/cmd/etcd-wrapper", plainProgram: "go.etcd.io/etcd/server/v3"} {
+		output, err := goTool("build", "-trimpath", "-ldflags=-s -w", "-o", path, source)
+		require.NoError(t, err, output)
+	}
+}

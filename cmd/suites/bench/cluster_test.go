@@ -1,0 +1,81 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	quorumRounds = 5
+	memberStops  = 5
+)
+
+// lossOfQuorum freezes two of three members and lets them go on again, as seen from the third.
+func lossOfQuorum(t *testing.T) []row {
+	members := launchThree(t, wrapped)
+	seen, others := members[0], members[1:]
+	var lost, regained series
+	for range quorumRounds {
+		frozen := time.Now()
+		signalAll(t, others, syscall.SIGSTOP)
+		seen.await(http.StatusServiceUnavailable)
+		lost = append(lost, milliseconds(time.Since(frozen)))
+		thawed := time.Now()
+		signalAll(t, others, syscall.SIGCONT)
+		seen.await(http.StatusOK)
+		regained = append(regained, seen.sinceElection(thawed))
+	}
+	return []row{
+		row{what: "quorum lost → 503, ms", wrapper: lost}.neverMoreThan(1500, "ms"),
+		row{what: "quorum regained → 200, beyond etcd's own election, ms", wrapper: regained}.neverMoreThan(500, "ms"),
+	}
+}
+
+// memberOfThree stops one member of a cluster, which hands its leadership over, if it has it.
+func memberOfThree(t *testing.T) []row {
+	var stop [2]series
+	for range memberStops {
+		for i, s := range both {
+			t.Run("cluster", func(t *testing.T) { // its end ends the others
+				stop[i] = append(stop[i], launchThree(t, s)[0].stop())
+			})
+		}
+	}
+	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
+}
+
+func launchThree(t *testing.T, s *side) (members []*process) {
+	t.Helper()
+	for _, p := range harness.Members(t, 3) {
+		members = append(members, s.launch(t, p))
+	}
+	for _, r := range members {
+		r.await(http.StatusOK)
+	}
+	return members
+}
+
+func signalAll(t *testing.T, members []*process, s syscall.Signal) {
+	t.Helper()
+	for _, r := range members {
+		require.NoError(t, r.cmd.Process.Signal(s))
+	}
+}
+
+// sinceElection is the time from the last election, or from the thaw if none was needed, until now.
+func (r *process) sinceElection(thawed time.Time) float64 {
+	r.t.Helper()
+	now := time.Now()
+	if elected := r.logged("elected leader"); elected.After(thawed) {
+		return milliseconds(now.Sub(elected))
+	}
+	return milliseconds(now.Sub(thawed))
+}

@@ -1,0 +1,224 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	loadClients = 100
+	loadPairs   = 10
+	// Many short rounds: what else the machine does disturbs both sides of a pair alike.
+	loadRounds  = 8
+	probeRounds = 40
+	roundTime   = 400 * time.Millisecond
+
+	probers  = 20
+	probeGap = probers * time.Second / 2000 // between the probes of one prober: together 2,000 a second
+)
+
+// operation is one request, the n-th of a client.
+type operation func(ctx context.Context, client *clientv3.Client, n int) error
+
+var value = strings.Repeat("v", 256)
+
+func put(ctx context.Context, client *clientv3.Client, n int) error {
+	_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), value)
+	return err
+}
+
+func get(ctx context.Context, client *clientv3.Client, n int) error {
+	_, err := client.Get(ctx, fmt.Sprintf("key-%d", n%1000))
+	return err
+}
+
+func connect(p *harness.Pod) []*clientv3.Client {
+	clients := make([]*clientv3.Client, loadClients)
+	for i := range clients {
+		clients[i] = p.Etcd()
+	}
+	return clients
+}
+
+// drive has every client repeat the operation for a round and returns operations a second and the 99th percentile in
+// milliseconds.
+func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
+	t.Helper()
+	var mu sync.Mutex
+	var took series
+	var working sync.WaitGroup
+	began := time.Now()
+	for i, client := range clients {
+		working.Go(func() {
+			var own series
+			for n := i; time.Since(began) < roundTime; n++ {
+				asked := time.Now()
+				if !assert.NoError(t, do(t.Context(), client, n)) {
+					return
+				}
+				own = append(own, milliseconds(time.Since(asked)))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, own...)
+		})
+	}
+	working.Wait()
+	return float64(len(took)) / time.Since(began).Seconds(), took.rank(0.99)
+}
+
+// loads are what both sides are put under.
+var loads = []struct {
+	name string
+	do   operation
+}{{"put", put}, {"linearizable get", get}}
+
+// cost is what a load was seen to take, a value per round.
+type cost struct{ rate, p99, work series }
+
+// underLoad drives both sides in turns, while both run. One process may be 20% slower than another of the same program
+// for as long as it lives, so there are several pairs. What else the machine does blurs rates and latencies; the CPU time
+// that an operation takes is seen clearly all the same.
+func underLoad(t *testing.T) (rows []row) {
+	costs := make([][2]cost, len(loads))
+	for pair := range loadPairs {
+		t.Run(fmt.Sprint("pair ", pair), func(t *testing.T) { loadPair(t, pair, costs) })
+	}
+	for i, load := range loads {
+		plain, wrapper := costs[i][0], costs[i][1]
+		rows = append(rows,
+			row{what: load.name + ", 100 clients, a second", plain: plain.rate, wrapper: wrapper.rate}.shareAtLeast(0.98),
+			row{what: load.name + ", 100 clients, p99, ms", plain: plain.p99, wrapper: wrapper.p99}.shareAtMost(0.98),
+			row{what: load.name + ", CPU time, µs", plain: plain.work, wrapper: wrapper.work}.shareAtMost(0.98))
+	}
+	return rows
+}
+
+func loadPair(t *testing.T, pair int, costs [][2]cost) {
+	var runs [2]*process
+	var clients [2][]*clientv3.Client
+	for i, s := range both {
+		runs[i] = s.start(t, harness.NewPod(t))
+		clients[i] = connect(runs[i].pod)
+		drive(t, clients[i], put) // connects, and leaves something to get
+	}
+	for i, load := range loads {
+		for round := range loadRounds {
+			for turn := range both {
+				side := (turn + round + pair) % len(both)
+				costs[i][side].measure(t, runs[side], clients[side], load.do)
+			}
+		}
+	}
+}
+
+func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do operation) {
+	before := r.cpu()
+	rate, p99 := drive(t, clients, do)
+	c.work = append(c.work, (r.cpu()-before)/(rate*roundTime.Seconds()))
+	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
+}
+
+// underProbes asks /readyz 2,000 times a second, and compares puts with and without that. Three things share the
+// machine then, so a third series has the same probes answered by a server of this test: what that costs is not ours.
+func underProbes(t *testing.T) []row {
+	r := wrapped.start(t, harness.NewPod(t))
+	clients := connect(r.pod)
+	drive(t, clients, put)
+	elsewhere := listenElsewhere(t)
+	var quiet, foreign, probed, late series
+	for range probeRounds {
+		rate, _ := drive(t, clients, put)
+		quiet = append(quiet, rate)
+		end := probe(t, elsewhere, "/livez")
+		rate, _ = drive(t, clients, put)
+		end()
+		foreign = append(foreign, rate)
+		end = probe(t, r.pod.Port, "/readyz")
+		rate, _ = drive(t, clients, put)
+		end()
+		probed = append(probed, rate)
+		end = probe(t, r.pod.Port, "/readyz")
+		<-time.After(roundTime)
+		late = append(late, end())
+	}
+	return []row{
+		row{what: "`/readyz` at 2,000 a second, p99, ms", wrapper: late}.atMost(2, "ms"),
+		row{what: "put a second: without probes, and with 2,000 a second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "put a second: probes of another process, and of the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
+	}
+}
+
+// listenElsewhere starts the same server in a process without an etcd.
+func listenElsewhere(t *testing.T) (port int) {
+	t.Helper()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	r := wrapped.launch(t, p)
+	r.await(http.StatusServiceUnavailable)
+	return p.Port
+}
+
+// probe asks until the returned function is called, which returns the 99th percentile in milliseconds.
+func probe(t *testing.T, port int, path string) (end func() float64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	var took series
+	var working sync.WaitGroup
+	for range probers {
+		working.Go(func() {
+			own := probeInTurn(ctx, t, port, path)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, own...)
+		})
+	}
+	return func() float64 {
+		cancel()
+		working.Wait()
+		require.NotEmpty(t, took)
+		return took.rank(0.99)
+	}
+}
+
+// probeInTurn speaks plain HTTP by hand, because a client of net/http would take more of the machine than the server.
+func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
+	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if !assert.NoError(t, err) {
+		return nil
+	}
+	defer connection.Close()
+	request, reply := []byte("GET "+path+" HTTP/1.1\r\nHost: pod\r\n\r\n"), make([]byte, 4096)
+	tick := time.NewTicker(probeGap)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return took
+		case <-tick.C:
+		}
+		asked := time.Now()
+		_, err := connection.Write(request)
+		n, readErr := connection.Read(reply)
+		took = append(took, milliseconds(time.Since(asked)))
+		if !assert.NoError(t, errors.Join(err, readErr)) || !assert.Contains(t, string(reply[:n]), " 200 OK") {
+			return took
+		}
+	}
+}

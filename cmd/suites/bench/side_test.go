@@ -1,0 +1,207 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// side is one of the two programs that are compared.
+type side struct {
+	command func(p *harness.Pod) *exec.Cmd
+	healthy func(p *harness.Pod) string // the URL that says 200 as soon as etcd may be used
+}
+
+var plain = &side{
+	command: func(p *harness.Pod) *exec.Cmd { return exec.Command(plainProgram, "--config-file="+writeConfig(p)) },
+	healthy: func(p *harness.Pod) string { return p.Endpoint() + "/health" },
+}
+
+var wrapped = &side{
+	command: func(p *harness.Pod) *exec.Cmd {
+		p.Sidecar.Listen()
+		return exec.Command(harness.Program, p.Arguments()...)
+	},
+	healthy: func(p *harness.Pod) string {
+		return fmt.Sprintf("%s://127.0.0.1:%d/readyz", harness.Scheme(p.Trust), p.Port)
+	},
+}
+
+// both are the sides in the order in which they are measured, alternating.
+var both = []*side{plain, wrapped}
+
+func goTool(args ...string) (string, error) {
+	command := exec.Command("go", args...)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	output, err := command.CombinedOutput()
+	return string(output), err
+}
+
+// writeConfig leaves out the keys that plain etcd refuses.
+func writeConfig(p *harness.Pod) string {
+	known := map[string]any{}
+	for key, value := range p.Config {
+		if key != "member-name-prefix" && key != "next-cluster-version-compatible" {
+			known[key] = value
+		}
+	}
+	text, err := yaml.Marshal(known)
+	require.NoError(p.T, err)
+	path := filepath.Join(p.Dir, "plain.yaml")
+	require.NoError(p.T, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// process is one run of a side. Its log goes to a file, so that reading it costs nothing while it is measured.
+type process struct {
+	t      *testing.T
+	pod    *harness.Pod
+	cmd    *exec.Cmd
+	health string
+	client *http.Client
+	log    string
+	began  time.Time
+	ready  time.Time
+	ended  chan struct{}
+}
+
+// start runs a side in a pod and returns when it may be used.
+func (s *side) start(t *testing.T, p *harness.Pod) *process {
+	t.Helper()
+	r := s.launch(t, p)
+	r.await(http.StatusOK)
+	r.ready = time.Now()
+	return r
+}
+
+func (s *side) launch(t *testing.T, p *harness.Pod) *process {
+	t.Helper()
+	r := &process{t: t, pod: p, cmd: s.command(p), health: s.healthy(p), ended: make(chan struct{})}
+	tls := p.Identity
+	if s == wrapped {
+		tls = p.Trust
+	}
+	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: tls}, Timeout: harness.Patience}
+	file, err := os.CreateTemp(p.Dir, "log-")
+	require.NoError(t, err)
+	defer file.Close()
+	r.log, r.cmd.Stderr = file.Name(), file
+	r.cmd.Env = append(os.Environ(), "HOME="+p.Dir)
+	r.began = time.Now()
+	require.NoError(t, r.cmd.Start())
+	go func() {
+		defer close(r.ended)
+		_ = r.cmd.Wait() // ProcessState tells
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // it may have ended
+		<-r.ended
+	})
+	return r
+}
+
+// await asks until the answer has the code: every millisecond at first, and every five after a second, because asking
+// takes CPU time that the process may need.
+func (r *process) await(code int) {
+	r.t.Helper()
+	deadline, began := time.After(harness.Patience), time.Now()
+	for r.code() != code {
+		pause := time.Millisecond
+		if time.Since(began) > time.Second {
+			pause *= 5
+		}
+		select {
+		case <-time.After(pause):
+		case <-r.ended:
+			text, _ := os.ReadFile(r.log)
+			require.FailNow(r.t, "the process ended", "%s", text)
+		case <-deadline:
+			require.FailNow(r.t, "no such answer", "%s: %d", r.health, code)
+		}
+	}
+}
+
+func (r *process) code() int {
+	response, err := r.client.Get(r.health)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close() // read by nobody, a few bytes long
+	return response.StatusCode
+}
+
+// stop sends SIGTERM and returns how long the process took to end, in milliseconds.
+func (r *process) stop() float64 {
+	r.t.Helper()
+	r.client.CloseIdleConnections()
+	asked := time.Now()
+	require.NoError(r.t, r.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-r.ended:
+		return milliseconds(time.Since(asked))
+	case <-time.After(harness.Patience):
+		require.FailNow(r.t, "the process does not end")
+		return 0
+	}
+}
+
+// logged is when the log said it last, the zero time if it never did.
+func (r *process) logged(message string) (at time.Time) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.log)
+	require.NoError(r.t, err)
+	for raw := range strings.Lines(string(text)) {
+		if strings.Contains(raw, message) {
+			at = timestamp(raw)
+		}
+	}
+	return at
+}
+
+// timestamp reads the time of a line, which plain etcd calls ts.
+func timestamp(raw string) time.Time {
+	var of struct{ Time, TS time.Time }
+	_ = json.Unmarshal([]byte(raw), &of) // the zero time says it all
+	if of.Time.IsZero() {
+		return of.TS
+	}
+	return of.Time
+}
+
+// memory is a value of /proc/<pid>/status, in MiB.
+func (r *process) memory(name string) float64 {
+	r.t.Helper()
+	text := field(r.t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid), name)
+	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
+	require.NoError(r.t, err)
+	return kilobytes / 1024
+}
+
+// cpu is the CPU time that the process has taken, in microseconds. Linux counts it in hundredths of a second.
+func (r *process) cpu() float64 {
+	r.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	require.NoError(r.t, err)
+	_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+	values := strings.Fields(after)
+	user, err := strconv.ParseFloat(values[11], 64)
+	require.NoError(r.t, err)
+	system, err := strconv.ParseFloat(values[12], 64)
+	require.NoError(r.t, err)
+	return (user + system) * 10_000
+}

@@ -1,0 +1,98 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	startPairs  = 40 // the least of 20 starts still varies by 50 ms, because of etcd's election timer
+	memoryPairs = 5
+	// settled is how long an idle process is left alone before its memory is looked at.
+	settled = 5 * time.Second
+)
+
+// startAndStop runs alternating pairs, each on a new volume.
+func startAndStop(t *testing.T) []row {
+	var start, outside, stop [2]series
+	for range startPairs {
+		for i, s := range both {
+			r := s.start(t, harness.NewPod(t))
+			start[i] = append(start[i], milliseconds(r.ready.Sub(r.began)))
+			outside[i] = append(outside[i], r.outsideEtcd())
+			stop[i] = append(stop[i], r.stop())
+		}
+	}
+	return []row{
+		row{what: "start → ready, ms", plain: start[0], wrapper: start[1]}.costsAtMost(50, "ms"),
+		row{what: "of that outside etcd's own start → ready, ms", plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms"),
+		row{what: "SIGTERM → exit, idle, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms"),
+	}
+}
+
+// outsideEtcd is the time before etcd's first own step and after etcd called itself ready, in milliseconds.
+func (r *process) outsideEtcd() float64 {
+	r.t.Helper()
+	begin := r.logged("configuring peer listeners")
+	// The health may be seen before the line is written.
+	end := max(r.ready.Sub(r.logged("ready to serve client requests")), 0)
+	return milliseconds(begin.Sub(r.began) + end)
+}
+
+// reaction is the time from the verdict of a validation to the request for the configuration. The member is one of
+// three, so that the early fetch can't be used.
+func reaction(t *testing.T) (rows []row) {
+	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
+		var late series
+		for range 5 {
+			p := harness.NewPod(t)
+			p.WithoutQuorum()
+			p.Sidecar.Takes = takes
+			r := wrapped.launch(t, p)
+			var asked time.Time
+			harness.Eventually(t, "the configuration is asked for after the verdict", func() bool {
+				asked = firstAfter(p.Sidecar, harness.ConfigPath, p.Sidecar.LastVerdict())
+				return !asked.IsZero()
+			})
+			late = append(late, milliseconds(asked.Sub(p.Sidecar.LastVerdict())))
+			require.NoError(t, r.cmd.Process.Kill())
+		}
+		what := fmt.Sprintf("`Successful` available → config asked for, validation of %s, ms", takes)
+		rows = append(rows, row{what: what, wrapper: late}.atMost(100, "ms"))
+	}
+	return rows
+}
+
+// firstAfter is when a path was first asked for after a time, the zero time if that is still to come.
+func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
+	for _, r := range s.Requests(path) {
+		if !after.IsZero() && r.At.After(after) {
+			return r.At
+		}
+	}
+	return time.Time{}
+}
+
+func idleMemory(t *testing.T) []row {
+	var all, own [2]series
+	for range memoryPairs {
+		for i, s := range both {
+			r := s.start(t, harness.NewPod(t))
+			<-time.After(settled)
+			all[i] = append(all[i], r.memory("VmRSS"))
+			own[i] = append(own[i], r.memory("RssAnon"))
+			r.stop()
+		}
+	}
+	return []row{
+		row{what: "idle RSS, MiB", plain: all[0], wrapper: all[1]}.costsAtMost(6, "MiB"),
+		{what: "of that anonymous (heap, stacks), MiB", plain: own[0], wrapper: own[1]},
+	}
+}

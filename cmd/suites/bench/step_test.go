@@ -1,0 +1,32 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// resultLine is one of `go test -bench`, with allocations.
+var resultLine = regexp.MustCompile(`Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
+
+// machineStep runs the benchmarks of the lifecycle's package, where the steps can be taken one by one.
+func machineStep(t *testing.T) []row {
+	t.Helper()
+	output, err := goTool("test", "-run=^$", "-bench=Step|Turn", "-benchmem", "-count=5", "etcd-wrapper/lifecycle")
+	require.NoError(t, err, output)
+	took, allocations := map[string]series{}, map[string]string{}
+	for _, result := range resultLine.FindAllStringSubmatch(output, -1) {
+		name := result[1]
+		nanoseconds, err := strconv.ParseFloat(result[2], 64)
+		require.NoError(t, err)
+		took[name], allocations[name] = append(took[name], nanoseconds/1000), result[3]
+	}
+	step := fmt.Sprintf("one machine step, %s allocations, µs", allocations["Step"])
+	turn := fmt.Sprintf("the same with the goroutine, timer and snapshot it asks for, %s allocations, µs", allocations["Turn"])
+	return []row{row{what: step, wrapper: took["Step"]}.atMost(2, "µs"), {what: turn, wrapper: took["Turn"]}}
+}

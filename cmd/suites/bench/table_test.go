@@ -1,0 +1,126 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// series are the values of one side.
+type series []float64
+
+func (s series) rank(share float64) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+}
+
+func (s series) median() float64 { return s.rank(0.5) }
+
+func (s series) least() float64 { return s.rank(0) }
+
+// row is one line of the table. A row that only the wrapper has leaves plain empty.
+type row struct {
+	what    string
+	plain   series
+	wrapper series
+	target  string
+	met     bool
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// table is Markdown, for the README.
+func table(rows []row) string {
+	var b strings.Builder
+	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.what, r.plain, r.wrapper, r.ratio(), r.target, r.verdict())
+	}
+	return b.String()
+}
+
+func (s series) String() string {
+	switch len(s) {
+	case 0:
+		return "–"
+	case 1:
+		return short(s[0])
+	default:
+		return fmt.Sprintf("%s (%s)", short(s.median()), short(s.least()))
+	}
+}
+
+func short(value float64) string {
+	if value >= 100 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
+}
+
+func (r row) ratio() string {
+	if len(r.plain) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", r.paired())
+}
+
+// paired is the median of the ratios of the pairs, each measured one right after the other.
+func (r row) paired() float64 {
+	ratios := make(series, len(r.plain))
+	for i := range ratios {
+		ratios[i] = r.wrapper[i] / r.plain[i]
+	}
+	return ratios.median()
+}
+
+func (r row) verdict() string {
+	switch {
+	case r.target == "":
+		return ""
+	case r.met:
+		return "yes"
+	default:
+		return "**no**"
+	}
+}
+
+// costsAtMost compares with plain etcd by the least values, which other work on the machine disturbs the least.
+func (r row) costsAtMost(extra float64, unit string) row {
+	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
+	r.met = r.wrapper.least()-r.plain.least() <= extra
+	return r
+}
+
+// atMost bounds the median of the wrapper.
+func (r row) atMost(limit float64, unit string) row {
+	r.target = fmt.Sprintf("≤ %s %s", short(limit), unit)
+	r.met = r.wrapper.median() <= limit
+	return r
+}
+
+// neverMoreThan bounds the worst value of the wrapper.
+func (r row) neverMoreThan(limit float64, unit string) row {
+	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
+	r.met = r.wrapper.rank(1) <= limit
+	return r
+}
+
+// shareAtLeast is for what is better the more there is of it.
+func (r row) shareAtLeast(share float64) row {
+	r.target = fmt.Sprintf("≥ %.2f × plain", share)
+	r.met = r.paired() >= share
+	return r
+}
+
+// shareAtMost is for what is better the less there is of it.
+func (r row) shareAtMost(share float64) row {
+	r.target = fmt.Sprintf("≤ plain / %.2f", share)
+	r.met = r.paired() <= 1/share
+	return r
+}

@@ -1,0 +1,152 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestFailedInitializationIsAskedForAgainUntilItSucceeds(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Verdicts = []string{"Failed", "Failed", "Successful"}
+	p.Sidecar.Takes = 20 * time.Millisecond
+	run := p.StartReady()
+	assert.Equal(t, []string{"full", "full", "full"}, p.Sidecar.Modes())
+	assert.Len(t, run.Log.Matching(harness.Line{"event": "config valid"}), 1, "etcd is opened once")
+	assert.Len(t, p.Sidecar.Told("Failed"), 2)
+	run.StopCleanly()
+}
+
+func TestSidecarMayComeUpLate(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPodWithLateSidecar(t)
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "no answer", "to": "Wait"})
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
+	p.Sidecar.Listen()
+	run.AwaitReady()
+	assert.Equal(t, []string{"full"}, p.Sidecar.Modes())
+	run.StopCleanly()
+}
+
+func TestVerdictInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes, p.Sidecar.Halves = harness.Forever, 50*time.Millisecond
+	run := p.Start()
+	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Told("Progress")) > 0 })
+	watch := harness.StartWatch()
+	p.Sidecar.Conclude()
+	run.AwaitLine(startsEtcd)
+	took := watch.Took()
+	run.AwaitReady()
+	oneInitialization(p)
+	assert.Less(t, took, 500*time.Millisecond, "from the verdict to the start of etcd")
+	run.StopCleanly()
+}
+
+func TestConfigurationThatIsUnavailableCostsNoSecondInitialization(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]harness.Fault{
+		"500": harness.Answer(http.StatusInternalServerError, ""), "cut": harness.Cut, "redirect": harness.Redirect, "endless": harness.Endless,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			p.Sidecar.Faults[harness.ConfigPath] = harness.Times(3, broken)
+			run := p.StartReady()
+			oneInitialization(p)
+			assert.Len(t, p.Sidecar.Requests(harness.ConfigPath), 4)
+			assert.Empty(t, p.Sidecar.Requests(harness.TrapPath), "redirects are not followed")
+			run.StopCleanly()
+		})
+	}
+}
+
+func TestConfigurationMayTakeSevenSecondsToTheFirstByte(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Slow, p.Sidecar.Takes = 7100*time.Millisecond, 5*time.Second
+	run := p.StartReady()
+	oneInitialization(p)
+	fetched := p.Sidecar.Requests(harness.ConfigPath)
+	assert.True(t, fetched[0].At.Before(p.Sidecar.Told("Successful")[0].At), "the validation is not waited for first")
+	assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the verdict")
+	require.Len(t, fetched, 2)
+	assert.Less(t, openedAt(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the verdict is not waited for")
+	run.StopCleanly()
+}
+
+func TestOnlyTheVerdictItselfOpensEtcd(t *testing.T) {
+	t.Parallel()
+	for name, misleading := range map[string]harness.Fault{
+		"an empty body":             harness.Answer(http.StatusOK, ""),
+		"the word in lower case":    harness.Answer(http.StatusOK, "successful"),
+		"the word with a tail":      harness.Answer(http.StatusOK, "Successful!"),
+		"the word in a page":        harness.Answer(http.StatusOK, "<html>Successful</html>"),
+		"the word twice":            harness.Answer(http.StatusOK, "Successful Successful"),
+		"the word with another 2xx": harness.Answer(http.StatusAccepted, "Successful"),
+		"the word with 500":         harness.Answer(http.StatusInternalServerError, "Successful"),
+		"a redirect to the word":    harness.Redirect,
+		"a word that breaks off":    harness.CutShort,
+		"no reply":                  harness.Cut,
+		"a body without end":        harness.Endless,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			p.Sidecar.Faults[harness.StatusPath] = harness.Times(2, misleading)
+			run := p.StartReady()
+			oneInitialization(p)
+			assert.Empty(t, p.Sidecar.Requests(harness.TrapPath), "redirects are not followed")
+			assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the verdict")
+			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
+			run.StopCleanly()
+		})
+	}
+}
+
+func TestTriggerThatIsNotHeardIsRepeated(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]harness.Fault{"cut": harness.Cut, "503": harness.Answer(http.StatusServiceUnavailable, "")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			p.WriteRecord("terminated")
+			p.Sidecar.Faults[harness.StartPath] = harness.Times(2, broken)
+			run := p.StartReady()
+			assert.Equal(t, []string{"sanity", "sanity", "sanity"}, p.Sidecar.Modes())
+			assert.Len(t, p.Sidecar.Told("Successful"), 1)
+			run.StopCleanly()
+		})
+	}
+}
+
+// startsEtcd is what the log says when etcd is opened.
+var startsEtcd = harness.Line{"message": "starting an etcd server"}
+
+// openedAt is when etcd was started, once.
+func openedAt(run *harness.Run) time.Time {
+	run.T.Helper()
+	started := run.Log.Matching(startsEtcd)
+	require.Len(run.T, started, 1)
+	at, err := time.Parse(time.RFC3339Nano, started[0]["time"].(string))
+	require.NoError(run.T, err)
+	return at
+}
+
+// oneInitialization says that the sidecar was asked for one, and told its verdict once.
+func oneInitialization(p *harness.Pod) {
+	p.T.Helper()
+	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")
+	require.Len(p.T, p.Sidecar.Told("Successful"), 1, "one verdict")
+	for _, r := range p.Sidecar.Filter(func(r harness.Request) bool { return r.Method != "" }) {
+		require.Equal(p.T, http.MethodGet, r.Method, r.Path)
+	}
+}

@@ -1,0 +1,66 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestStopRightAfterTheOtherMemberIsLost(t *testing.T) {
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 2)
+	pods[0].Put("key", "value")
+	runs[1].Kill()
+	t.Logf("took %s", runs[0].StopCleanly())
+}
+
+func TestMemberThatLosesItsQuorumIsUnreadyAndStillStops(t *testing.T) {
+	t.Parallel()
+	_, runs := harness.Cluster(t, 2)
+	runs[1].Kill()
+	assert.Less(t, runs[0].AwaitReadyz(http.StatusServiceUnavailable), 5*time.Second)
+	t.Logf("took %s", runs[0].StopCleanly())
+}
+
+func TestMemberThatComesBackMakesTheClusterReadyAgain(t *testing.T) {
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 2)
+	pods[0].Put("key", "value")
+	runs[1].Kill()
+	runs[0].AwaitReadyz(http.StatusServiceUnavailable)
+	again := pods[1].StartReady()
+	runs[0].AwaitReady()
+	assert.Equal(t, "value", pods[1].Get("key"))
+	assert.Equal(t, []string{"full", "full"}, pods[1].Sidecar.Modes())
+	again.StopCleanly()
+}
+
+func TestAllMembersMayStopAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	pods[0].Put("key", "value")
+	watch := harness.StartWatch()
+	for _, run := range runs {
+		run.Signal(syscall.SIGTERM)
+	}
+	for i, run := range runs {
+		require.Equal(t, 0, run.Exit(harness.Patience), "member %d", i)
+		t.Logf("member %d took %s", i, watch.Took())
+		assert.Less(t, watch.Took(), harness.StopBudget)
+		assert.Equal(t, "terminated", pods[i].Record())
+	}
+	for i, p := range pods {
+		runs[i] = p.Start()
+	}
+	for i, p := range pods {
+		runs[i].AwaitReady()
+		assert.Equal(t, "value", p.Get("key"))
+		assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes())
+	}
+}

@@ -1,0 +1,78 @@
+package endtoend_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	for flag, args := range map[string][]string{
+		"--nope":                        {"start-etcd", "--nope"},
+		"--etcd-ready-timeout":          {"start-etcd", "--etcd-ready-timeout=-1s"},
+		"--etcd-wrapper-port":           {"start-etcd", "--etcd-wrapper-port=70000"},
+		"--backup-restore-host-port":    {"start-etcd", "--backup-restore-host-port=http://localhost:8080", "--volume-dir=" + t.TempDir()},
+		"--etcd-config-file":            {"start-etcd", "--etcd-config-file=x"},
+		"--etcd-client-key-path":        {"start-etcd", "--etcd-client-cert-path=x"},
+		"--log-level":                   {"start-etcd", "--log-level=loud"},
+		"--dump-format":                 {"--dump-fsm", "--dump-format=png"},
+		"unexpected argument etcd-main": {"etcd-main"},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPodWithLateSidecar(t)
+			run := p.Run(args...)
+			require.Equal(t, 64, run.Exit(harness.Patience))
+			said := run.Log.Matching(harness.Line{"level": "error"})
+			require.Len(t, said, 1, "one sentence")
+			assert.Contains(t, said[0]["error"], flag, "it names the flag")
+		})
+	}
+}
+
+func TestEnvironmentVariablesSetFlags(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WithoutQuorum()
+	p.Env = []string{"ETCD_WRAPPER_ETCD_READY_TIMEOUT=1s"}
+	require.Equal(t, 75, p.Start().Exit(harness.Patience))
+
+	p.Env = []string{"ETCD_WRAPPER_ETCD_READY_TIMEOUT=soon"}
+	run := p.Start()
+	require.Equal(t, 64, run.Exit(harness.Patience))
+	assert.NotEmpty(t, run.Log.Containing("ready-timeout"), "the log names it")
+}
+
+func TestOperatorsArgumentsAreAccepted(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.Start("--backup-restore-tls-enabled=false", "--backup-restore-ca-cert-bundle-path=", "--etcd-server-name=",
+		"--etcd-client-cert-path=", "--etcd-client-key-path=", "--etcd-client-port=2379", "--etcd-ready-timeout=0s")
+	run.AwaitReady()
+	run.StopCleanly()
+}
+
+func TestVersionNamesEtcdAndGo(t *testing.T) {
+	t.Parallel()
+	said := harness.Output(t, "version")
+	assert.Regexp(t, `(?m)^etcd-wrapper \S+$`, said)
+	assert.Regexp(t, `(?m)^etcd 3\.6\.\d+$`, said)
+	assert.Regexp(t, `(?m)^go1\.\d+`, said)
+}
+
+func TestDumpedMachineIsTheCommittedOne(t *testing.T) {
+	t.Parallel()
+	committed, err := os.ReadFile("../../../statemachine.dot")
+	require.NoError(t, err)
+	assert.Equal(t, string(committed), harness.Output(t, "--dump-fsm"))
+	for format, start := range map[string]string{"dot": "digraph", "mermaid": "stateDiagram-v2", "json": "{"} {
+		drawn := harness.Output(t, "--dump-fsm", "--dump-format="+format)
+		assert.Contains(t, drawn, start)
+		assert.Contains(t, drawn, "FetchConfig")
+	}
+}

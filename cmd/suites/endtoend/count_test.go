@@ -1,0 +1,59 @@
+package endtoend_test
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// These tests count what make bench measures: a count is the same on every machine.
+
+func TestAStartAsksTheSidecarForNothingItDoesNotNeed(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	waited := len(p.Sidecar.Told("Progress")) // on a machine that is so busy that no time at all takes some
+	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
+	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
+	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "early, and after the verdict if that is not here by then")
+}
+
+// ours is a goroutine that the wrapper has started, or one that runs its code.
+var ours = regexp.MustCompile(`(?m)^(created by )?(main\.|etcd-wrapper/)`)
+
+func TestServingTakesFourGoroutinesMoreThanPlainEtcd(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Config["enable-pprof"] = true
+	run := p.StartReady()
+	var found []string
+	harness.Eventually(t, "the start's own goroutines have ended", func() bool {
+		found = goroutines(t, p.Endpoint())
+		return len(found) <= 6
+	})
+	// Plain etcd has its main goroutine, too, and one that waits for signals.
+	assert.Len(t, found, 6, "main, signals, the log, the server, the monitor and the machine's work:\n%s", strings.Join(found, "\n\n"))
+	run.StopCleanly()
+}
+
+func goroutines(t *testing.T, endpoint string) (found []string) {
+	t.Helper()
+	response, err := http.Get(endpoint + "/debug/pprof/goroutine?debug=2")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	for _, stack := range strings.Split(string(text), "\n\n") {
+		if ours.MatchString(stack) {
+			found = append(found, stack)
+		}
+	}
+	return found
+}

@@ -1,0 +1,41 @@
+package endtoend_test
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/page/chromium"
+)
+
+// The whole life of a member, seen through the page.
+func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
+	t.Parallel()
+	tab := chromium.Open(t)
+	p := harness.NewPod(t)
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
+	run := p.Start()
+	run.AwaitAnswer()
+
+	tab.Run(chromedp.Navigate(run.URL("/")))
+	shows(tab, "Query", "not ready")
+	p.Sidecar.Heal()
+	shows(tab, "Wait", "not ready")
+	tab.Has("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
+	tab.Picture("run-wait")
+	p.Sidecar.Conclude()
+	shows(tab, "Serving", "ready")
+	tab.Has("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
+	tab.Picture("run-serving")
+
+	run.StopCleanly()
+	shows(tab, "Terminated", "not ready")
+	tab.Has("#edge_Serving_Terminating.visited", "body.lost")
+	tab.Picture("run-terminated")
+}
+
+// shows waits for a state and for what the page says about readiness.
+func shows(tab *chromium.Tab, state, ready string) {
+	tab.Holds(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
+}

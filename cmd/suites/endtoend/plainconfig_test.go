@@ -1,0 +1,32 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// Plain etcd founds a cluster without an initial-cluster, and looks at none as soon as there is a log.
+func TestConfigurationsThatPlainEtcdRunsAreRun(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	delete(p.Config, "initial-cluster")
+	p.Config["Pre-Vote"] = false
+	p.Config["advertise-client-urls"] = fmt.Sprintf("http://someone:hunter2@127.0.0.1:%d", p.ClientPort)
+	first := p.StartReady()
+	first.AwaitLine(harness.Line{"message": `etcd's configuration: "Pre-Vote" is read as pre-vote`, "level": "warn"})
+	p.Put("key", "value")
+	first.StopCleanly()
+	assert.NotEmpty(t, first.Log.Containing("redacted@127.0.0.1"))
+	assert.Empty(t, first.Log.Containing("hunter2"))
+
+	p.Config["initial-cluster"] = "someone-else=http://127.0.0.1:1"
+	second := p.StartReady()
+	second.AwaitLine(harness.Line{"message": "etcd goes by its log and does not look at it", "level": "warn"})
+	require.Equal(t, "value", p.Get("key"))
+	second.StopCleanly()
+}

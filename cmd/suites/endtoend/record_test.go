@@ -1,0 +1,125 @@
+package endtoend_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// oddRecords are what may lie at the record's path and says nothing about the last exit.
+var oddRecords = map[string]func(t *testing.T, path string){
+	"a symbolic link to a clean word": func(t *testing.T, path string) {
+		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
+		require.NoError(t, os.Symlink(path+".target", path))
+	},
+	"a symbolic link to nothing": func(t *testing.T, path string) { require.NoError(t, os.Symlink("/nowhere", path)) },
+	"a FIFO":                     func(t *testing.T, path string) { require.NoError(t, unix.Mkfifo(path, 0o600)) },
+	"a directory":                func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
+	"a directory with content": func(t *testing.T, path string) {
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "terminated"), 0o700))
+	},
+	"a word with a newline": written("terminated\n"),
+	"two words":             written("terminated interrupt"),
+	"another word":          written("Terminated"),
+	"nothing":               written(""),
+	"a large file": func(t *testing.T, path string) {
+		written("terminated")(t, path)
+		require.NoError(t, os.Truncate(path, 10<<20))
+	},
+}
+
+func written(content string) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte(content), 0o600)) }
+}
+
+func TestAnythingButACleanWordMeansFullAndIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, lay := range oddRecords {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			lay(t, p.RecordPath())
+			run := p.StartReady()
+			assert.Equal(t, []string{"full"}, p.Sidecar.Modes())
+			run.StopCleanly()
+			left, err := os.Lstat(p.RecordPath())
+			require.NoError(t, err)
+			assert.Equal(t, os.FileMode(0o600), left.Mode(), "a regular file")
+			if target, err := os.ReadFile(p.RecordPath() + ".target"); err == nil {
+				assert.Equal(t, "terminated", string(target), "what the link pointed at")
+			}
+		})
+	}
+}
+
+func TestEtcdIsNotStartedOverARecordThatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WriteRecord("terminated")
+	freeze(t, p.RecordPath())
+	same := untouched(t, p.RecordPath())
+	run := p.Start()
+	require.Equal(t, 74, run.Exit(harness.Patience))
+	same()
+	p.NeverOpened()
+	assert.NotEmpty(t, run.Log.Containing("cannot remove exit record"), "the log says why")
+}
+
+// freeze makes a file that can't be removed: immutable for root, in a directory of somebody else's for others.
+func freeze(t *testing.T, path string) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
+			t.Skipf("skipped: a file cannot be made immutable here: %v: %s", err, out)
+		}
+		t.Cleanup(func() { require.NoError(t, exec.Command("chattr", "-i", path).Run()) })
+		return
+	}
+	require.NoError(t, os.Chmod(filepath.Dir(path), 0o500))
+	t.Cleanup(func() { require.NoError(t, os.Chmod(filepath.Dir(path), 0o700)) })
+}
+
+func TestTwoWrappersTakeTurnsOnOneVolume(t *testing.T) {
+	t.Parallel()
+	p, other := harness.NewPod(t), harness.NewPod(t)
+	other.Volume = p.Volume
+	other.Config = other.SingleMember()
+	other.Config["initial-cluster"], other.Config["initial-advertise-peer-urls"] = p.Config["initial-cluster"], p.Config["initial-advertise-peer-urls"]
+	first := p.StartReady()
+	p.Put("key", "value")
+
+	second := other.Start()
+	second.AwaitLine(harness.Line{"event": "volume busy"})
+	harness.Eventually(t, "it keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
+	assert.NotEmpty(t, second.Log.Containing("another process holds the volume"))
+	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second asks for nothing")
+
+	first.StopCleanly()
+	second.AwaitReady()
+	assert.Equal(t, "value", other.Get("key"))
+	assert.Equal(t, []string{"sanity"}, other.Sidecar.Modes())
+	second.StopCleanly()
+}
+
+func TestStopWhileTheVolumeIsHeldByAnother(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WriteRecord("interrupt")
+	same := untouched(t, p.RecordPath())
+	harness.LockFile(t, p.Volume)
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "volume busy"})
+	status, took := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Less(t, took, harness.AbortBudget)
+	same()
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
+}

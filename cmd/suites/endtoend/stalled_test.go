@@ -1,0 +1,49 @@
+package endtoend_test
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// A log whose reader has stalled must keep etcd neither from serving nor from being stopped.
+func TestALogThatIsFullHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Listen()
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	defer reader.Close() // open to the end, and never read
+	fillPipe(t, writer)
+
+	command := exec.CommandContext(t.Context(), harness.Program, p.Arguments("--log-level=debug")...)
+	command.Stderr = writer
+	require.NoError(t, command.Start())
+	run := &harness.Run{T: t, Pod: p, Cmd: command}
+	harness.Eventually(t, "ready", func() bool { return run.Readyz() == 200 })
+
+	watch := harness.StartWatch()
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, command.Wait())
+	assert.Less(t, watch.Took(), 10*time.Second)
+	assert.Equal(t, "terminated", p.Record())
+}
+
+// fillPipe leaves no room in a pipe.
+func fillPipe(t *testing.T, pipe *os.File) {
+	t.Helper()
+	require.NoError(t, pipe.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	for {
+		if _, err := pipe.Write(make([]byte, 4096)); err != nil {
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			break
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestFirstStartValidatesInFullAndTheNextOneOnlySanity(t *testing.T) {
+	t.Parallel()
+	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "terminated", syscall.SIGINT: "interrupt"} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			first := p.StartReady()
+			p.Put("key", "value")
+			assert.NoFileExists(t, p.RecordPath(), "no record while etcd runs")
+			status, took := first.Stop(signal)
+			require.Equal(t, 0, status)
+			assert.Less(t, took, harness.StopBudget)
+			assert.Equal(t, word, p.Record())
+
+			second := p.StartReady()
+			assert.Equal(t, "value", p.Get("key"))
+			assert.NoFileExists(t, p.RecordPath())
+			second.StopCleanly()
+			assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes())
+		})
+	}
+}
+
+func TestKilledEtcdIsValidatedInFullAndKeepsWhatItAcknowledged(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WriteRecord("terminated")
+	first := p.StartReady()
+	p.Put("key", "value")
+	first.Kill()
+	require.NoFileExists(t, p.RecordPath())
+
+	second := p.StartReady()
+	assert.Equal(t, "value", p.Get("key"))
+	second.StopCleanly()
+	assert.Equal(t, []string{"sanity", "full"}, p.Sidecar.Modes())
+}
+
+func TestEveryStateIsVisitedInTheOrderOfTheTable(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Told("Progress")) > 0 })
+	p.Sidecar.Conclude()
+	run.AwaitReady()
+	run.StopCleanly()
+	assert.Equal(t, []string{
+		"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated",
+	}, run.Log.States())
+}
+
+func TestFetchedConfigurationIsStoredForItsOwnerOnly(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartAndStop()
+	stored, err := os.Stat(p.StoredConfig())
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), stored.Mode())
+	content, err := os.ReadFile(p.StoredConfig())
+	require.NoError(t, err)
+	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "as it was served")
+	assert.NotEmpty(t, run.Log.Containing("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
+}
+
+func TestReadyzFollowsTheLifecycle(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	harness.Eventually(t, "there is an answer before etcd runs", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
+	_, why := run.Request(http.MethodGet, "/readyz")
+	assert.Regexp(t, `lifecycle failed: (Query|Trigger|Wait|FetchConfig|StartEtcd) for`, why)
+	p.Sidecar.Conclude()
+	run.AwaitReady()
+	release := p.HoldClose()
+	run.Signal(syscall.SIGTERM)
+	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "unready at once, while etcd still closes")
+	assert.Empty(t, run.Log.Matching(harness.Line{"event": "etcd closed"}), "etcd is still closing")
+	assert.NoFileExists(t, p.RecordPath(), "no record before etcd is closed")
+	release()
+	require.Equal(t, 0, run.Exit(harness.StopBudget))
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func TestReadyzIsNeverTrueWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WithoutQuorum()
+	p.WriteRecord("terminated")
+	run := p.Start()
+	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
+	status, took := run.Stop(syscall.SIGTERM)
+	require.Equal(t, 0, status)
+	assert.Less(t, took, 5*time.Second, "there is nobody to wait for")
+	assert.Equal(t, "terminated", p.Record())
+	assert.NotContains(t, run.Log.States(), "Serving")
+}
+
+func TestReadyTimeoutEndsAStartThatDoesNotBecomeReady(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WithoutQuorum()
+	p.WriteRecord("terminated")
+	run := p.Start("--etcd-ready-timeout=1s")
+	require.Equal(t, 75, run.Exit(harness.Patience))
+	assert.NoFileExists(t, p.RecordPath(), "not a stop that was asked for")
+	assert.NotContains(t, run.Log.States(), "Serving")
+}
+
+func TestDataBelongsToItsOwnerOnly(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	chmodData(p, 0o644, 0o755)
+	second := p.StartReady()
+	p.Put("key", "value")
+	assert.Empty(t, modesOtherThan(p, 0o600, 0o700), "while etcd runs")
+	second.StopCleanly()
+	assert.Empty(t, modesOtherThan(p, 0o600, 0o700), "afterwards")
+}

@@ -1,0 +1,82 @@
+package endtoend_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness/status"
+)
+
+func TestStatusTellsHowTheWrapperIs(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	run.AwaitState("Wait")
+
+	out, log, code := p.Begin("status").Wait()
+	assert.Equal(t, int(exitcode.NotReady), code, log)
+	assert.Contains(t, out, "not ready\n")
+	assert.NotContains(t, out, "\x1b", "no colour but on a terminal")
+
+	p.Sidecar.Conclude()
+	run.AwaitReady()
+	out, log, code = p.Begin("status").Wait()
+	assert.Zero(t, code, log)
+	assert.Contains(t, out, "Serving, ready\n")
+	assert.Contains(t, out, "StartEtcd → Serving")
+	assert.Contains(t, out, "validation    full: no clean exit record")
+
+	out, log, code = p.Begin("status", "-o", "json").Wait()
+	assert.Zero(t, code, log)
+	var document status.Document
+	require.NoError(t, json.Unmarshal([]byte(out), &document))
+	assert.Equal(t, "Serving", document.State)
+
+	run.StopCleanly()
+	_, log, code = p.Begin("status").Wait()
+	assert.Equal(t, int(exitcode.ServerTaken), code, "nobody answers any more")
+	assert.Contains(t, log, fmt.Sprintf("no answer from etcd-wrapper on port %d", p.Port))
+}
+
+func TestWatchTellsEachStepOnce(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
+	run := p.Start()
+	run.AwaitAnswer()
+	watch := p.Begin("status", "--watch")
+	p.Sidecar.Heal()
+	run.AwaitState("Wait")
+	harness.Eventually(t, "the watch tells something", func() bool { return watch.Printed() != "" })
+	p.Sidecar.Conclude()
+	harness.Eventually(t, "the watch tells of readiness", func() bool { return strings.Contains(watch.Printed(), "  ready\n") })
+	run.StopCleanly()
+	out, log, code := watch.Wait()
+	assert.Equal(t, int(exitcode.NotReady), code, log)
+	for _, line := range []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating", "Terminating → Terminated"} {
+		assert.Equal(t, 1, strings.Count(out, line), "%s in\n%s", line, out)
+	}
+}
+
+func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WithoutQuorum()
+	run := p.Start()
+	run.AwaitState("StartEtcd")
+	out := ""
+	harness.Eventually(t, "the reason is told", func() bool {
+		out, _, _ = p.Begin("status").Wait()
+		return strings.Contains(out, "waits for a leader, which needs a quorum")
+	})
+	assert.Contains(t, out, "StartEtcd, not ready\n")
+	run.StopCleanly()
+}

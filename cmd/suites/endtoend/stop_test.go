@@ -1,0 +1,181 @@
+package endtoend_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// stops are the ways to ask for a stop; each reports what went wrong with asking.
+var stops = map[string]func(run *harness.Run) error{
+	"SIGTERM": func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGTERM) },
+	"SIGINT":  func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGINT) },
+	"POST stop": func(run *harness.Run) error {
+		if code, body := run.Request(http.MethodPost, "/stop"); code != http.StatusOK || body == "" {
+			return fmt.Errorf("POST /stop: status %d, body %q", code, body)
+		}
+		return nil
+	},
+}
+
+// beforeEtcd says how to keep a wrapper in each state before etcd, and what the sidecar sees of it.
+var beforeEtcd = map[string]struct {
+	hold func(*harness.Sidecar)
+	path string
+}{
+	"Query":       {func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Hang }, harness.StatusPath},
+	"Trigger":     {func(s *harness.Sidecar) { s.Broken[harness.StartPath] = harness.Hang }, harness.StartPath},
+	"Wait":        {func(s *harness.Sidecar) { s.Takes = harness.Forever }, harness.StartPath},
+	"FetchConfig": {func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Hang }, harness.ConfigPath},
+}
+
+func TestStopBeforeEtcdIsQuickAndLeavesTheRecordAsItWas(t *testing.T) {
+	t.Parallel()
+	for state, held := range beforeEtcd {
+		for way, ask := range stops {
+			t.Run(state+" "+way, func(t *testing.T) {
+				t.Parallel()
+				p := harness.NewPod(t)
+				held.hold(p.Sidecar)
+				p.WriteRecord("terminated")
+				same := untouched(t, p.RecordPath())
+				run := p.Start()
+				run.AwaitLine(harness.Line{"to": state})
+				p.Sidecar.Await(held.path)
+				if state == "Wait" {
+					harness.Eventually(t, "the pauses are long", func() bool { return len(p.Sidecar.Told("Progress")) > 10 })
+				}
+				watch := harness.StartWatch()
+				require.NoError(t, ask(run))
+				assert.Equal(t, 0, run.Exit(harness.Patience))
+				assert.Less(t, watch.Took(), harness.AbortBudget)
+				same()
+				p.NeverOpened()
+				assert.NotContains(t, run.Log.States(), "StartEtcd")
+			})
+		}
+	}
+}
+
+func TestStopPostedIsAnsweredInFullBeforeEtcdEnds(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	code, _ := run.Request(http.MethodGet, "/stop")
+	require.Equal(t, http.StatusMethodNotAllowed, code)
+	code, body := run.Request(http.MethodPost, "/stop")
+	require.Equal(t, http.StatusOK, code)
+	assert.NotEmpty(t, body)
+	assert.Equal(t, 0, run.Exit(harness.StopBudget))
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func TestOpenWatchesDoNotDelayTheStop(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	for range 3 {
+		replies := p.Etcd().Watch(context.Background(), "key")
+		p.Put("key", "value")
+		reply := <-replies
+		require.NoError(t, reply.Err())
+	}
+	status, took := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Less(t, took, 3*time.Second, "etcd alone waits 7 s for them")
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func TestSecondSignalForcesTheEnd(t *testing.T) {
+	t.Parallel()
+	for second, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
+		t.Run(second.String(), func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			run := p.StartReady()
+			p.HoldClose()
+			run.Signal(syscall.SIGTERM)
+			run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
+			began := time.Now()
+			harness.Eventually(t, "the second signal is no echo", func() bool { return time.Since(began) > 100*time.Millisecond })
+			status, took := run.Stop(second)
+			assert.Equal(t, want, status)
+			assert.Less(t, took, harness.AbortBudget)
+			assert.NoFileExists(t, p.RecordPath(), "etcd's close did not return")
+		})
+	}
+}
+
+func TestSignalThatComesTwiceAtOnceCountsOnce(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	release := p.HoldClose()
+	run.Signal(syscall.SIGTERM)
+	run.Signal(syscall.SIGTERM)
+	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
+	release()
+	assert.Equal(t, 0, run.Exit(harness.StopBudget))
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until somebody writes to it
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	for _, flags := range [][]string{
+		{"--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path=" + pipe},
+		{"--etcd-wrapper-cert-path=" + pipe, "--etcd-wrapper-key-path=" + pipe},
+	} {
+		run := p.Start(flags...)
+		run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
+		run.Signal(syscall.SIGTERM)
+		select {
+		case <-run.Ended: // with whatever status: a pipe is no certificate
+		case <-time.After(harness.AbortBudget):
+			assert.Fail(t, "SIGTERM does not end the process", "%v", flags)
+		}
+	}
+}
+
+func TestOpenConnectionsDoNotDelayAStop(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPodWithLateSidecar(t)
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "no answer"})
+	for range 3 {
+		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that sends nothing
+		require.NoError(t, err)
+		defer idle.Close() // nothing was sent
+	}
+	status, took := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Less(t, took, harness.AbortBudget)
+}
+
+func TestHangupAndALogThatNobodyReadsDoNotEndEtcd(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	run.Signal(syscall.SIGHUP)
+	require.NoError(t, run.Stderr.Close())
+	run.Signal(syscall.SIGHUP)
+	p.Put("key", "value")
+	run.AwaitReady()
+	code, _ := run.Request(http.MethodPost, "/stop") // which is logged
+	require.Equal(t, http.StatusOK, code)
+	assert.Equal(t, 0, run.Exit(harness.StopBudget))
+	assert.Equal(t, "terminated", p.Record())
+}

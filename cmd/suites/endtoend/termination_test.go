@@ -1,0 +1,65 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/exitcode"
+)
+
+func TestTheTerminationMessageTellsOfACleanStop(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.ExpectTerminationMessage()
+	p.StartAndStop()
+	assert.Regexp(t, `^clean stop: stop asked for \(terminated\)
+state: Serving, left after \d[\dms.]*
+exit record: terminated, so the next start validates in sanity mode
+durations: run \d[\dms.]*, etcd's start \d[\dms.]*, its close \d[\dms.]*, of that draining 0s
+$`, read(t, p.TerminationMessage()))
+}
+
+func TestTheTerminationMessageTellsOfTrouble(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.ExpectTerminationMessage()
+	p.Sidecar.Broken[harness.ConfigPath] = harness.Answer(http.StatusOK, "name: [")
+	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
+	message := read(t, p.TerminationMessage())
+	assert.Regexp(t, `(?m)^etcd's configuration is invalid: .*YAML`, message)
+	assert.Contains(t, message, "\nstate: FetchConfig, ")
+	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
+	assert.Contains(t, message, "\nlast trouble: configuration, ")
+}
+
+func TestASidecarWhoseCertificateHasExpiredIsNamed(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	p.ExpectTerminationMessage()
+	ca.IssuesUntil(time.Now().Add(-time.Hour))
+	p.SpeakTLS(ca, ca.Bundle())
+	run := p.Start()
+	harness.Eventually(t, "the log says why", func() bool {
+		return len(run.Log.Containing("certificate has expired or is not yet valid")) > 0
+	})
+	status, _ := run.Stop(syscall.SIGTERM)
+	require.Zero(t, status)
+	message := read(t, p.TerminationMessage())
+	assert.Contains(t, message, "last trouble: certificate, ")
+	assert.Contains(t, message, "certificate has expired")
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(content)
+}

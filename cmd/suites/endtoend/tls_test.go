@@ -1,0 +1,101 @@
+package endtoend_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestSidecarAndClientsSpeakTLS(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	p.SpeakTLS(ca, ca.Bundle())
+	p.DemandCertificates(ca)
+	run := p.Start()
+	run.AwaitReady() // over HTTPS, without a certificate of its own
+	p.Put("key", "value")
+	assert.Equal(t, "value", p.Get("key"))
+	assert.Equal(t, "etcd-main-local", p.ShownToClients(), "/readyz has etcd's certificate")
+	require.Error(t, putWithoutCertificate(p), "etcd itself asks for one")
+	oneInitialization(p)
+	code, _ := run.Request(http.MethodPost, "/stop")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, 0, run.Exit(harness.StopBudget))
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func TestReadyzIsHTTPSAlsoWhenOnlyEtcdsConfigurationSaysSo(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	p.DemandCertificates(ca)
+	p.Flags = nil
+	run := p.StartReady()
+	p.Put("key", "value")
+	run.StopCleanly()
+}
+
+func TestReadyzMayHaveItsOwnCertificateFromTheFirstInstant(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPodWithLateSidecar(t), certificates.NewAuthority(t, "ca")
+	own := ca.Issue("wrapper")
+	p.Trust = &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12}
+	run := p.Start("--etcd-wrapper-cert-path="+own.Cert, "--etcd-wrapper-key-path="+own.Key)
+	harness.Eventually(t, "/readyz answers before the sidecar does", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
+	assert.Equal(t, "wrapper", p.ShownToClients())
+	p.Sidecar.Listen()
+	run.AwaitReady()
+	assert.Equal(t, "wrapper", p.ShownToClients())
+	p.Put("key", "value")
+	run.StopCleanly()
+}
+
+func TestSidecarOfAnotherAuthorityIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	p.SpeakTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
+	harness.Eventually(t, "it tries again", func() bool { return len(run.Log.Matching(harness.Line{"event": "no answer"})) > 2 })
+	status, took := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Less(t, took, harness.AbortBudget)
+	for _, later := range []string{"Trigger", "FetchConfig", "StartEtcd"} {
+		assert.NotContains(t, run.Log.States(), later)
+	}
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "not a word to it")
+	p.NeverOpened()
+}
+
+func TestBundleWithoutCertificateIsAWrongFlag(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPodWithLateSidecar(t)
+	p.WriteRecord("terminated")
+	for _, bundle := range []string{"", "/nowhere.crt", p.RecordPath()} {
+		run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+bundle)
+		require.Equal(t, 64, run.Exit(harness.Patience))
+		require.NotEmpty(t, run.Log.Containing("--backup-restore-ca-cert-bundle-path"), "the log names the flag")
+	}
+	assert.Equal(t, "terminated", p.Record())
+}
+
+func putWithoutCertificate(p *harness.Pod) error {
+	p.T.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Trust, Logger: zap.NewNop()})
+	require.NoError(p.T, err)
+	defer client.Close() // it never worked
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_, err = client.Put(ctx, "key", "another value")
+	return err
+}

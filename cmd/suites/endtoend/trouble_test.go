@@ -1,0 +1,124 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// occupy holds a port for the rest of the test.
+func occupy(t *testing.T, port int) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() }) // a test may have closed it
+	return listener
+}
+
+func TestInvalidConfigurationIsNamedAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	for key, spoil := range map[string]func(config map[string]any){
+		"listen-client-urls":    func(c map[string]any) { c["listen-client-urls"] = "foo" },
+		"listen-peer-urls":      func(c map[string]any) { c["listen-peer-urls"] = "http://a b:1" },
+		"advertise-client-urls": func(c map[string]any) { c["advertise-client-urls"] = []int{1} },
+		"data-dir":              func(c map[string]any) { delete(c, "data-dir") },
+		"initial-cluster":       func(c map[string]any) { c["initial-cluster"] = "someone-else=http://127.0.0.1:1" },
+		"key-file": func(c map[string]any) {
+			c["listen-client-urls"] = "https://127.0.0.1:1"
+			c["client-transport-security"] = map[string]any{"cert-file": "/nowhere.crt"}
+		},
+	} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			spoil(p.Config)
+			p.WriteRecord("terminated")
+			same := untouched(t, p.RecordPath())
+			require.NoError(t, os.WriteFile(p.TerminationMessage(), []byte("of the last container"), 0o600))
+			run := p.Start()
+			require.Equal(t, 78, run.Exit(harness.Patience))
+			same()
+			p.NeverOpened()
+			oneInitialization(p)
+			said := run.Log.Matching(harness.Line{"event": "config invalid", "level": "error"})
+			require.Len(t, said, 1)
+			assert.Contains(t, said[0]["message"], key, "the sentence names the key")
+			left, err := os.ReadFile(p.TerminationMessage())
+			require.NoError(t, err)
+			assert.Contains(t, string(left), key, "so does the termination message")
+			assert.NotContains(t, string(left), "of the last container")
+		})
+	}
+}
+
+func TestOwnPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WriteRecord("terminated")
+	same := untouched(t, p.RecordPath())
+	occupy(t, p.Port)
+	run := p.Start()
+	require.Equal(t, 69, run.Exit(harness.Patience))
+	same()
+	p.NeverOpened()
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar is not asked")
+	assert.NotEmpty(t, run.Log.Containing("address already in use"))
+}
+
+func TestEtcdsPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.WriteRecord("terminated")
+	taken := occupy(t, p.PeerPort)
+	first := p.Start()
+	require.Equal(t, 70, first.Exit(harness.Patience))
+	require.NoFileExists(t, p.RecordPath(), "etcd was started and did not close in order")
+	assert.NotEmpty(t, first.Log.Matching(harness.Line{"event": "etcd failed", "message": "address already in use"}))
+
+	require.NoError(t, taken.Close())
+	second := p.StartReady()
+	assert.Equal(t, []string{"sanity", "full"}, p.Sidecar.Modes())
+	second.StopCleanly()
+}
+
+func TestDataThatEtcdCannotReadIsACrashThatLeavesItsReason(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	harness.FlipBits(t, p.Database(), 0, 16<<10)
+
+	p.ExpectTerminationMessage()
+	second := p.Start()
+	require.Equal(t, 2, second.Exit(harness.Patience))
+	require.NoFileExists(t, p.RecordPath(), "never looks clean")
+	assert.NotContains(t, second.Log.States(), "Serving")
+	left, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(t, err)
+	assert.Contains(t, string(left), "crash: ")
+
+	third := p.Start()
+	require.Equal(t, 2, third.Exit(harness.Patience))
+	said := third.Log.Matching(harness.Line{"message": "the last run on this volume crashed"})
+	require.Len(t, said, 1)
+	assert.NotEmpty(t, said[0]["reason"])
+	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
+}
+
+func TestVolumeThatIsAFileIsSaidSo(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	require.NoError(t, os.Remove(p.Volume))
+	require.NoError(t, os.WriteFile(p.Volume, nil, 0o600))
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "volume busy", "message": p.Volume})
+	status, _ := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
+}

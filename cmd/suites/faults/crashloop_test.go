@@ -1,0 +1,139 @@
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
+
+// writers is how many clients write while etcd is killed.
+const writers = 5
+
+// crashloop keeps what was acknowledged over all cycles.
+type crashloop struct {
+	t    *testing.T
+	pod  *harness.Pod
+	dice *rand.Rand
+	kill func(run *harness.Run)
+
+	mu           sync.Mutex
+	acknowledged map[string]bool
+}
+
+// lifetime is how many cycles a volume sees. A start takes longer the more was written, and says no more then.
+const lifetime = 100
+
+// TestFaultCrashLoop kills etcd at random instants while it starts, is written to and stops. Afterwards every write
+// that was acknowledged is there. Several volumes suffer at a time.
+func TestFaultCrashLoop(t *testing.T) {
+	t.Parallel()
+	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
+	var writes atomic.Int64
+	t.Cleanup(func() { t.Logf("%d cycles, %d acknowledged writes", *crashCycles, writes.Load()) })
+	for done := 0; done < *crashCycles; done += lifetime {
+		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
+			t.Parallel()
+			writes.Add(int64(crashLoop(t, harness.NewPod(t), min(lifetime, *crashCycles-done), (*harness.Run).Kill)))
+		})
+	}
+}
+
+func crashLoop(t *testing.T, p *harness.Pod, cycles int, kill func(run *harness.Run)) (writes int) {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	c := &crashloop{t: t, pod: p, dice: rand.New(rand.NewPCG(seed, seed)), kill: kill, acknowledged: map[string]bool{}}
+	for cycle := range cycles {
+		c.run(cycle)
+	}
+	run := c.pod.Start()
+	run.AwaitReady()
+	c.assertNothingLost()
+	run.StopCleanly()
+	asked := map[string]int{}
+	for _, mode := range c.pod.Sidecar.Modes() {
+		asked[mode]++
+	}
+	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", cycles, len(c.acknowledged), asked)
+	return len(c.acknowledged)
+}
+
+// run is one life: killed while it starts, while it is written to, or shortly after SIGTERM.
+func (c *crashloop) run(cycle int) {
+	run := c.pod.Start()
+	moment := c.dice.IntN(4)
+	if moment == 0 {
+		c.pass(run, 800*time.Millisecond)
+		c.kill(run)
+	} else {
+		run.AwaitReady()
+		c.write(run, cycle, moment == 1)
+	}
+	assertTruth(run, run.Cmd.ProcessState.ExitCode())
+}
+
+// write has all writers write until the process is dead.
+func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
+	client := c.pod.Etcd()
+	ctx, stop := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	for n := range writers {
+		writing.Go(func() { c.writeOn(ctx, client, fmt.Sprintf("%d/%d", cycle, n)) })
+	}
+	c.pass(run, 400*time.Millisecond)
+	if stopFirst {
+		send(syscall.SIGTERM)(run)
+		c.pass(run, 100*time.Millisecond)
+	}
+	c.kill(run)
+	stop()
+	writing.Wait()
+	_ = client.Close() // its server is dead
+}
+
+func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix string) {
+	for i := 0; ctx.Err() == nil; i++ {
+		key := fmt.Sprintf("%s/%d", prefix, i)
+		if _, err := client.Put(ctx, key, key); err == nil {
+			c.mu.Lock()
+			c.acknowledged[key] = true
+			c.mu.Unlock()
+		}
+	}
+}
+
+// pass lets a random time pass, or the process end.
+func (c *crashloop) pass(run *harness.Run, most time.Duration) {
+	select {
+	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
+	case <-run.Ended:
+	}
+}
+
+func (c *crashloop) assertNothingLost() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	reply, err := c.pod.Etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(c.t, err)
+	there := map[string]bool{}
+	for _, kv := range reply.Kvs {
+		there[string(kv.Key)] = true
+	}
+	for key := range c.acknowledged {
+		require.True(c.t, there[key], "the acknowledged write %s is there", key)
+	}
+}

@@ -1,0 +1,129 @@
+package faults_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// diskErrors are errors of the disk under etcd's log: etcd calls them fatal.
+var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
+
+func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	for call, errno := range diskErrors {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "serving", errno+" on "+call+" of the log")
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			run := p.StartReady()
+			attach(run, spot{call: call, path: wal(p)}.hit("error="+errno)...)
+			require.Error(t, p.TryPut("key", "value", 2*time.Second))
+			assert.Equal(t, 2, run.Exit(harness.StopBudget))
+			assertTruth(run, 2)
+			require.NoFileExists(t, p.RecordPath())
+			assertExplained(p, run, syscallText[errno])
+			assertNextStart(p, t, "a disk error")
+		})
+	}
+}
+
+// syscallText is how Go words an error.
+var syscallText = map[string]string{
+	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
+}
+
+// wal is the newest segment of etcd's log.
+func wal(p *harness.Pod) string {
+	p.T.Helper()
+	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
+	require.NoError(p.T, err)
+	require.NotEmpty(p.T, segments)
+	return segments[len(segments)-1]
+}
+
+// assertExplained says that people find the reason in the log's last line and in the termination message.
+func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
+	p.T.Helper()
+	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})
+	require.Len(p.T, ends, 1)
+	assert.Contains(p.T, ends[0]["message"], reason, "the last line of the log")
+	message, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(p.T, err)
+	assert.Contains(p.T, string(message), reason, "the termination message")
+	p.T.Logf("status %d: %s", run.Cmd.ProcessState.ExitCode(), message)
+}
+
+func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	for errno, at := range map[string]string{"EROFS": "unlinkat", "EPERM": "unlinkat", "EIO": "fsync"} {
+		t.Run(errno, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "opening", errno+" on "+at+" of the record")
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			p.WriteRecord("terminated")
+			path := map[string]string{"unlinkat": p.RecordPath(), "fsync": p.Volume}[at]
+			straced(p, spot{call: at, path: path}.hit("error="+errno)...)
+			run := p.Start()
+			assert.Equal(t, 74, run.Exit(harness.Patience))
+			p.NeverOpened()
+			assertExplained(p, run, syscallText[errno])
+			p.Under = nil
+			assertNextStart(p, t, errno)
+		})
+	}
+}
+
+func TestFaultRecordThatCannotBeWrittenIsNoCleanEnd(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	for call, errno := range map[string]string{"write": "ENOSPC", "fsync": "EIO", "renameat": "EROFS", "openat": "EPERM"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "closing", errno+" on "+call+" of the record")
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			straced(p, spot{call: call, path: p.RecordPath() + ".tmp"}.hit("error="+errno)...)
+			run := p.StartReady()
+			status, took := run.Stop(syscall.SIGTERM)
+			assert.Equal(t, 74, status)
+			assert.Less(t, took, harness.StopBudget)
+			require.NoFileExists(t, p.RecordPath())
+			assertExplained(p, run, syscallText[errno])
+			p.Under = nil
+			assertNextStart(p, t, errno)
+		})
+	}
+}
+
+func TestFaultSyncThatHangsInTheCloseIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	onlyWithFaults(t)
+	trial(t, "closing", "fsync of the database hangs")
+	p := harness.NewPod(t)
+	p.ExpectTerminationMessage()
+	run := p.StartReady()
+	detach := attach(run, spot{call: "fdatasync", path: p.Database()}.hit("delay_enter=60000000")...)
+	watch := harness.StartWatch()
+	run.Signal(syscall.SIGTERM)
+	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
+	assert.Less(t, watch.Took(), harness.StopBudget)
+	detach() // a process that has ended stays as long as strace delays it
+	status := run.Exit(harness.AbortBudget)
+	assert.Equal(t, 124, status)
+	assertTruth(run, status)
+	assertExplained(p, run, "budget")
+	assertNextStart(p, t, "a close that hung")
+}

@@ -1,0 +1,170 @@
+package faults_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/cmd/suites/ports"
+)
+
+// etcdTroubles are data directories and disks that etcd cannot run on. Each was fine when etcd was stopped in order.
+var etcdTroubles = map[string]struct {
+	spoil  func(p *harness.Pod)
+	status int
+	says   string
+}{
+	"corrupt log": {func(p *harness.Pod) { harness.FlipBits(p.T, wal(p), logEnd(p)-8, 8) }, 70, "crc mismatch"},
+	"log without its end": {func(p *harness.Pod) {
+		require.NoError(p.T, os.Truncate(wal(p), logEnd(p)/2))
+	}, 70, "was cut off or damaged: it ends at index"},
+	"log with a corrupt head": {func(p *harness.Pod) { harness.FlipBits(p.T, wal(p), 0, 64) }, 70, "was lost, cut off or damaged"},
+	"corrupt database":        {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, 2, "invalid database"},
+	"database of something else": {func(p *harness.Pod) {
+		require.NoError(p.T, os.WriteFile(p.Database(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
+	}, 2, "invalid database"},
+	"a file in the place of a directory": {func(p *harness.Pod) {
+		require.NoError(p.T, os.RemoveAll(p.DataDir()))
+		require.NoError(p.T, os.WriteFile(p.DataDir(), nil, 0o600))
+	}, 70, "not a directory"},
+	"log cut off": {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(wal(p), 100)) }, 70, "was lost, cut off or damaged"},
+	"log lost": {func(p *harness.Pod) {
+		require.NoError(p.T, os.RemoveAll(filepath.Dir(wal(p))))
+	}, 70, "was lost, cut off or damaged"},
+	"data of another member of the cluster": {func(p *harness.Pod) {
+		other := harness.NewPod(p.T)
+		other.Config["name"] = "other-0"
+		other.Config["initial-cluster"] = fmt.Sprintf("other-0=http://127.0.0.1:%d", other.PeerPort)
+		p.Config["initial-cluster"] = fmt.Sprintf("%s,other-0=http://127.0.0.1:%d", p.Config["initial-cluster"], ports.Lease(p.T))
+		other.StartAndStop()
+		takeData(p, other.DataDir())
+	}, 70, `is that of member "other-0"`},
+	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.Database(), 8192)) }, 70, "the database was cut off"},
+	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 2, "3.7"},
+	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
+	"read-only data directory": {func(p *harness.Pod) { mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
+}
+
+func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range etcdTroubles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "opening", name)
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			p.StartAndStop()
+			trouble.spoil(p)
+			run := p.Start()
+			assert.Equal(t, trouble.status, run.Exit(harness.Patience))
+			assertExplained(p, run, trouble.says)
+			assert.Equal(t, trouble.status == 74, clean(p), "an etcd that was not started leaves the record as it was")
+		})
+	}
+}
+
+// logEnd is where the log's last record ends.
+func logEnd(p *harness.Pod) int64 {
+	p.T.Helper()
+	content, err := os.ReadFile(wal(p))
+	require.NoError(p.T, err)
+	return int64(len(bytes.TrimRight(content, "\x00")))
+}
+
+// setClusterVersion makes the data look as if a cluster of that version had written it.
+func setClusterVersion(p *harness.Pod, version string) {
+	p.T.Helper()
+	database, err := bolt.Open(p.Database(), 0o600, nil)
+	require.NoError(p.T, err)
+	require.NoError(p.T, database.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("cluster")).Put([]byte("clusterVersion"), []byte(version))
+	}))
+	require.NoError(p.T, database.Close())
+}
+
+func makeReadOnly(p *harness.Pod) { mount(p.T, "--bind", "-o", "ro", p.Volume, p.Volume) }
+
+func TestFaultFullDisk(t *testing.T) {
+	t.Parallel()
+	// 200 MB take the segments of 64 MB that etcd prepares, the second while it starts: to try that needs all there is.
+	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, map[string]string{"at birth": "opening", "while serving": "serving"}[name], "disk full")
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", free), "none", p.Volume)
+			run := p.Start()
+			if name == "while serving" {
+				run.AwaitReady()
+				fill(t, filepath.Join(p.Volume, "filler"))
+				writeUntilItFails(p)
+			}
+			assert.Contains(t, []int{2, 70}, run.Exit(harness.Patience))
+			assertExplained(p, run, syscall.ENOSPC.Error())
+			require.False(t, clean(p))
+		})
+	}
+}
+
+// fill writes a file until the disk is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	defer file.Close() // it cannot be complete
+	for err == nil {
+		_, err = file.Write(make([]byte, 4096))
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+}
+
+func writeUntilItFails(p *harness.Pod) {
+	value := string(make([]byte, 1<<20))
+	for range 100 {
+		if p.TryPut("key", value, harness.StopBudget/10) != nil {
+			return
+		}
+	}
+}
+
+func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(p *harness.Pod) string{
+		"force-new-cluster": func(p *harness.Pod) string {
+			p.Config["force-new-cluster"] = true
+			return "force-new-cluster is set"
+		},
+		"data on another volume than the record": func(p *harness.Pod) string {
+			other := t.TempDir()
+			mount(p.T, "-t", "tmpfs", "none", other)
+			p.Config["data-dir"] = filepath.Join(other, "new.etcd")
+			return "another volume than the exit record"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "configured", name)
+			p := harness.NewPod(t)
+			warning := set(p)
+			run := p.StartReady()
+			assert.Len(t, run.Log.Matching(harness.Line{"level": "warn", "message": warning}), 1)
+			run.StopCleanly()
+		})
+	}
+}
+
+// takeData replaces the data here by others.
+func takeData(p *harness.Pod, others string) {
+	p.T.Helper()
+	require.NoError(p.T, os.RemoveAll(p.DataDir()))
+	require.NoError(p.T, os.Rename(others, p.DataDir()))
+}

@@ -1,0 +1,74 @@
+package faults_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// TestCleanRecordSurvivesNoKillAtAnyMoment kills runs after any number of log lines: while they start, while they serve,
+// while they close. Whatever the moment, a clean record means that etcd was closed, and no acknowledged key is lost.
+func TestCleanRecordSurvivesNoKillAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	dice := rand.New(rand.NewPCG(seed, seed))
+	p := harness.NewPod(t)
+	acknowledged := map[string]string{}
+	for round := range 12 {
+		key := fmt.Sprintf("key-%d", round)
+		run := p.Start()
+		dieAfter(run, 1+dice.IntN(110))
+		if readyOrDead(run) && p.TryPut(key, key, 2*time.Second) == nil {
+			acknowledged[key] = key
+		}
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may be dead
+		run.Exit(harness.Patience)
+		clean := p.Record() == "terminated"
+		opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
+		closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0
+		require.False(t, clean && opened && !closed, "round %d: a clean record after an etcd that was not closed", round)
+	}
+	last := p.StartReady()
+	for key, value := range acknowledged {
+		require.Equal(t, value, p.Get(key))
+	}
+	last.StopCleanly()
+}
+
+// dieAfter kills the process when it has written so many lines, if it ever does.
+func dieAfter(run *harness.Run, lines int) {
+	go func() {
+		for {
+			select {
+			case <-run.Ended:
+				return
+			case <-run.Log.Written():
+			}
+			if run.Log.Length() >= lines {
+				_ = run.Cmd.Process.Kill() // it may have ended
+				return
+			}
+		}
+	}()
+}
+
+func readyOrDead(run *harness.Run) (ready bool) {
+	run.T.Helper()
+	harness.Eventually(run.T, "ready or dead", func() bool {
+		select {
+		case <-run.Ended:
+			return true
+		default:
+			ready = run.Readyz() == 200
+			return ready
+		}
+	})
+	return ready
+}

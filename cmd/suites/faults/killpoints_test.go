@@ -1,0 +1,116 @@
+package faults_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// TestFaultKilledAtEverySystemCall kills a run at each of the calls that touch the record, and at etcd's own calls on
+// its database and its log. Never is a record clean after an etcd that was not closed, and the next start works.
+func TestFaultKilledAtEverySystemCall(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	for _, at := range killSpots(t) {
+		t.Run(at.name(), func(t *testing.T) {
+			t.Parallel()
+			trial(t, "in a call on "+at.where(), "SIGKILL in "+at.call)
+			p := harness.NewPod(t)
+			p.StartAndStop()
+			straced(p, here(p, at).hit(fmt.Sprintf("signal=KILL:when=%d", at.count))...)
+			run := p.Start()
+			if readyOrDead(run) {
+				send(syscall.SIGTERM)(run)
+			}
+			status := run.Exit(harness.Patience)
+			assert.Contains(t, []int{0, -1}, status)
+			if at.count == 1 {
+				assert.Equal(t, -1, status, "the call was made")
+			}
+			assertTruth(run, status)
+			p.Under = nil
+			assertNextStart(p, t, at.name())
+		})
+	}
+}
+
+// logCalls bounds how many of the many equal calls on etcd's log are tried.
+const logCalls = 4
+
+// killSpots are the calls of a life, relative to the volume: all of the record and the database, some of the log.
+func killSpots(t *testing.T) (spots []spot) {
+	t.Helper()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	for _, at := range trace(p) {
+		ofDatabase := at.path == p.Database()
+		ofLog := filepath.Ext(at.path) == ".wal" && at.count <= logCalls
+		chosen := *faults || at.call == "renameat" || at.call == "fsync"
+		if chosen && (at.ofRecord(p) || *faults && (ofDatabase || ofLog)) {
+			relative, err := filepath.Rel(p.Volume, at.path)
+			require.NoError(t, err)
+			spots = append(spots, spot{at.call, relative, at.count})
+		}
+	}
+	require.NotEmpty(t, spots)
+	t.Logf("%d system calls to die at", len(spots))
+	return spots
+}
+
+// here is the spot on this pod's volume.
+func here(p *harness.Pod, at spot) spot {
+	return spot{at.call, filepath.Join(p.Volume, at.path), at.count}
+}
+
+// TestFaultOrderOnDisk is what a power loss cannot be made to show here: the order in which things become durable.
+func TestFaultOrderOnDisk(t *testing.T) {
+	t.Parallel()
+	needStrace(t)
+	trial(t, "a whole life", "order of fsync")
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	calls := trace(p)
+	record, temporary := p.RecordPath(), p.RecordPath()+".tmp"
+	removed := after(t, calls, 0, spot{call: "unlinkat", path: record})
+	durable := after(t, calls, removed, spot{call: "fsync", path: p.Volume})
+	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record is gone for good before any data is written")
+
+	written := after(t, calls, durable, spot{call: "write", path: temporary})
+	assert.Less(t, last(calls, p.DataDir()), written, "etcd's last call comes before the record")
+	synced := after(t, calls, written, spot{call: "fsync", path: temporary})
+	renamed := after(t, calls, synced, spot{call: "renameat", path: temporary})
+	after(t, calls, renamed, spot{call: "fsync", path: p.Volume})
+}
+
+// after is the index of the next such call after an index.
+func after(t *testing.T, calls []spot, from int, wanted spot) int {
+	t.Helper()
+	at := slices.IndexFunc(calls[from:], func(s spot) bool { return s.call == wanted.call && s.path == wanted.path })
+	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", wanted.call, wanted.path, from)
+	return from + at
+}
+
+// firstWrite is the index of the first call that changes anything below a path; looking for locks does not.
+func firstWrite(calls []spot, path string) int {
+	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
+	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.path, path) && slices.Contains(changes, s.call) })
+}
+
+// first and last are the indices of calls on a path or below it.
+func first(calls []spot, path string) int {
+	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.path, path) })
+}
+
+func last(calls []spot, path string) int {
+	backward := slices.Clone(calls)
+	slices.Reverse(backward)
+	return len(calls) - 1 - first(backward, path)
+}

@@ -1,0 +1,223 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// access is what a client asks of one register: a read, or a write of a value that nobody else writes.
+type access struct {
+	key, value string
+	write      bool
+}
+
+// registers is a store of independent registers, as porcupine wants it.
+var registers = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		keys := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			key := op.Input.(access).key
+			keys[key] = append(keys[key], op)
+		}
+		parts := [][]porcupine.Operation{}
+		for _, part := range keys {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return "" },
+	Step: func(state, input, output any) (bool, any) {
+		if asked := input.(access); asked.write {
+			return true, asked.value
+		}
+		return state == output, state
+	},
+}
+
+// traffic is clients that read and write all the time, and what they saw.
+type traffic struct {
+	began   time.Time
+	clients sync.WaitGroup
+
+	mu      sync.Mutex
+	history []porcupine.Operation
+	writes  int // acknowledged
+	unknown int // writes without an answer
+}
+
+const (
+	trafficClients = 6
+	trafficKeys    = 3
+	answerWithin   = 2 * time.Second
+)
+
+// loadHistory starts clients, each of which knows all members, and returns what ends them.
+func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
+	t.Helper()
+	tr = &traffic{began: time.Now()}
+	endpoints := []string{}
+	for _, p := range pods {
+		endpoints = append(endpoints, p.Endpoint())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	for n := range trafficClients {
+		client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close() }) // nothing is left to lose
+		tr.clients.Go(func() { tr.use(ctx, client, n) })
+	}
+	return tr, func() {
+		stop()
+		tr.clients.Wait()
+	}
+}
+
+func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int) {
+	for i := 0; ctx.Err() == nil; i++ {
+		asked := access{key: fmt.Sprint(rand.IntN(trafficKeys)), value: fmt.Sprintf("%d/%d", number, i), write: i%2 == 0}
+		tr.ask(client, asked, number)
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ask keeps what an answer says. A write without an answer may happen at any time, even later; such a read says nothing.
+func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	op := porcupine.Operation{ClientId: number, Input: asked, Call: time.Since(tr.began).Nanoseconds()}
+	value, err := asked.of(ctx, client)
+	op.Output, op.Return = value, time.Since(tr.began).Nanoseconds()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	switch {
+	case err == nil && asked.write:
+		tr.writes++
+	case asked.write:
+		tr.unknown++
+		op.Return = math.MaxInt64
+	case err != nil:
+		return
+	}
+	tr.history = append(tr.history, op)
+}
+
+func (a access) of(ctx context.Context, client *clientv3.Client) (string, error) {
+	if a.write {
+		_, err := client.Put(ctx, a.key, a.value)
+		return "", err
+	}
+	reply, err := client.Get(ctx, a.key)
+	if err != nil || len(reply.Kvs) == 0 {
+		return "", err
+	}
+	return string(reply.Kvs[0].Value), nil
+}
+
+func (tr *traffic) assertLinearizable(t *testing.T) {
+	t.Helper()
+	t.Logf("%d operations, %d acknowledged writes, %d without an answer", len(tr.history), tr.writes, tr.unknown)
+	require.Greater(t, tr.writes, 100)
+	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history is linearizable")
+}
+
+// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster under reads and writes. A write
+// that was acknowledged and is lost would show: reads at the end belong to the history.
+func TestFaultClusterStaysLinearizable(t *testing.T) {
+	t.Parallel()
+	rounds := 1
+	if *faults {
+		rounds = 4
+	}
+	pods, runs := harness.Cluster(t, 3)
+	tr, end := loadHistory(t, pods)
+	for range rounds {
+		for state, disturb := range disturbances {
+			t.Run(state, func(t *testing.T) {
+				trial(t, "serving as one of three, under load", state)
+				disturb(pods, runs)
+			})
+		}
+	}
+	end()
+	for _, key := range []string{"0", "1", "2"} {
+		tr.ask(pods[0].Etcd(), access{key: key}, trafficClients)
+	}
+	tr.assertLinearizable(t)
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+}
+
+// disturbances change runs in place and leave a cluster of which every member is ready.
+var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
+	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
+		for i := range runs {
+			runs[i].StopCleanly()
+			runs[i] = pods[i].Start()
+			runs[i].AwaitReady()
+		}
+	},
+	"SIGKILL of a random member": func(pods []*harness.Pod, runs []*harness.Run) {
+		i := rand.IntN(len(runs))
+		runs[i].Kill()
+		runs[i] = pods[i].Start()
+		runs[i].AwaitReady()
+	},
+	"SIGTERM of the leader": func(pods []*harness.Pod, runs []*harness.Run) {
+		i := awaitLeader(runs[0].T, pods)
+		runs[i].StopCleanly()
+		runs[i] = pods[i].Start()
+		runs[i].AwaitReady()
+	},
+	"a member paused and resumed": func(pods []*harness.Pod, runs []*harness.Run) {
+		i := awaitLeader(runs[0].T, pods)
+		runs[i].Signal(syscall.SIGSTOP)
+		others := slices.Delete(slices.Clone(pods), i, i+1)
+		awaitLeader(runs[i].T, others)
+		runs[i].Signal(syscall.SIGCONT)
+		runs[i].AwaitReady()
+	},
+}
+
+// awaitLeader is the index of the member that leads, once one does.
+func awaitLeader(t *testing.T, pods []*harness.Pod) (leader int) {
+	t.Helper()
+	harness.Eventually(t, "one of the members leads", func() bool {
+		leader = slices.IndexFunc(pods, leads)
+		return leader >= 0
+	})
+	return leader
+}
+
+func leads(p *harness.Pod) bool {
+	p.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := p.Etcd().Status(ctx, p.Endpoint())
+	return err == nil && status.Leader == status.Header.MemberId
+}
+
+func TestHistoriesThatAreNotLinearizableAreSeen(t *testing.T) {
+	write := porcupine.Operation{Input: access{key: "0", value: "new", write: true}, Call: 1, Return: 2}
+	for seen, fine := range map[string]bool{"new": true, "": false} {
+		read := porcupine.Operation{ClientId: 1, Input: access{key: "0"}, Output: seen, Call: 3, Return: 4}
+		require.Equal(t, fine, porcupine.CheckOperations(registers, []porcupine.Operation{write, read}), "a read of %q", seen)
+	}
+}

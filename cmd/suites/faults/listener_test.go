@@ -1,0 +1,95 @@
+package faults_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// A listener that dies takes the process with it: a member that nobody reaches is of no use, and only a new start helps.
+func TestFaultListenerThatDies(t *testing.T) {
+	t.Parallel()
+	for name, listener := range map[string]struct {
+		port   func(p *harness.Pod) int
+		status int
+		says   string
+	}{
+		"of etcd's clients": {func(p *harness.Pod) int { return p.ClientPort }, 70, "an etcd listener ended"},
+		"of etcd's peers":   {func(p *harness.Pod) int { return p.PeerPort }, 70, "an etcd listener ended"},
+		"of the wrapper":    {func(p *harness.Pod) int { return p.Port }, 2, "cannot serve on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			trial(t, "serving", "the listener "+name+" dies")
+			p := harness.NewPod(t)
+			p.ExpectTerminationMessage()
+			run := p.StartReady()
+			cutListener(run, listener.port(p))
+			status := run.Exit(harness.StopBudget)
+			assert.Equal(t, listener.status, status)
+			assertTruth(run, status)
+			assert.False(t, clean(p))
+			assertExplained(p, run, listener.says)
+			assertNextStart(p, t, "a listener that died")
+		})
+	}
+}
+
+// cutListener shuts a listening socket of the process down, as nothing but a fault can.
+func cutListener(run *harness.Run, port int) {
+	run.T.Helper()
+	process, err := unix.PidfdOpen(run.Cmd.Process.Pid, 0)
+	require.NoError(run.T, err)
+	defer unix.Close(process)
+	socket, err := unix.PidfdGetfd(process, listener(run, port), 0)
+	if err != nil {
+		run.T.Skipf("skipped: no file descriptor can be taken from another process here: %v", err)
+	}
+	defer unix.Close(socket)
+	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
+}
+
+// listener is the file descriptor, in the process, of the socket that listens on the port.
+func listener(run *harness.Run, port int) (fd int) {
+	run.T.Helper()
+	dir := fmt.Sprintf("/proc/%d", run.Cmd.Process.Pid)
+	wanted := "socket:[" + inode(run.T, dir, port) + "]"
+	entries, err := os.ReadDir(filepath.Join(dir, "fd"))
+	require.NoError(run.T, err)
+	for _, entry := range entries {
+		if target, _ := os.Readlink(filepath.Join(dir, "fd", entry.Name())); target == wanted {
+			_, err := fmt.Sscan(entry.Name(), &fd)
+			require.NoError(run.T, err)
+			return fd
+		}
+	}
+	require.FailNow(run.T, "the process has no such socket")
+	return 0
+}
+
+// inode identifies the socket that listens on the port. The kernel's table has the local address in its second column,
+// the state in the fourth and the inode in the tenth.
+func inode(t *testing.T, dir string, port int) string {
+	t.Helper()
+	const listening = "0A"
+	for _, family := range []string{"tcp", "tcp6"} {
+		table, err := os.ReadFile(filepath.Join(dir, "net", family))
+		require.NoError(t, err)
+		for line := range strings.Lines(string(table)) {
+			columns := strings.Fields(line)
+			if strings.HasSuffix(columns[1], fmt.Sprintf(":%04X", port)) && columns[3] == listening {
+				return columns[9]
+			}
+		}
+	}
+	require.FailNow(t, "nobody listens", "port %d", port)
+	return ""
+}

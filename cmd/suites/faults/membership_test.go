@@ -1,0 +1,104 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"serving", "down"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			trial(t, state, "removed from the cluster")
+			pods, runs := harness.Cluster(t, 3)
+			gone, run := pods[2], runs[2]
+			gone.ExpectTerminationMessage()
+			if state == "down" {
+				run.StopCleanly()
+			}
+			removeMember(pods[0], pods[2])
+			if state == "down" {
+				run = gone.Start()
+			}
+			// Beside the news of its removal, etcd may trip over its own absence from the list of members, which is fatal.
+			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
+			status := run.Exit(harness.Patience)
+			require.Contains(t, says, status)
+			assertExplained(gone, run, says[status])
+			assert.False(t, clean(gone))
+		})
+	}
+}
+
+// The volumes of two clusters whose members have the same names and addresses are mixed up.
+func TestFaultDataOfAnotherClusterAreNamedAsTheReason(t *testing.T) {
+	t.Parallel()
+	trial(t, "opening", "data of another cluster")
+	pods, runs := harness.Cluster(t, 2)
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+	old := filepath.Join(pods[1].Dir, "old")
+	require.NoError(t, os.Rename(pods[1].DataDir(), old))
+	require.NoError(t, os.RemoveAll(pods[0].DataDir()))
+	for i, p := range pods {
+		p.Config["initial-cluster-token"] = "another"
+		runs[i] = p.Start()
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	runs[1].StopCleanly()
+	takeData(pods[1], old)
+	run := pods[1].Start()
+	harness.Eventually(t, "the reason is told", func() bool {
+		_, body := run.Request(http.MethodGet, "/lifecycle")
+		return strings.Contains(body, "is ignored by a peer whose cluster has another ID")
+	})
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
+	status, took := run.Stop(syscall.SIGTERM)
+	assert.Less(t, took, harness.StopBudget)
+	assertTruth(run, status)
+}
+
+// removeMember has this pod's etcd remove the other's, once it agrees that the cluster is healthy.
+func removeMember(p *harness.Pod, other *harness.Pod) {
+	p.T.Helper()
+	client, id := p.Etcd(), memberID(p, other)
+	harness.Eventually(p.T, "the member is removed", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := client.MemberRemove(ctx, id)
+		return err == nil || errors.Is(err, rpctypes.ErrMemberNotFound)
+	})
+}
+
+// memberID is what this pod's etcd calls the other's.
+func memberID(p *harness.Pod, other *harness.Pod) uint64 {
+	p.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	list, err := p.Etcd().MemberList(ctx)
+	require.NoError(p.T, err)
+	for _, member := range list.Members {
+		if member.Name == other.Config["name"] {
+			return member.ID
+		}
+	}
+	require.FailNow(p.T, "no such member")
+	return 0
+}

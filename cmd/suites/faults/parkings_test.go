@@ -1,0 +1,111 @@
+package faults_test
+
+import (
+	"context"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// parking keeps a process at a spot of its life.
+type parking struct {
+	// park returns the process once it is there, and what makes the pod usable for the next one.
+	park   func(p *harness.Pod) (run *harness.Run, leave func())
+	budget time.Duration
+	forced []int // statuses that the spot allows beside those of the stimulus
+}
+
+var parkings = map[string]parking{
+	"waiting for the volume's lock":   {park: parkAtVolume, budget: harness.AbortBudget},
+	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Hang), budget: harness.AbortBudget},
+	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Hang), budget: harness.AbortBudget},
+	"backing off":                     {park: parkBackingOff, budget: harness.AbortBudget},
+	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, harness.HangHalfway), budget: harness.AbortBudget},
+	"waiting for the database's lock": {park: parkAtDatabase, budget: harness.AbortBudget},
+	"waiting for quorum":              {park: parkAtQuorum, budget: harness.StopBudget},
+	"serving":                         {park: parkServing, budget: harness.StopBudget},
+	"serving a thousand watches":      {park: parkWatched, budget: harness.StopBudget},
+	"closing":                         {park: parkClosing, budget: harness.StopBudget, forced: []int{143, 130, -1}},
+}
+
+func nothing() {}
+
+func parkAtVolume(p *harness.Pod) (*harness.Run, func()) {
+	release := harness.LockFile(p.T, p.Volume)
+	run := p.Start()
+	run.AwaitLine(harness.Line{"event": "volume busy"})
+	return run, release
+}
+
+func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.Run, func()) {
+	return func(p *harness.Pod) (*harness.Run, func()) {
+		p.Sidecar.Broken[path] = f
+		run := p.Start()
+		p.Sidecar.Await(path)
+		return run, p.Sidecar.Heal
+	}
+}
+
+func parkBackingOff(p *harness.Pod) (*harness.Run, func()) {
+	p.Sidecar.Broken[harness.StatusPath] = harness.Answer(http.StatusInternalServerError, "")
+	run := p.Start()
+	harness.Eventually(p.T, "the pauses are long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
+	return run, p.Sidecar.Heal
+}
+
+func parkAtDatabase(p *harness.Pod) (*harness.Run, func()) {
+	p.StartAndStop()
+	run, release := p.StartAndLockTheDatabase()
+	run.AwaitLine(harness.Line{"message": "another process holds the database"})
+	return run, release
+}
+
+// parkAtQuorum leaves a member that nobody can elect; as the only one of its cluster it can go on.
+func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
+	alone := p.SingleMember()
+	p.WithoutQuorum()
+	run := p.Start()
+	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
+	return run, func() {
+		p.Config = alone
+		p.Config["force-new-cluster"] = true
+	}
+}
+
+func parkServing(p *harness.Pod) (*harness.Run, func()) {
+	run := p.StartReady()
+	return run, nothing
+}
+
+// parkWatched opens a stream for each watch. etcd's own client would let them share one, and its close can hang when
+// many of them are reconnecting.
+func parkWatched(p *harness.Pod) (*harness.Run, func()) {
+	run, leave := parkServing(p)
+	watching, forget := context.WithTimeout(context.Background(), time.Minute)
+	p.T.Cleanup(forget)
+	watches := etcdserverpb.NewWatchClient(p.Etcd().ActiveConnection())
+	for range 1000 {
+		stream, err := watches.Watch(watching)
+		require.NoError(p.T, err)
+		require.NoError(p.T, stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+			CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("key")},
+		}}))
+		reply, err := stream.Recv()
+		require.NoError(p.T, err)
+		require.True(p.T, reply.Created)
+	}
+	return run, leave
+}
+
+func parkClosing(p *harness.Pod) (*harness.Run, func()) {
+	run, leave := parkServing(p)
+	p.HoldClose()
+	run.Signal(syscall.SIGTERM)
+	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
+	return run, leave
+}

@@ -1,0 +1,161 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// readinessBound is how long /readyz may be wrong.
+const readinessBound = 3 * time.Second
+
+func TestFaultReadinessFollowsTheQuorum(t *testing.T) {
+	t.Parallel()
+	trial(t, "serving as one of three", "quorum lost and regained")
+	pods, runs := harness.Cluster(t, 3)
+	runs[1].Kill()
+	runs[2].Kill()
+	lost := runs[0].AwaitReadyz(http.StatusServiceUnavailable)
+	assert.Less(t, lost, readinessBound)
+	unavailable(pods[0])
+	again := pods[1].Start()
+	harness.Eventually(t, "there is a quorum again", func() bool { return pods[0].TryPut("key", "value", time.Second) == nil })
+	back := runs[0].AwaitReadyz(http.StatusOK)
+	assert.Less(t, back, readinessBound)
+	t.Logf("unready %s after the loss, ready %s after the return", lost, back)
+	again.AwaitReady()
+}
+
+// unavailable says that no write is acknowledged.
+func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
+
+func TestFaultPausedMembersTakeTheQuorumWithThem(t *testing.T) {
+	t.Parallel()
+	trial(t, "serving as one of three", "SIGSTOP and SIGCONT of the others")
+	_, runs := harness.Cluster(t, 3)
+	for _, run := range runs[1:] {
+		run.Signal(syscall.SIGSTOP)
+	}
+	lost := runs[0].AwaitReadyz(http.StatusServiceUnavailable)
+	assert.Less(t, lost, readinessBound)
+	for _, run := range runs[1:] {
+		run.Signal(syscall.SIGCONT)
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	t.Logf("unready %s after the others stood still", lost)
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+}
+
+func TestFaultLearnerIsNotReady(t *testing.T) {
+	t.Parallel()
+	trial(t, "joining as a learner", "promotion")
+	voter, learner := harness.NewPod(t), harness.NewPod(t)
+	voter.StartReady()
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	client := voter.Etcd()
+	added, err := client.MemberAddAsLearner(ctx, []string{fmt.Sprintf("http://127.0.0.1:%d", learner.PeerPort)})
+	require.NoError(t, err)
+	learner.Config["name"], learner.Config["initial-cluster-state"] = "etcd-main-1", "existing"
+	learner.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d", voter.Config["initial-cluster"], learner.PeerPort)
+	second := learner.Start()
+	second.AwaitLine(harness.Line{"to": "Serving"})
+	_, why := second.Request(http.MethodGet, "/readyz")
+	assert.Contains(t, why, "not_learner")
+	harness.Eventually(t, "it is promoted", func() bool {
+		assert.Equal(t, http.StatusServiceUnavailable, second.Readyz())
+		_, err := client.MemberPromote(ctx, added.Member.ID)
+		return err == nil
+	})
+	assert.Less(t, second.AwaitReadyz(http.StatusOK), readinessBound)
+}
+
+func TestFaultFullQuotaIsDegradedAndReady(t *testing.T) {
+	t.Parallel()
+	trial(t, "serving", "alarm NOSPACE")
+	p := harness.NewPod(t)
+	p.Config["quota-backend-bytes"] = 1 << 20
+	run := p.StartReady()
+	writeUntilItFails(p)
+	harness.Eventually(t, "space is degraded", func() bool {
+		_, body := run.Request(http.MethodGet, "/readyz?verbose")
+		return run.Log.Matching(harness.Line{"check": "space", "to": "degraded"}) != nil && body != ""
+	})
+	assert.Equal(t, http.StatusOK, run.Readyz())
+	run.StopCleanly()
+}
+
+func TestFaultAuthenticationDoesNotMakeItUnready(t *testing.T) {
+	t.Parallel()
+	trial(t, "serving", "authentication enabled")
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	enableAuthentication(t, p.Etcd())
+	began := time.Now()
+	require.Error(t, p.TryPut("key", "value", time.Second), "it is on")
+	harness.Eventually(t, "three reads later", func() bool {
+		assert.Equal(t, http.StatusOK, run.Readyz())
+		return time.Since(began) > readinessBound
+	})
+	run.StopCleanly()
+}
+
+func enableAuthentication(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	_, err := client.UserAdd(ctx, "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(ctx)
+	require.NoError(t, err)
+}
+
+func TestFaultCertificatesRotatedOnDiskArePickedUp(t *testing.T) {
+	t.Parallel()
+	trial(t, "backing off", "certificates and CA rotated")
+	p, old, renewed := harness.NewPodWithLateSidecar(t), certificates.NewAuthority(t, "old"), certificates.NewAuthority(t, "new")
+	bundle := filepath.Join(p.Dir, "bundle.crt")
+	copyFile(t, old.Bundle(), bundle)
+	p.SpeakTLS(renewed, bundle)
+	own := old.Issue("wrapper")
+	p.Trust = certificates.Insecure()
+	p.Sidecar.Listen()
+	run := p.Start("--etcd-wrapper-cert-path="+own.Cert, "--etcd-wrapper-key-path="+own.Key)
+	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
+	assert.Equal(t, "wrapper", p.ShownToClients())
+
+	copyFile(t, renewed.Bundle(), bundle)
+	other := renewed.Issue("rotated")
+	copyFile(t, other.Cert, own.Cert)
+	copyFile(t, other.Key, own.Key)
+	run.AwaitReady()
+	harness.Eventually(t, "the rotated certificate is shown", func() bool { return p.ShownToClients() == "rotated" })
+	run.StopCleanly()
+}
+
+// copyFile replaces a file as a rotation does: as a whole.
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to+".next", content, 0o600))
+	require.NoError(t, os.Rename(to+".next", to))
+}

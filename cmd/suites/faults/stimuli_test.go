@@ -1,0 +1,111 @@
+package faults_test
+
+import (
+	"net/http"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// stimulus is what happens to a process; allowed are the exit statuses that it may then have, -1 for a kill.
+type stimulus struct {
+	name    string
+	push    func(run *harness.Run)
+	allowed []int
+}
+
+var stimuli = []stimulus{
+	{"SIGTERM", send(syscall.SIGTERM), []int{0}},
+	{"SIGINT", send(syscall.SIGINT), []int{0}},
+	{"POST /stop", postStop, []int{0}},
+	{"SIGTERM twice", twice(syscall.SIGTERM), []int{0, 143}},
+	{"SIGTERM, SIGKILL", twice(syscall.SIGKILL), []int{0, -1}},
+	{"SIGKILL", send(syscall.SIGKILL), []int{-1}},
+	{"SIGHUP, SIGTERM", func(run *harness.Run) {
+		run.Signal(syscall.SIGHUP)
+		send(syscall.SIGTERM)(run)
+	}, []int{0}},
+}
+
+func send(s syscall.Signal) func(run *harness.Run) {
+	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // it may have ended
+}
+
+func postStop(run *harness.Run) {
+	code, body := run.Request(http.MethodPost, "/stop")
+	assert.Equal(run.T, http.StatusOK, code)
+	assert.NotEmpty(run.T, body)
+}
+
+// twice sends the second signal when it can no longer be taken for an echo of the first.
+func twice(second syscall.Signal) func(run *harness.Run) {
+	return func(run *harness.Run) {
+		send(syscall.SIGTERM)(run)
+		began := time.Now()
+		harness.Eventually(run.T, "no echo", func() bool { return time.Since(began) > 50*time.Millisecond })
+		send(second)(run)
+	}
+}
+
+// TestFaultEveryStimulusInEveryState parks a process in a state and pushes it. Whatever the two are, it ends within its
+// budget, the record is true afterwards, and the next start asks for the validation that follows from it.
+func TestFaultEveryStimulusInEveryState(t *testing.T) {
+	t.Parallel()
+	for name, state := range parkings {
+		for _, push := range stimuli {
+			if !*faults && push.name != "SIGTERM, SIGKILL" {
+				continue
+			}
+			t.Run(name+", "+push.name, func(t *testing.T) {
+				t.Parallel()
+				trial(t, name, push.name)
+				state.suffers(t, name, push)
+			})
+		}
+	}
+}
+
+func (s parking) suffers(t *testing.T, name string, push stimulus) {
+	p := harness.NewPod(t)
+	p.WriteRecord("terminated")
+	run, leave := s.park(p)
+	watch := harness.StartWatch()
+	push.push(run)
+	status := run.Exit(harness.Patience)
+	took := watch.Took()
+	assert.Less(t, took, s.budget)
+	assert.Contains(t, append(slices.Clone(push.allowed), s.forced...), status)
+	assertTruth(run, status)
+	leave()
+	assertNextStart(p, t, name)
+}
+
+// assertTruth says that a clean record is there only with a right to it, and always after status 0.
+func assertTruth(run *harness.Run, status int) {
+	run.T.Helper()
+	opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
+	closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0
+	assert.False(run.T, clean(run.Pod) && opened && !closed, "a clean record after an etcd that was not closed")
+	assert.False(run.T, status == 0 && !clean(run.Pod), "status 0 without a clean record: %s", run.Pod.Record())
+}
+
+// assertNextStart says that the record decides how the next start validates, and that it works.
+func assertNextStart(p *harness.Pod, t *testing.T, why string) {
+	t.Helper()
+	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]
+	run := p.StartReady()
+	modes := p.Sidecar.Modes()
+	require.NotEmpty(t, modes)
+	assert.Equal(t, want, modes[len(modes)-1], "the mode of the next start after %s", why)
+	run.StopCleanly()
+}
+
+func clean(p *harness.Pod) bool {
+	return slices.Contains([]string{"terminated", "interrupt"}, p.Record())
+}

@@ -1,0 +1,141 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Line is a line of the log, or the part of one that is looked for.
+type Line map[string]any
+
+// Log keeps what a process wrote to stderr.
+type Log struct {
+	mu    sync.Mutex
+	raw   []string
+	lines []Line
+	bad   []string
+	news  chan struct{} // closed with the next line
+}
+
+// Written returns a channel that is closed when there is another line.
+func (l *Log) Written() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news == nil {
+		l.news = make(chan struct{})
+	}
+	return l.news
+}
+
+// Length is the number of lines so far.
+func (l *Log) Length() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.raw)
+}
+
+func (l *Log) add(raw []byte) {
+	if len(raw) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.raw = append(l.raw, string(raw))
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+	parsed := Line{}
+	err := json.Unmarshal(bytes.TrimSpace(raw), &parsed)
+	if err != nil || parsed["level"] == nil || parsed["time"] == nil {
+		l.bad = append(l.bad, string(raw))
+		return
+	}
+	l.lines = append(l.lines, parsed)
+}
+
+var allLogs = flag.Bool("all-logs", false, "print etcd's own lines, too, when a test fails")
+
+// ofEtcd marks a line that etcd itself has written.
+const ofEtcd = `"component":"etcd"`
+
+// forPeople is what a failing test prints: the wrapper's lines, and how many of etcd's were left out.
+func (l *Log) forPeople() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := slices.DeleteFunc(slices.Clone(l.raw), func(raw string) bool { return !*allLogs && strings.Contains(raw, ofEtcd) })
+	if left := len(l.raw) - len(told); left > 0 {
+		told = append(told, fmt.Sprintf("(%d lines of etcd's left out; -all-logs prints them)\n", left))
+	}
+	return strings.Join(told, "")
+}
+
+func (l *Log) malformed() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.bad)
+}
+
+// Matching returns the lines that have these fields, the message compared by what it contains.
+func (l *Log) Matching(want Line) (found []Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, have := range l.lines {
+		if have.has(want) {
+			found = append(found, have)
+		}
+	}
+	return found
+}
+
+func (have Line) has(want Line) bool {
+	for key, value := range want {
+		if key == "message" && strings.Contains(fmt.Sprint(have[key]), fmt.Sprint(value)) {
+			continue
+		}
+		if have[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Containing returns the lines whose text contains the words.
+func (l *Log) Containing(words string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, raw := range l.raw {
+		if strings.Contains(raw, words) {
+			found = append(found, raw)
+		}
+	}
+	return found
+}
+
+// States returns the states in the order of their visits; a poll that repeats, Wait and Query, is shown once.
+func (l *Log) States() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	visited := []string{"Query"}
+	for _, entry := range l.lines {
+		to, ok := entry["to"].(string)
+		if entry["event"] == nil || !ok || to == visited[len(visited)-1] {
+			continue
+		}
+		visited = collapsed(append(visited, to))
+	}
+	return visited
+}
+
+func collapsed(visited []string) []string {
+	keep := len(visited) - 2
+	if keep >= 2 && slices.Equal(visited[keep-2:], []string{"Wait", "Query", "Wait", "Query"}) {
+		return visited[:keep]
+	}
+	return visited
+}

@@ -1,0 +1,94 @@
+package harness
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/lifecycle"
+)
+
+const (
+	// Patience is how long an expectation may take to come true, in time of an idle machine.
+	Patience = 40 * time.Second
+	// AbortBudget is what a stop may take before etcd was opened, in time of an idle machine.
+	AbortBudget = lifecycle.AbortBudget
+	// StopBudget is what a stop may take after that.
+	StopBudget = lifecycle.StopBudget
+)
+
+const (
+	// stint is how much CPU time the machine's pace is measured with, rest the pause after it: the measuring takes 4% of a core.
+	stint = 4 * time.Millisecond
+	rest  = 96 * time.Millisecond
+)
+
+// pace is how long stints on the CPU took since the process began, and how much CPU time they were.
+var pace struct {
+	sync.Mutex
+	took, worked time.Duration
+}
+
+// measurePace never ends. A thread of its own that wants to compute waits for the CPU as long as any other.
+func measurePace() {
+	runtime.LockOSThread()
+	for {
+		began, before := time.Now(), threadTime()
+		for threadTime()-before < stint {
+		}
+		took, worked := time.Since(began), threadTime()-before
+		pace.Lock()
+		pace.took, pace.worked = pace.took+took, pace.worked+worked
+		pace.Unlock()
+		<-time.After(rest)
+	}
+}
+
+func threadTime() time.Duration {
+	var spent unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent); err != nil {
+		panic(err) // Linux has had this clock for ever
+	}
+	return time.Duration(spent.Nano())
+}
+
+// Watch is a stopwatch that goes slower where the machine is busy: it tells how long something would have taken if
+// whoever computed had had a core to itself. Bounds of real time are held against it.
+type Watch struct {
+	began        time.Time
+	took, worked time.Duration // of the pace at the beginning
+}
+
+// StartWatch starts one.
+func StartWatch() Watch {
+	pace.Lock()
+	defer pace.Unlock()
+	return Watch{time.Now(), pace.took, pace.worked}
+}
+
+// Took is the time since the start, divided by how many times slower than idle the machine was meanwhile.
+func (w Watch) Took() time.Duration {
+	pace.Lock()
+	defer pace.Unlock()
+	took, worked := pace.took-w.took, pace.worked-w.worked
+	if worked == 0 { // nothing was measured since: all that was before must do
+		took, worked = max(pace.took, 1), max(pace.worked, 1)
+	}
+	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
+}
+
+// Eventually polls until the condition holds, and fails the test if that takes longer than Patience.
+func Eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	watch, tick := StartWatch(), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		if watch.Took() > Patience {
+			t.Fatal("never came true: " + what)
+		}
+		<-tick.C
+	}
+}

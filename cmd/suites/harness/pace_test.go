@@ -1,0 +1,29 @@
+package harness
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestAWatchGoesSlowerWhereTheMachineIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		idle := StartWatch()
+		pass(10*time.Second, 1)
+		assert.Equal(t, 10*time.Second, idle.Took())
+		busy := StartWatch()
+		pass(10*time.Second, 4)
+		assert.Equal(t, 2500*time.Millisecond, busy.Took(), "by the pace since its start, not that before")
+		assert.Equal(t, 8*time.Second, idle.Took())
+	})
+}
+
+// pass lets time pass, in which a stint takes so many times its CPU time.
+func pass(span time.Duration, slower int) {
+	<-time.After(span)
+	pace.Lock()
+	defer pace.Unlock()
+	pace.took, pace.worked = pace.took+time.Duration(slower)*stint, pace.worked+stint
+}

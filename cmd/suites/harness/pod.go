@@ -1,0 +1,122 @@
+package harness
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/ports"
+)
+
+// Pod is what outlives a process: the volume, the sidecar, the configuration, the ports.
+type Pod struct {
+	T       *testing.T
+	Dir     string // HOME, among others
+	Volume  string
+	Sidecar *Sidecar
+	Config  map[string]any // what the sidecar serves; nobody changes it while a process runs
+	Flags   []string
+	Env     []string
+	Under   []string // the command that runs the program, if it does not run by itself
+
+	Port, ClientPort, PeerPort int         // of the wrapper and of etcd
+	Trust                      *tls.Config // of clients, towards the wrapper: nil for plain HTTP
+	Identity                   *tls.Config // of clients, towards etcd
+}
+
+// NewPodWithLateSidecar has a sidecar that listens when a test calls its Listen; until then its port refuses connections.
+func NewPodWithLateSidecar(t *testing.T) *Pod {
+	t.Helper()
+	p := NewPod(t)
+	p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
+	return p
+}
+
+// NewPod has a sidecar that listens when the first process starts. What it does is scripted before that.
+func NewPod(t *testing.T) *Pod {
+	t.Helper()
+	prepare(t)
+	dir := t.TempDir()
+	p := &Pod{
+		T: t, Dir: dir, Volume: filepath.Join(dir, "volume"),
+		Port: ports.Lease(t), ClientPort: ports.Lease(t), PeerPort: ports.Lease(t),
+	}
+	require.NoError(t, os.Mkdir(p.Volume, 0o700))
+	p.Config = p.SingleMember()
+	p.Sidecar = newSidecar(t, func() map[string]any { return p.Config })
+	return p
+}
+
+// SingleMember is what a sidecar serves, down to the keys that etcd does not know.
+func (p *Pod) SingleMember() map[string]any {
+	client, peer := p.Endpoint(), p.PeerURL()
+	return map[string]any{
+		"name": "etcd-main-0", "data-dir": p.DataDir(), "metrics": "extensive",
+		"advertise-client-urls": client, "listen-client-urls": client,
+		"initial-advertise-peer-urls": peer, "listen-peer-urls": peer,
+		"initial-cluster": "etcd-main-0=" + peer, "initial-cluster-state": "new", "initial-cluster-token": "etcd-cluster",
+		"auto-compaction-mode": "periodic", "auto-compaction-retention": "30m",
+		"quota-backend-bytes": int64(8589934592), "snapshot-count": 10000,
+		"member-name-prefix": "etcd-main", "next-cluster-version-compatible": true,
+	}
+}
+
+// WithoutQuorum makes the member one of three, the others of which do not exist.
+func (p *Pod) WithoutQuorum() {
+	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
+		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
+}
+
+// DataDir is etcd's data directory.
+func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
+
+// Database is the file of etcd's key-value store.
+func (p *Pod) Database() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
+
+// RecordPath is where the exit record lies.
+func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
+
+// StoredConfig is where the program keeps the configuration for debugging.
+func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yaml") }
+
+// TerminationMessage is where Kubernetes reads why the container ended.
+func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
+
+// PeerURL is where the other members of the cluster reach this one.
+func (p *Pod) PeerURL() string { return fmt.Sprintf("http://127.0.0.1:%d", p.PeerPort) }
+
+// Endpoint is the URL that etcd serves its clients at.
+func (p *Pod) Endpoint() string {
+	return fmt.Sprintf("%s://127.0.0.1:%d", Scheme(p.Identity), p.ClientPort)
+}
+
+// Record returns what the exit record holds, or why it can't be read.
+func (p *Pod) Record() string {
+	content, err := os.ReadFile(p.RecordPath())
+	if err != nil {
+		return err.Error()
+	}
+	return string(content)
+}
+
+// ExpectTerminationMessage makes the file that Kubernetes has the program write why it ended to.
+func (p *Pod) ExpectTerminationMessage() {
+	p.T.Helper()
+	require.NoError(p.T, os.WriteFile(p.TerminationMessage(), nil, 0o600))
+}
+
+// WriteRecord leaves a record as another run would.
+func (p *Pod) WriteRecord(content string) {
+	p.T.Helper()
+	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
+}
+
+// NeverOpened says that no etcd has touched the volume.
+func (p *Pod) NeverOpened() {
+	p.T.Helper()
+	require.NoDirExists(p.T, p.DataDir())
+}

@@ -1,0 +1,139 @@
+package harness
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// parallel is how many tests run at a time: they wait far more than they compute.
+const parallel = "6"
+
+// Program is the path of the program under test. It is built for the first test that needs it, unless the suite has
+// built another.
+var Program string
+
+// directory is what a suite's process keeps its program in.
+var directory string
+
+// Main is what the TestMain of a suite calls. It runs the tests and returns the exit status.
+func Main(m *testing.M) int {
+	flag.Parse()
+	var err error
+	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
+		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
+		err = flag.Set("test.parallel", parallel)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cannot prepare the tests:", err)
+		return 1
+	}
+	go measurePace()
+	return m.Run()
+}
+
+var prepared = sync.OnceValue(func() error {
+	if Program != "" {
+		return nil
+	}
+	Program = filepath.Join(directory, "etcd-wrapper")
+	return provide(Program)
+})
+
+// prepare makes sure that there is a program.
+func prepare(t *testing.T) {
+	t.Helper()
+	require.NoError(t, prepared(), "the program under test was built")
+}
+
+// provide builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
+// there with the sources and links again only what has changed, so that the second suite need not wait.
+func provide(path string) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	built := filepath.Join(root, "bin", "test", "etcd-wrapper")
+	if underRace() {
+		built += "-race"
+	}
+	if err := os.MkdirAll(filepath.Dir(built), 0o755); err != nil {
+		return err
+	}
+	release, err := lock(built + ".lock")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := build(root, built); err != nil {
+		return err
+	}
+	if err := dependOnSources(root); err != nil {
+		return err
+	}
+	// A copy is safe from the next build. This process must not open what was built: Go writes it anew each time, and would
+	// think that the tests depend on that.
+	return exec.Command("cp", built, path).Run()
+}
+
+func moduleRoot() (string, error) {
+	file, err := exec.Command("go", "env", "GOMOD").Output()
+	return filepath.Dir(strings.TrimSpace(string(file))), err
+}
+
+func build(root, path string) error {
+	args := []string{"build", "-o", path, "./cmd/etcd-wrapper"}
+	if underRace() {
+		args = slices.Insert(args, 1, "-race")
+	}
+	command := exec.Command("go", args...)
+	command.Dir, command.Stderr = root, os.Stderr
+	return command.Run()
+}
+
+// underRace reports whether these tests look for data races; the program that they run does the same then.
+func underRace() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// dependOnSources opens every folder of the module. Go keeps a test's result for as long as nothing changes that the
+// test has opened, and would not know that these tests depend on the program.
+func dependOnSources(root string) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another test has cleaned up meanwhile
+		}
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		if path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
+			return fs.SkipDir
+		}
+		if folder, err := os.Open(path); err == nil {
+			_ = folder.Close() // to have opened it is all
+		}
+		return nil
+	})
+}
+
+// lock waits until no other process holds the file.
+func lock(path string) (release func(), err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
+}

@@ -1,0 +1,238 @@
+package harness
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// The paths of the sidecar's API.
+const (
+	StatusPath = "/initialization/status"
+	StartPath  = "/initialization/start"
+	ConfigPath = "/config"
+)
+
+// Forever is a validation that does not end before the test says so, with Conclude.
+const Forever = time.Duration(-1)
+
+// Sidecar plays etcd-backup-restore: it tells a verdict once, and is slow or wrong where a test wants it. What a test
+// scripts, it sets before the process starts.
+type Sidecar struct {
+	t      *testing.T
+	Port   int // 0 until it listens, unless it is late
+	config func() map[string]any
+	server *http.Server
+	answer http.Handler // as a sidecar should
+	late   bool         // a test opens the port, not the start of the first process
+	once   sync.Once
+	closed chan struct{}
+	healed chan struct{} // closed by Heal
+
+	tls      *tls.Config        // nil for plain HTTP
+	Verdicts []string           // of the validations to come, Successful after them
+	Takes    time.Duration      // by a validation
+	Halves   time.Duration      // between the two packets of a status word; 0 for one packet
+	Slow     time.Duration      // before the first byte of the configuration
+	Faults   map[string][]Fault // taken one after the other
+	Broken   map[string]Fault   // what is left then
+
+	mu       sync.Mutex
+	state    string
+	finished time.Time // when the last validation ended
+	heard    []Request
+}
+
+// Request is one that the sidecar has got, or a status word that it has told.
+type Request struct {
+	At     time.Time
+	Method string
+	Path   string
+	mode   string // as asked for
+	answer string // the status word that was served
+}
+
+func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
+	s := &Sidecar{
+		t: t, config: config, closed: make(chan struct{}), healed: make(chan struct{}), state: "New",
+		Faults: map[string][]Fault{}, Broken: map[string]Fault{},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc(StatusPath, s.status)
+	mux.HandleFunc(StartPath, s.start)
+	mux.HandleFunc(ConfigPath, s.serveConfig)
+	mux.HandleFunc(TrapPath, trap)
+	s.answer, s.server = mux, &http.Server{Handler: s.scripted(mux), ReadHeaderTimeout: Patience}
+	return s
+}
+
+// Listen opens the port, once; before that, connections are refused.
+func (s *Sidecar) Listen() {
+	s.t.Helper()
+	s.once.Do(func() {
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
+		require.NoError(s.t, err)
+		s.Port = listener.Addr().(*net.TCPAddr).Port
+		if s.tls != nil {
+			listener = tls.NewListener(listener, s.tls)
+		}
+		s.t.Cleanup(func() {
+			close(s.closed)
+			_ = s.server.Close() // nobody is left who would care
+		})
+		go func() { _ = s.server.Serve(listener) }() // ends with Close
+	})
+}
+
+// scripted records a request and answers with a fault if it is time for one.
+func (s *Sidecar) scripted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.heard = append(s.heard, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, mode: r.URL.Query().Get("mode")})
+		spoil := s.Broken[r.URL.Path]
+		if queue := s.Faults[r.URL.Path]; len(queue) > 0 {
+			spoil, s.Faults[r.URL.Path] = queue[0], queue[1:]
+		}
+		s.mu.Unlock()
+		if spoil != nil {
+			spoil(s, w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// status tells a verdict once, whatever the method.
+func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	word := s.state
+	if word == "Successful" || word == "Failed" {
+		s.state = "New"
+	}
+	s.heard = append(s.heard, Request{At: time.Now(), answer: word})
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(word)))
+	w.WriteHeader(http.StatusOK)
+	half := len(word) / 2
+	_, _ = w.Write([]byte(word[:half]))
+	if s.Halves > 0 {
+		_ = http.NewResponseController(w).Flush()
+		s.rest(s.Halves)
+	}
+	_, _ = w.Write([]byte(word[half:]))
+}
+
+// start ignores everyone who asks at the wrong time, politely.
+func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != "New" {
+		return
+	}
+	s.state = "Progress"
+	if s.Takes != Forever {
+		time.AfterFunc(s.Takes, s.conclude)
+	}
+}
+
+// Conclude ends a validation that takes Forever, once one was asked for.
+func (s *Sidecar) Conclude() {
+	s.t.Helper()
+	Eventually(s.t, "a validation begins", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.state == "Progress"
+	})
+	s.conclude()
+}
+
+func (s *Sidecar) conclude() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state, s.finished = "Successful", time.Now()
+	if len(s.Verdicts) > 0 {
+		s.state, s.Verdicts = s.Verdicts[0], s.Verdicts[1:]
+	}
+}
+
+func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
+	s.rest(s.Slow)
+	text, err := yaml.Marshal(s.config())
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-yaml")
+	_, _ = w.Write(text) // a client that is gone asks again
+}
+
+// rest lets time pass, as a slow sidecar does.
+func (s *Sidecar) rest(pause time.Duration) {
+	select {
+	case <-time.After(pause):
+	case <-s.closed:
+	}
+}
+
+// Requests returns those for a path, in order.
+func (s *Sidecar) Requests(path string) (found []Request) {
+	return s.Filter(func(r Request) bool { return r.Path == path })
+}
+
+// Told returns the replies with a status word, in order.
+func (s *Sidecar) Told(word string) (found []Request) {
+	return s.Filter(func(r Request) bool { return r.answer == word })
+}
+
+// Filter returns the requests that are wanted, in order.
+func (s *Sidecar) Filter(wanted func(Request) bool) (found []Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.heard {
+		if wanted(r) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// Modes returns the modes of all requests for an initialization.
+func (s *Sidecar) Modes() []string {
+	modes := []string{}
+	for _, r := range s.Requests(StartPath) {
+		modes = append(modes, r.mode)
+	}
+	return modes
+}
+
+// LastVerdict is when the last validation ended.
+func (s *Sidecar) LastVerdict() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finished
+}
+
+// Heal takes all faults back. Requests that hang are answered now.
+func (s *Sidecar) Heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.Broken)
+	clear(s.Faults)
+	close(s.healed)
+	s.healed = make(chan struct{})
+}
+
+// Await waits until a path is asked for.
+func (s *Sidecar) Await(path string) {
+	s.t.Helper()
+	Eventually(s.t, "the sidecar is asked for "+path, func() bool { return len(s.Requests(path)) > 0 })
+}

@@ -1,0 +1,120 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/certificates"
+)
+
+// Configure implements lifecycle.Member. The copy for debug containers is no reason not to start.
+func (w *World) Configure(yaml []byte) error {
+	if err := bootstrap.StoreConfig(w.flags.StoredConfigPath, yaml); err != nil {
+		w.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
+	}
+	checked, err := etcdconf.Parse(yaml)
+	if err != nil {
+		return err
+	}
+	if len(checked.Unknown) > 0 {
+		w.log.Warn().Strs("keys", checked.Unknown).Msg("etcd does not know these keys of its configuration; ignored")
+	}
+	if len(checked.Ignored) > 0 {
+		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
+	}
+	for _, doubt := range checked.Warnings {
+		w.log.Warn().Msg("etcd's configuration: " + doubt)
+	}
+	w.warnOf(checked.Etcd)
+	w.config = checked
+	w.useCertificates(checked.Etcd)
+	w.etcd = member.New(checked.Etcd, member.Options{
+		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience,
+	})
+	w.opening.Store(w.etcd)
+	return nil
+}
+
+// useCertificates takes in the files that etcd serves and connects with.
+func (w *World) useCertificates(etcd *embed.Config) {
+	w.certificates.Use(map[string]string{
+		certificates.EtcdServer:   etcd.ClientTLSInfo.CertFile,
+		certificates.EtcdServerCA: etcd.ClientTLSInfo.TrustedCAFile,
+		certificates.EtcdPeer:     etcd.PeerTLSInfo.CertFile,
+		certificates.EtcdPeerCA:   etcd.PeerTLSInfo.TrustedCAFile,
+	})
+}
+
+// warnOf says what is allowed and rarely meant.
+func (w *World) warnOf(etcd *embed.Config) {
+	if etcd.ForceNewCluster {
+		w.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+	}
+	held, err := w.volume.Holds(etcd.Dir)
+	if err != nil {
+		w.log.Warn().Err(err).Send()
+	} else if !held {
+		w.log.Warn().Str("data_dir", etcd.Dir).Str("record", w.flags.RecordPath()).
+			Msg("the data directory is on another volume than the exit record, which can then outlive the data that it speaks of")
+	}
+}
+
+// Open implements lifecycle.Member.
+func (w *World) Open(ctx context.Context) error {
+	began := time.Now()
+	if err := w.etcd.Open(ctx); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	w.durations.start.Store(int64(took))
+	w.counts.EtcdStarted(took)
+	w.memberID.Store(w.etcd.ID().String())
+	watching, stop := context.WithCancel(context.Background())
+	w.stopMonitor, w.monitored = stop, make(chan struct{})
+	go func() {
+		defer close(w.monitored)
+		w.monitor.Run(watching, w.etcd)
+	}()
+	w.log.Info().Msg(w.usage())
+	return nil
+}
+
+// usage is the line that says how to use the member that has just become ready.
+func (w *World) usage() string {
+	scheme := "http"
+	if _, _, ok := w.config.ServerCertificate(); ok || w.flags.WrapperCertPath != "" {
+		scheme = "https"
+	}
+	endpoint := w.config.Etcd.AdvertiseClientUrls[0].String()
+	return fmt.Sprintf("etcd is ready: etcdctl --endpoints=%s put key value; curl %s://127.0.0.1:%d/readyz", endpoint, scheme, w.flags.WrapperPort)
+}
+
+// Watch implements lifecycle.Member.
+func (w *World) Watch(ctx context.Context) error { return w.etcd.Watch(ctx) }
+
+// Close implements lifecycle.Member. The monitor goes first: it must not look at an etcd that is being closed.
+func (w *World) Close() (opened bool, err error) {
+	if w.stopMonitor != nil {
+		w.stopMonitor()
+		<-w.monitored
+	}
+	if w.etcd == nil {
+		return false, nil
+	}
+	began := time.Now()
+	opened, err = w.etcd.Close()
+	if opened {
+		took, drained := time.Since(began), w.etcd.Drained()
+		w.durations.stop.Store(int64(took))
+		w.durations.drain.Store(int64(drained))
+		w.counts.EtcdStopped(took, drained)
+	}
+	return opened, err
+}

@@ -1,0 +1,63 @@
+package world
+
+import (
+	"sync/atomic"
+	"time"
+
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
+)
+
+// durations are how long etcd took, in nanoseconds; zero for what did not happen. An end that is forced reads them while
+// the close still runs.
+type durations struct{ start, stop, drain atomic.Int64 }
+
+// Durations are how long etcd took to start, to close and, of that, to drain its clients' streams; zero for what did not
+// happen.
+func (w *World) Durations() (start, stop, drain time.Duration) {
+	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
+	return load(&w.durations.start), load(&w.durations.stop), load(&w.durations.drain)
+}
+
+// Began is when the run began.
+func (w *World) Began() time.Time { return w.began }
+
+// LastExit is how the run before this one ended: a word of the exit record, crash or unknown.
+func (w *World) LastExit() string { return w.lastExit }
+
+// MemberID is etcd's, hexadecimal; empty until etcd is ready.
+func (w *World) MemberID() string {
+	id, _ := w.memberID.Load().(string)
+	return id
+}
+
+// Progress says how far etcd's start has come, as a clause about etcd; empty before it was opened.
+func (w *World) Progress() string {
+	if etcd := w.opening.Load(); etcd != nil {
+		return etcd.Doing()
+	}
+	return ""
+}
+
+// Readiness is what the monitor knows now.
+func (w *World) Readiness() *readiness.Report { return w.monitor.Report() }
+
+// Certificates are those in use.
+func (w *World) Certificates() []status.Certificate { return w.certificates.Now() }
+
+// Record reads the exit record anew, as the next start will find it. The error says why there is no clean one.
+func (w *World) Record() (exitcode.Word, error) {
+	return exitcode.NewRecord(w.flags.RecordPath()).Read()
+}
+
+// howTheLastRunEnded is told from what it left on the volume.
+func (w *World) howTheLastRunEnded() string {
+	if word, err := w.record.Read(); err == nil {
+		return string(word)
+	}
+	if w.note.Previous() != "" {
+		return status.ExitCrash
+	}
+	return status.ExitUnknown
+}

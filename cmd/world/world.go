@@ -1,0 +1,132 @@
+// Package world is everything the lifecycle acts on: it puts bootstrap, the embedded etcd, the readiness monitor and what
+// a run leaves behind together, none of which knows of the others, and fits them to the lifecycle's interfaces.
+//
+// The command makes one World for a run and connects it to the wrapper's server before the lifecycle begins. From then on
+// the lifecycle calls its methods, one after the other; what a World tells of itself may be asked from any goroutine.
+package world
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/certificates"
+	"etcd-wrapper/readiness/metrics"
+)
+
+// Server is the wrapper's own server, as far as etcd's configuration decides how it speaks.
+type Server interface {
+	UsePlain()
+	UseTLS(certFile, keyFile string) error
+}
+
+// World implements the lifecycle's interfaces for its volume, its member and its server.
+type World struct {
+	flags   *commandline.StartEtcd
+	log     zerolog.Logger
+	counts  *metrics.Metrics
+	volume  *bootstrap.Volume
+	record  *exitcode.Record
+	note    *exitcode.CrashNote
+	monitor *readiness.Monitor
+	server  Server      // set before the lifecycle begins
+	crash   func(error) // set before the lifecycle begins
+
+	began        time.Time
+	lastExit     string
+	memberID     atomic.Value // a string, once etcd is ready
+	durations    durations
+	certificates *certificates.Files
+	config       *etcdconf.Checked
+	etcd         *member.Member
+	opening      atomic.Pointer[member.Member] // the same, for readers
+
+	stopMonitor context.CancelFunc
+	monitored   chan struct{}
+}
+
+// New returns the world of one run and looks at how the last one on the volume ended. It changes nothing.
+func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *World {
+	w := &World{
+		flags:   flags,
+		log:     log,
+		counts:  counts,
+		volume:  bootstrap.NewVolume(flags.VolumeDir),
+		record:  exitcode.NewRecord(flags.RecordPath()),
+		note:    exitcode.NewCrashNote(flags.CrashNotePath()),
+		monitor: readiness.NewMonitor(log),
+		began:   time.Now(),
+		certificates: certificates.New(map[string]string{
+			certificates.WrapperServer: flags.WrapperCertPath,
+			certificates.EtcdClient:    flags.EtcdCertPath,
+			certificates.SidecarCA:     flags.SidecarCAPath,
+		}, log),
+	}
+	w.lastExit = w.howTheLastRunEnded()
+	if reason := w.note.Previous(); reason != "" {
+		log.Warn().Str("reason", reason).Msg("the last run on this volume crashed")
+	}
+	return w
+}
+
+// ForLifecycle is the world as the lifecycle takes it, with a sidecar whose calls are counted.
+func (w *World) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.World {
+	return lifecycle.World{
+		Sidecar: &countedSidecar{Sidecar: sidecar, counts: w.counts}, Volume: w, Record: w.record, Member: w, Server: w,
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(w.record) },
+		LeaveReason: w.note.Leave,
+	}
+}
+
+// Connect gives the world what can only be made when it is there: the wrapper's server, and whom to tell that etcd has
+// crashed. Call it once, before the lifecycle begins.
+func (w *World) Connect(server Server, crash func(reason error)) { w.server, w.crash = server, crash }
+
+// Monitor watches the member while it runs, and answers for its readiness.
+func (w *World) Monitor() *readiness.Monitor { return w.monitor }
+
+// Lock implements lifecycle.Volume. Once the volume is held, a crash has a place to leave its reason.
+func (w *World) Lock() error {
+	if err := w.volume.Lock(); err != nil {
+		return err
+	}
+	if err := w.note.Arm(); err != nil {
+		w.log.Warn().Err(err).Msg("a crash would leave no reason behind")
+	}
+	return nil
+}
+
+// Probe implements lifecycle.Volume.
+func (w *World) Probe() error { return w.volume.Probe() }
+
+// Expose implements lifecycle.Server.
+func (w *World) Expose() error {
+	if w.flags.WrapperCertPath != "" {
+		return nil
+	}
+	cert, key, ok := w.config.ServerCertificate()
+	if !ok {
+		w.server.UsePlain()
+		return nil
+	}
+	return w.server.UseTLS(cert, key)
+}
+
+// Settle puts away what only a crash needs. Call it when the lifecycle has ended.
+func (w *World) Settle(outcome lifecycle.Outcome) {
+	if outcome.Status == exitcode.Crashed {
+		return
+	}
+	if err := w.note.Discard(); err != nil {
+		w.log.Warn().Err(err).Msg("the crash note could not be put away")
+	}
+}

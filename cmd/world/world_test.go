@@ -1,0 +1,130 @@
+package world
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/metrics"
+)
+
+// server notes how it was told to speak.
+type server struct{ speaks []string }
+
+func (s *server) UsePlain() { s.speaks = append(s.speaks, "plain") }
+
+func (s *server) UseTLS(cert, key string) error {
+	s.speaks = append(s.speaks, cert, key)
+	return nil
+}
+
+func newWorld(t *testing.T, log *bytes.Buffer) (*World, *server) {
+	dir := t.TempDir()
+	flags := &commandline.StartEtcd{VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
+	w, s := New(flags, metrics.New(), zerolog.New(zerolog.SyncWriter(log))), &server{}
+	w.Connect(s, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+	return w, s
+}
+
+// alone is a cluster of one to which nobody connects: its listeners get whatever ports are free.
+func alone(t *testing.T, more string) []byte {
+	return fmt.Appendf(nil, `name: etcd-0
+data-dir: %s
+listen-client-urls: http://127.0.0.1:0
+advertise-client-urls: http://127.0.0.1:1
+listen-peer-urls: http://127.0.0.1:0
+initial-advertise-peer-urls: http://127.0.0.1:1
+initial-cluster: etcd-0=http://127.0.0.1:1
+%s`, filepath.Join(t.TempDir(), "new.etcd"), more)
+}
+
+func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
+	w, s := newWorld(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	assert.Empty(t, w.Progress())
+	require.NoError(t, w.Configure(alone(t, "")))
+	require.NoError(t, w.Expose())
+	assert.Equal(t, []string{"plain"}, s.speaks)
+	assert.Empty(t, w.MemberID())
+
+	require.NoError(t, w.Open(t.Context()))
+	assert.Regexp(t, "^[0-9a-f]+$", w.MemberID())
+	assert.Contains(t, w.Progress(), "waits for a leader")
+	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
+
+	opened, err := w.Close()
+	require.NoError(t, err)
+	assert.True(t, opened)
+	assert.False(t, w.Readiness().Ready(time.Now()))
+	start, stop, _ := w.Durations()
+	assert.Positive(t, start)
+	assert.Positive(t, stop)
+	w.Settle(lifecycle.Outcome{})
+	assert.NoFileExists(t, w.flags.CrashNotePath())
+}
+
+func TestWhatWasNeverConfiguredIsClosedWithoutATrace(t *testing.T) {
+	w, _ := newWorld(t, &bytes.Buffer{})
+	opened, err := w.Close()
+	require.NoError(t, err)
+	assert.False(t, opened)
+	assert.Equal(t, "unknown", w.LastExit())
+}
+
+func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newWorld(t, &log)
+	require.Error(t, w.Configure([]byte("name: [")))
+	kept, err := os.ReadFile(w.flags.StoredConfigPath)
+	require.NoError(t, err)
+	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
+
+	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
+	for _, said := range []string{`"keys":["nonsense"]`, `"keys":["logger"]`, "force-new-cluster is set"} {
+		assert.Contains(t, log.String(), said)
+	}
+}
+
+func TestHowTheLastRunEnded(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newWorld(t, &log)
+	require.NoError(t, exitcode.NewRecord(w.flags.RecordPath()).Write(exitcode.Interrupted))
+	assert.Equal(t, "interrupt", New(w.flags, metrics.New(), zerolog.Nop()).LastExit())
+	word, err := w.Record()
+	require.NoError(t, err)
+	assert.Equal(t, exitcode.Interrupted, word)
+
+	require.NoError(t, os.Remove(w.flags.RecordPath()))
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("panic: why\ntrace"), 0o600))
+	assert.Equal(t, "crash", New(w.flags, metrics.New(), zerolog.New(&log)).LastExit())
+	assert.Contains(t, log.String(), `"reason":"panic: why"`)
+	_, err = w.Record()
+	require.Error(t, err)
+}
+
+func TestACrashKeepsItsNote(t *testing.T) {
+	w, _ := newWorld(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	require.NoError(t, w.ForLifecycle(nil).LeaveReason("why"))
+	w.Settle(lifecycle.Outcome{Status: exitcode.Crashed})
+	assert.Equal(t, "why", exitcode.NewCrashNote(w.flags.CrashNotePath()).Previous())
+	w.Settle(lifecycle.Outcome{})
+	assert.NoFileExists(t, w.flags.CrashNotePath())
+}
+
+func TestTheWrappersOwnCertificateTakesPrecedence(t *testing.T) {
+	w, s := newWorld(t, &bytes.Buffer{})
+	w.flags.WrapperCertPath = "tls.crt"
+	require.NoError(t, w.Expose())
+	assert.Empty(t, s.speaks, "the command has told it already")
+}

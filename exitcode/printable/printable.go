@@ -1,0 +1,81 @@
+// Package printable makes texts fit to be shown to people. Errors quote what strangers wrote: the names in a
+// certificate, a reply, a file name. On a terminal such a text can move the cursor, change the title or hide a line. And
+// a URL may hold a password.
+package printable
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Line returns text as one line: white space is one blank, everything else that is not printable is written as Go
+// escapes it, such as \x1b. What a URL says of user and password is replaced by "redacted".
+func Line(text string) string { return escaped(strings.Join(strings.Fields(text), " "), "") }
+
+// Text is Line for a text of several lines, which it keeps, and its tabs.
+func Text(text string) string { return escaped(text, "\n\t") }
+
+func escaped(text, kept string) string {
+	var b strings.Builder
+	for text = credentials.ReplaceAllString(text, redacted); len(text) > 0; {
+		r, size := utf8.DecodeRuneInString(text)
+		invalid := r == utf8.RuneError && size == 1
+		if !invalid && (unicode.IsPrint(r) || strings.ContainsRune(kept, r)) {
+			b.WriteString(text[:size])
+		} else { // controls, marks that turn the direction of writing, bytes that are no character
+			b.WriteString(strings.Trim(strconv.QuoteToASCII(text[:size]), `"`))
+		}
+		text = text[size:]
+	}
+	return b.String()
+}
+
+// credentials are what stands between the scheme and the host of a URL, in the characters that Go's reader of URLs allows
+// there, but for the comma, which ends a URL in etcd's lists.
+var credentials = regexp.MustCompile(`://[-\w.:~!$&'()*+;=%@]*@`)
+
+const redacted = "://redacted@"
+
+// Log returns a writer for lines of JSON that hides passwords in URLs, and writes characters that a terminal might obey
+// as JSON escapes them. It passes each write on as one write.
+func Log(to io.Writer) io.Writer { return &log{to} }
+
+type log struct{ to io.Writer }
+
+func (l *log) Write(line []byte) (int, error) {
+	shown := line
+	if bytes.Contains(line, []byte("://")) {
+		shown = credentials.ReplaceAll(line, []byte(redacted))
+	}
+	if bytes.ContainsFunc(shown, obeyed) {
+		shown = escapedJSON(shown)
+	}
+	if _, err := l.to.Write(shown); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// obeyed finds what JSON lets through although it is not printable.
+func obeyed(r rune) bool { return r >= utf8.RuneSelf && !unicode.IsPrint(r) }
+
+func escapedJSON(line []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(line) {
+		if !obeyed(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,104 @@
+// Package smallfile reads small files that others put there, such as certificates and records. No answer of it waits for
+// a file for ever: not for the other end of a pipe, nor for a mount that hangs.
+package smallfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// patience is how long a read may take before its callers go on without it.
+const patience = time.Second
+
+// ErrHangs says that the file did not answer in time.
+var ErrHangs = errors.New("it does not answer; the volume that it lies on may hang")
+
+// reading is one read of a path, which everybody who asks for the path shares: one that hangs keeps one thread, not more.
+type reading struct {
+	began   time.Time
+	done    chan struct{}
+	content []byte
+	err     error
+}
+
+var (
+	mu      sync.Mutex
+	current = map[string]*reading{} // by path, while it goes on
+)
+
+// Read returns the content of a regular file, or of the one that a symbolic link leads to, of at most limit bytes. It
+// takes at most 1 s, and no time while an earlier read of the path hangs: then the error is ErrHangs. Errors wrap their
+// cause and do not repeat the path. Any goroutine may call it.
+func Read(path string, limit int64) ([]byte, error) {
+	return within(path, func() ([]byte, error) { return read(path, limit, 0) })
+}
+
+// ReadHere is Read for a file that this program itself has written: it follows no symbolic link, and it waits as long as
+// the disk takes.
+func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
+
+func within(path string, read func() ([]byte, error)) ([]byte, error) {
+	r := join(path, read)
+	left := time.NewTimer(patience - time.Since(r.began))
+	defer left.Stop()
+	select {
+	case <-r.done:
+		return r.content, r.err
+	case <-left.C:
+		return nil, ErrHangs
+	}
+}
+
+// join returns the read of the path that goes on, or begins one.
+func join(path string, read func() ([]byte, error)) *reading {
+	mu.Lock()
+	defer mu.Unlock()
+	if r := current[path]; r != nil {
+		return r
+	}
+	r := &reading{began: time.Now(), done: make(chan struct{})}
+	current[path] = r
+	go func() {
+		r.content, r.err = read()
+		mu.Lock()
+		delete(current, path)
+		mu.Unlock()
+		close(r.done)
+	}()
+	return r
+}
+
+// read opens without waiting for the other end of a pipe, and reads nothing but a regular file.
+func read(path string, limit int64, flags int) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	defer file.Close() // nothing was written
+	info, err := file.Stat()
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("it has more than %d bytes", limit)
+	}
+	return content, withoutPath(err)
+}
+
+// withoutPath drops the layer that repeats operation and path.
+func withoutPath(err error) error {
+	var in *os.PathError
+	if errors.As(err, &in) {
+		return in.Err
+	}
+	return err
+}

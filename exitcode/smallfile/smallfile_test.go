@@ -1,0 +1,92 @@
+package smallfile
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestARegularFileIsReadAlsoThroughALink(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tls.crt")
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
+	require.NoError(t, os.Symlink(path, path+".link"))
+	for _, path := range []string{path, path + ".link"} {
+		content, err := Read(path, 7)
+		require.NoError(t, err)
+		assert.Equal(t, "content", string(content))
+	}
+	_, err := Read(path, 6)
+	require.EqualError(t, err, "it has more than 6 bytes")
+	_, err = ReadHere(path+".link", 7)
+	assert.ErrorIs(t, err, syscall.ELOOP)
+}
+
+func TestWhatIsNoRegularFileIsNotWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	for _, path := range []string{path, t.TempDir(), "/dev/zero"} {
+		_, err := Read(path, 1)
+		require.EqualError(t, err, "it is not a regular file")
+	}
+	_, err := Read(path+".absent", 1)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	assert.NotContains(t, err.Error(), path)
+}
+
+// A mount that hangs costs its first reader a second and one goroutine, and those after it nothing.
+func TestAReadThatHangsIsWaitedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		var begun atomic.Int32
+		hanging := func() ([]byte, error) {
+			begun.Add(1)
+			<-answer
+			return []byte("late"), nil
+		}
+		path := t.Name()
+		start := time.Now()
+		_, err := within(path, hanging)
+		require.ErrorIs(t, err, ErrHangs)
+		require.Equal(t, patience, time.Since(start))
+		for range 10 {
+			_, err = within(path, hanging)
+			require.ErrorIs(t, err, ErrHangs)
+		}
+		require.Equal(t, patience, time.Since(start), "no time was spent again")
+		require.EqualValues(t, 1, begun.Load())
+
+		close(answer)
+		synctest.Wait()
+		content, err := within(path, hanging)
+		require.NoError(t, err)
+		require.Equal(t, "late", string(content))
+		require.EqualValues(t, 2, begun.Load(), "it is read anew")
+	})
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("x", int64(1))
+	f.Fuzz(func(t *testing.T, content string, limit int64) {
+		if limit < 0 || limit > 1<<20 {
+			t.Skip("no limit that anybody has")
+		}
+		path := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		read, err := Read(path, limit)
+		if int64(len(content)) > limit {
+			require.Error(t, err)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, content, strings.Clone(string(read)))
+	})
+}

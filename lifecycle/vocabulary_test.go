@@ -1,0 +1,216 @@
+package lifecycle_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	. "etcd-wrapper/lifecycle"
+)
+
+// vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
+// among them.
+var vocabulary = constants("vocabulary.go", "states.go", "trouble.go", "../bootstrap/initialization.go")
+
+func constants(paths ...string) map[string][]string {
+	values := map[string][]string{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			panic(err)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			if spec, ok := node.(*ast.ValueSpec); ok {
+				addConstant(values, spec)
+			}
+			return true
+		})
+	}
+	return values
+}
+
+func addConstant(values map[string][]string, spec *ast.ValueSpec) {
+	kind, typed := spec.Type.(*ast.Ident)
+	if !typed || len(spec.Values) != 1 {
+		return
+	}
+	if literal, ok := spec.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+		value, err := strconv.Unquote(literal.Value)
+		if err != nil {
+			panic(err)
+		}
+		values[kind.Name] = append(values[kind.Name], value)
+	}
+}
+
+// declared is every word of a type.
+func declared[T ~string]() []T {
+	var words []T
+	for _, value := range vocabulary[reflect.TypeFor[T]().Name()] {
+		words = append(words, T(value))
+	}
+	return words
+}
+
+// assertKnown holds what a part of the program knows against what is declared, and says what to do about a difference.
+func assertKnown[T ~string](t *testing.T, known []T, advice string) {
+	t.Helper()
+	kind := reflect.TypeFor[T]().Name()
+	assert.NotEmpty(t, declared[T](), "no constant of type %s was found", kind)
+	for _, word := range declared[T]() {
+		assert.True(t, slices.Contains(known, word), "%s %q is forgotten: %s", kind, word, advice)
+	}
+	for _, word := range known {
+		assert.True(t, slices.Contains(declared[T](), word), "%s %q is used, but no constant declares it", kind, word)
+	}
+}
+
+// usedIn collects words from all rows of the table.
+func usedIn[T ~string](words func(Row) []T) []T {
+	var all []T
+	for _, row := range Table {
+		all = append(all, words(row)...)
+	}
+	return all
+}
+
+func TestNoStateIsForgotten(t *testing.T) {
+	assertKnown(t, stateNames(), "describe it in States (states.go)")
+	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
+	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
+		"put it into BeforeEtcd or WithEtcd (groups.go), so that a stop or a crash is answered in it")
+	for _, state := range BeforeEnd {
+		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
+	}
+	for _, state := range WithEtcd {
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (groups.go)")
+	}
+	var bounds []Bound
+	for _, state := range States {
+		bounds = append(bounds, state.Bound)
+		assert.NotEmpty(t, state.Meaning, "say what %s is for (states.go)", state.Name)
+		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (states.go)", state.Name)
+	}
+	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
+}
+
+func TestNoEventIsForgotten(t *testing.T) {
+	assertKnown(t, eventNames(), "answer it in Elsewhere (table.go)")
+	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row answers it (table.go)")
+	var told []Event
+	for _, h := range phrases {
+		told = append(told, h.event)
+	}
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	seen := []Event{Begun}
+	for _, by := range explored(t).from {
+		if by.by != "" {
+			seen = append(seen, by.by)
+		}
+	}
+	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (model_test.go)")
+}
+
+func TestNoGuardIsForgotten(t *testing.T) {
+	assertKnown(t, usedIn(func(r Row) []Guard { return []Guard{r.When} }), "no row is guarded by it (table.go)")
+	holds, fails := []Guard{}, []Guard{Always}
+	for place := range explored(t).from {
+		for _, guard := range declared[Guard]() {
+			if guard.Holds(place.core.Facts) {
+				holds = append(holds, guard)
+			} else {
+				fails = append(fails, guard)
+			}
+		}
+	}
+	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (facts.go)")
+	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (facts.go)")
+	assert.False(t, Guard("a guard that nobody wrote").Holds(Facts{}), "what is unknown never holds")
+}
+
+func TestNoActionIsForgotten(t *testing.T) {
+	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row does it (table.go)")
+	for _, action := range declared[Action]() {
+		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go), newPaces (pace.go) or limits (driver.go)", action)
+		if !SetsTimer(action) {
+			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (model_test.go)", action)
+		}
+	}
+	assert.False(t, IsBound("an action that nobody wrote"))
+}
+
+func TestNoAnswerIsForgotten(t *testing.T) {
+	var given []Answer
+	rules := NewRules(Table, Elsewhere)
+	for _, state := range stateNames() {
+		for _, event := range eventNames() {
+			_, decision := rules.Step(Core{State: state}, event, Payload{})
+			given = append(given, decision.Answer)
+		}
+	}
+	assertKnown(t, uniq(given), "no state answers any event with it (table.go)")
+}
+
+func TestNoClassOfTroubleIsForgotten(t *testing.T) {
+	var seen []Class
+	for _, trouble := range troubles {
+		if trouble.class != "" {
+			seen = append(seen, trouble.class)
+		}
+	}
+	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (observe_test.go)")
+	assertReadmeLists[Class](t, "the class is one of ", ", ")
+}
+
+// assertReadmeLists looks for the words of a type in the README, in the order of their declaration.
+func assertReadmeLists[T ~string](t *testing.T, introduction, beforeLast string) {
+	t.Helper()
+	var quoted []string
+	for _, word := range declared[T]() {
+		quoted = append(quoted, "`"+string(word)+"`")
+	}
+	last := len(quoted) - 1
+	list := introduction + strings.Join(quoted[:last], ", ") + beforeLast + quoted[last]
+	assert.True(t, strings.Contains(readme(t), list), "the README should say: %s", list)
+}
+
+// An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
+func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
+	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/initialization.go)")
+	var told []bootstrap.InitializationStatus
+	for _, h := range phrases {
+		if h.event == Replied && h.payload.Word != unknownWord {
+			told = append(told, h.payload.Word)
+		}
+	}
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertReadmeLists[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
+	rules := NewRules(Table, Elsewhere)
+	for _, word := range declared[bootstrap.InitializationStatus]() {
+		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
+		assert.NotEqual(t, Always, Table[decision.Row].When,
+			"%q is answered like an unknown word: write a guard (vocabulary.go, facts.go) and a row for it (table.go)", word)
+	}
+}
+
+// explored is the exploration of the table. One that stopped at a broken promise knows too little to say what is forgotten.
+func explored(t *testing.T) *explorer {
+	t.Helper()
+	found := explore(Table, Elsewhere)
+	require.Empty(t, found.wrong, "a promise is broken")
+	return found
+}
+
+func uniq[T ~string](words []T) []T {
+	slices.Sort(words)
+	return slices.Compact(words)
+}

@@ -1,0 +1,89 @@
+package readiness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The places of the checks in a Report.
+const (
+	quorum = iota
+	learner
+	corrupt
+	listener
+	space
+	checkCount
+)
+
+// judgement finds out about a member and says why the verdict is not OK; empty if it is.
+type judgement func(*watch) (Verdict, string)
+
+// checks are all checks, in the order in which they are shown. A new one is a new row.
+var checks = [checkCount]struct {
+	name  string
+	judge judgement
+}{
+	quorum:   {"quorum", (*watch).judgeQuorum},
+	learner:  {"not_learner", (*watch).judgeVote},
+	corrupt:  {"no_corrupt_alarm", (*watch).judgeCorruptAlarm},
+	listener: {"client_listener", (*watch).judgeListener},
+	space:    {"space", (*watch).judgeSpace},
+}
+
+// report has every check judge anew.
+func (w *watch) report() *Report {
+	r := &Report{LastRead: w.lastRead, watched: true}
+	for i, check := range checks {
+		verdict, reason := check.judge(w)
+		r.checks[i] = Check{Name: check.name, Verdict: verdict, Reason: reason}
+	}
+	return r
+}
+
+// judgeQuorum says whether the quorum can be relied on. A read that ignores its timeout counts as failed while it still
+// hangs.
+func (w *watch) judgeQuorum() (Verdict, string) {
+	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
+	switch {
+	case !w.hasLeader:
+		return Failed, "the cluster has no leader"
+	case hangs, errors.Is(w.lastErr, context.DeadlineExceeded):
+		return Failed, fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
+	case w.lastErr != nil:
+		return Failed, fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
+	case w.lastRead.IsZero():
+		return Failed, "no linearizable read has succeeded since the leader is known"
+	default:
+		return OK, ""
+	}
+}
+
+func (w *watch) judgeVote() (Verdict, string) {
+	if w.target.IsLearner() {
+		return Failed, "the member is a learner, which has no vote and serves no linearizable reads"
+	}
+	return OK, ""
+}
+
+func (w *watch) judgeCorruptAlarm() (Verdict, string) {
+	if raised, _ := w.target.Alarms(); raised {
+		return Failed, "etcd has raised the alarm CORRUPT: its members' data differ"
+	}
+	return OK, ""
+}
+
+func (w *watch) judgeListener() (Verdict, string) {
+	if err := w.target.ListenerError(); err != nil {
+		return Failed, fmt.Sprintf("the client listener has ended: %v", err)
+	}
+	return OK, ""
+}
+
+func (w *watch) judgeSpace() (Verdict, string) {
+	if _, raised := w.target.Alarms(); raised {
+		return Degraded, "etcd has raised the alarm NOSPACE: reads work, writes are refused"
+	}
+	return OK, ""
+}

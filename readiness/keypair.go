@@ -1,0 +1,100 @@
+package readiness
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/exitcode/smallfile"
+)
+
+// ErrCertificates says that a certificate and its key cannot be used at this moment: a file is missing, cut off, of
+// another pair, or its mount hangs. While they are being replaced that passes, so it is worth trying again.
+var ErrCertificates = errors.New("certificate files cannot be used now")
+
+// maxCertificate bounds what is read of a certificate or key file, in bytes.
+const maxCertificate = 1 << 20
+
+// certificateError is ErrCertificates with the words of its cause alone.
+type certificateError struct{ error }
+
+func (certificateError) Is(target error) bool { return target == ErrCertificates }
+
+func (e certificateError) Unwrap() error { return e.error }
+
+// keyPair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
+// its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links, and times
+// are coarse.
+type keyPair struct {
+	certFile, keyFile string
+	log               zerolog.Logger
+
+	mu        sync.Mutex
+	cert, key []byte           // contents that good was made from
+	good      *tls.Certificate // newest pair that could be loaded
+	trouble   string           // why the files cannot be loaded now; empty if they can
+}
+
+func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
+	p := &keyPair{certFile: certFile, keyFile: keyFile, log: log}
+	if err := p.reload(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// config asks for no client certificate: the kubelet has none to show.
+func (p *keyPair) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: p.certificate,
+	}
+}
+
+// certificate returns the newest good pair: files that are being written, or were removed, must not end the service.
+func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(p.reload())
+	return p.good, nil
+}
+
+func (p *keyPair) reload() error {
+	cert, err := smallfile.Read(p.certFile, maxCertificate)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, certificateError{err})
+	}
+	key, err := smallfile.Read(p.keyFile, maxCertificate)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, certificateError{err})
+	}
+	if p.good != nil && bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
+		return nil
+	}
+	loaded, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, certificateError{err})
+	}
+	if p.good != nil {
+		p.log.Info().Str("certificate", p.certFile).Msg("server certificate was renewed")
+	}
+	p.cert, p.key, p.good = cert, key, &loaded
+	return nil
+}
+
+// note logs a failure when it is new, not at every handshake.
+func (p *keyPair) note(err error) {
+	trouble := ""
+	if err != nil {
+		trouble = err.Error()
+	}
+	if trouble != "" && trouble != p.trouble {
+		p.log.Error().Err(err).Msg("cannot renew the server certificate; the last good one stays in use")
+	}
+	p.trouble = trouble
+}

@@ -1,0 +1,168 @@
+// Package chromium is the browser in which tests look at the page. Nothing but tests imports it.
+package chromium
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Patience is how long the browser is waited for: it starts slowly on a busy machine.
+const Patience = 60 * time.Second
+
+// Tab is the one tab of a real browser.
+type Tab struct {
+	t       *testing.T
+	ctx     context.Context //nolint:containedctx // chromedp hands a tab out this way
+	console *console
+}
+
+// console is what the browser complains about.
+type console struct {
+	mu    sync.Mutex
+	heard []string
+}
+
+// Open starts a browser that ends with the test, which fails if the browser complained about anything. Without one on
+// this machine the test is skipped.
+func Open(t *testing.T) *Tab {
+	path := find()
+	if path == "" {
+		t.Skip("NO CHROMIUM FOUND: " + t.Name() + " did not run, the page was not tested")
+	}
+	options := []chromedp.ExecAllocatorOption{
+		chromedp.ExecPath(path), chromedp.UserDataDir(profile(t)), chromedp.Headless, chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
+		chromedp.WSURLReadTimeout(Patience),
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), 3*Patience)
+	t.Cleanup(cancel)
+	allocated, release := chromedp.NewExecAllocator(bounded, options...)
+	t.Cleanup(release)
+	ctx, closeTab := chromedp.NewContext(allocated)
+	t.Cleanup(closeTab)
+	b := &Tab{t: t, ctx: ctx, console: &console{}}
+	chromedp.ListenTarget(ctx, b.console.listen)
+	b.Run(log.Enable())
+	b.Look(Desk, Light)
+	t.Cleanup(func() { require.Empty(t, b.console.complaints(), "a clean console, so nothing breaks the policy") })
+	return b
+}
+
+// profile is a folder for the browser. Its processes go on writing there for a moment after it was told to end.
+func profile(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, Patience, 20*time.Millisecond)
+	})
+	return dir
+}
+
+func find() string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// listen collects what the browser complains about; that a server which has ended refuses connections is none.
+func (c *console) listen(event any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		c.heard = append(c.heard, e.ExceptionDetails.Error())
+	case *log.EventEntryAdded:
+		if e.Entry.Source != log.SourceNetwork {
+			c.heard = append(c.heard, e.Entry.Text)
+		}
+	}
+}
+
+func (c *console) complaints() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard
+}
+
+// In returns the same tab for a part of the test.
+func (b *Tab) In(t *testing.T) *Tab { return &Tab{t: t, ctx: b.ctx, console: b.console} }
+
+// Run does something in the browser.
+func (b *Tab) Run(actions ...chromedp.Action) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
+}
+
+// Do runs a script and reads its value into result, if that is not nil.
+func (b *Tab) Do(script string, result any) {
+	b.t.Helper()
+	b.Run(chromedp.Evaluate(script, result))
+}
+
+// Is evaluates a condition once.
+func (b *Tab) Is(expression string, parts ...any) (yes bool) {
+	b.t.Helper()
+	b.Do(fmt.Sprintf(expression, parts...), &yes)
+	return yes
+}
+
+// Holds waits until a condition holds, across pages: while one page takes the place of another, nothing does.
+func (b *Tab) Holds(expression string, parts ...any) {
+	b.t.Helper()
+	expression = fmt.Sprintf(expression, parts...)
+	holds := func() (yes bool) {
+		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
+	}
+	if !assert.Eventually(b.t, holds, Patience, 20*time.Millisecond) {
+		require.Fail(b.t, "does not hold", "%s\n%s", expression, b.Text("header")+b.Text("main"))
+	}
+}
+
+// Has waits for elements.
+func (b *Tab) Has(selectors ...string) {
+	b.t.Helper()
+	for _, selector := range selectors {
+		b.Holds(`document.querySelector(%q) !== null`, selector)
+	}
+}
+
+// Shows waits until the text of an element contains another.
+func (b *Tab) Shows(selector, text string) {
+	b.t.Helper()
+	b.Holds(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
+}
+
+// Text is the text of an element.
+func (b *Tab) Text(selector string) (text string) {
+	b.t.Helper()
+	b.Do(fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector), &text)
+	return text
+}
+
+// Reaches presses the tabulator until each of the elements had the focus, in that order.
+func (b *Tab) Reaches(ids ...string) {
+	b.t.Helper()
+	for presses := 0; len(ids) > 0; presses++ {
+		require.Less(b.t, presses, 40, "%s is not reached", ids[0])
+		b.Run(chromedp.KeyEvent("\t"))
+		if b.Is(`document.activeElement.id === %q`, ids[0]) {
+			ids = ids[1:]
+		}
+	}
+}

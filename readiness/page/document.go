@@ -1,0 +1,65 @@
+package page
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// document is a text that never changes while the process lives, compressed beforehand.
+type document struct {
+	contentType, policy string
+	plain, zipped       []byte
+	tag                 string // of its content, without quotes
+}
+
+func newDocument(contentType, policy, text string) *document {
+	var zipped bytes.Buffer
+	zip, _ := gzip.NewWriterLevel(&zipped, gzip.BestCompression) // the level exists
+	_, _ = zip.Write([]byte(text))                               // a buffer takes everything
+	_ = zip.Close()
+	return &document{
+		contentType: contentType, policy: policy, plain: []byte(text), zipped: zipped.Bytes(),
+		tag: fmt.Sprintf("%.8x", sha256.Sum256([]byte(policy+text))),
+	}
+}
+
+// ServeHTTP lets a browser keep the document and ask each time whether it is still the same.
+func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	body, tag := d.plain, `"`+d.tag+`"`
+	if acceptsGzip(r.Header) {
+		body, tag = d.zipped, `"`+d.tag+`-gzip"`
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Security-Policy", d.policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("ETag", tag)
+	if strings.Contains(r.Header.Get("If-None-Match"), tag) {
+		h.Del("Content-Encoding")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", d.contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // a client that is gone misses nothing
+}
+
+// acceptsGzip reports whether the client names gzip, other than to refuse it with a weight of 0.
+func acceptsGzip(h http.Header) bool {
+	for coding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		name, weight, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(coding), " ", ""), ";q=")
+		if name == "gzip" {
+			q, err := strconv.ParseFloat(weight, 64)
+			return weight == "" || err == nil && q > 0
+		}
+	}
+	return false
+}

@@ -1,0 +1,86 @@
+
+// called is who this is: the pod, else the member.
+const called = (now) => now.pod || now.member_name || "etcd-wrapper";
+
+function showFacts(now) {
+  const facts = [
+    ["in " + now.state + " since", [moment(now.since), ", for ", ticking(() => lasting(Math.max(1, Math.floor(since(now.since)))))]],
+    now.attempt > 1 && ["attempt", [String(now.attempt)]],
+    now.next_retry && ["next step", [ticking(() => nextStep(now.next_retry))]],
+    now.last_error && trouble(now),
+    now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
+    now.sidecar_word && ["sidecar said", [now.sidecar_word]],
+    ...identity(now),
+    ...ending(now.certificates ?? []),
+    now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
+    now.last_exit && ["last exit", [now.last_exit]],
+  ].filter(Boolean);
+  $("facts").replaceChildren(...facts.flatMap(([name, content, kind]) => [make("dt", "", name), make("dd", kind, ...content)]));
+}
+
+function nextStep(at) {
+  const left = -since(at);
+  return left > 0 ? "within " + lasting(Math.ceil(left)) : "now";
+}
+
+// trouble is alarming as long as it lasts. What the reason of the state says already is not repeated.
+function trouble(now) {
+  const { at, class: kind, message, over, ended } = now.last_error;
+  const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), now.reason.includes(message) ? "" : ": " + message];
+  if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["trouble", text, "trouble"];
+  const end = ended ?? (now.state === "Serving" && new Date(now.since) > new Date(at) ? now.since : undefined);
+  return ["last trouble", [...text, ...(end ? [" — over since ", moment(end)] : [" — over"])], "quiet"];
+}
+
+function identity(now) {
+  const named = (id) => now.peers?.find((peer) => peer.id === id)?.name || id;
+  return [
+    (now.member_name || now.member_id) && ["member", [[now.member_name, now.member_id].filter(Boolean).join(", ")]],
+    now.cluster_id && ["cluster", [now.cluster_id]],
+    now.leader && ["leader", [named(now.leader) + (now.term ? ", term " + now.term : "")]],
+    now.db_size && ["database", [database(now)]],
+  ];
+}
+
+function database(now) {
+  const used = now.db_in_use ? ", " + bytes(now.db_in_use) + " of it in use" : "";
+  const quota = now.quota ? "; " + (100 * now.db_size / now.quota).toFixed(0) + "% of its quota of " + bytes(now.quota) : "";
+  return bytes(now.db_size) + used + quota;
+}
+
+// ending is the certificates that are worth a look.
+function ending(certificates) {
+  return certificates.filter((file) => -since(file.expires) < 72 * 3600).map((file) => {
+    const words = () => since(file.expires) < 0 ? " expires in " + lasting(-since(file.expires)) + ", " : " has expired, ";
+    return ["certificate", [file.name, ticking(words), moment(file.expires), ": " + file.path], "trouble"];
+  });
+}
+
+// checkItems are one line where every check fails for the same reason: etcd does not run.
+function checkItems(now) {
+  const { status, reason } = now.checks[0] ?? {};
+  const alike = now.state !== "Serving" && reason && now.checks.every((check) => check.status === status && check.reason === reason);
+  if (alike) return [make("li", "quiet", "none yet: " + reason)];
+  return now.checks.map((check, i) => checkItem(check, now.checks[i + 1], now.state));
+}
+
+// checkItem tells a reason once for checks that share it, and alarms nobody before etcd runs.
+function checkItem(check, next, state) {
+  const item = make("li", state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
+  if (check.reason && check.reason !== next?.reason) item.append(make("span", "why", check.reason));
+  return item;
+}
+
+function peerItem(peer) {
+  const roles = [peer.leader && "leader", peer.learner && "learner"].filter(Boolean);
+  const item = make("li", peer.active ? "ok" : "failed", make("span", "verdict", peer.active ? "active" : "missing"),
+    make("span", "", [peer.name || "unnamed", ...roles].join(", ")));
+  item.append(make("span", "why", [peer.id, ...(peer.urls ?? [])].filter(Boolean).join(" ")));
+  return item;
+}
+
+function stepRow(step) {
+  const way = step.from === step.to ? step.from + ": " + step.event : step.from + " → " + step.to;
+  return make("tr", "", make("td", "", moment(step.at)), make("td", "", way), make("td", "", step.times > 1 ? "×" + step.times : ""),
+    make("td", "", step.after ? lasting(step.after) : ""), make("td", "", step.reason));
+}

@@ -1,0 +1,101 @@
+package page_test
+
+import (
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/page/chromium"
+	"etcd-wrapper/readiness/status"
+)
+
+func lightWhatWasTaken(b browser) {
+	b.open(waiting())
+	b.Has("#edge_Query_Wait.visited", "#edge_Wait_Query.visited", "#edge_Query_Trigger:not(.visited)", "#state_Wait.current[aria-current=step]")
+	require.Equal(b.t, "×17", b.Text("#edge_Query_Wait .badge"), "both reasons together")
+	require.Contains(b.t, b.Text("#details"), "wait before asking again", "the details follow the state")
+	b.Run(chromedp.Click("#edge_Query_Wait", chromedp.ByQuery))
+	b.Shows("#details-title", "Query → Wait")
+	b.Holds(`[...document.querySelectorAll("#details .taken")].map((row) => row.querySelector("strong").textContent + row.querySelector(".count").textContent).join() ===
+		"replied×1,no answer×16"`)
+	require.True(b.t, b.Is(`document.querySelectorAll("#details .rows li:not(.taken)").length >= 2`), "one of them for the same event")
+	require.Contains(b.t, b.Text("#details .taken"), "if says Failed")
+	b.Run(chromedp.Click("#close", chromedp.ByQuery))
+	b.Shows("#details-title", "Wait")
+}
+
+func leadToTheFullPicture(b browser) {
+	b.open(serving())
+	var to string
+	b.Do(`document.querySelector(".hint a").href`, &to)
+	b.Run(chromedp.Navigate(to))
+	b.Has("svg:root #state_Query", "svg:root #edge_Query_Wait")
+}
+
+func useTheKeyboard(b browser) {
+	b.open(serving())
+	b.Reaches("state_Query", "edge_Query_Wait")
+	require.True(b.t, b.Is(`getComputedStyle(document.querySelector("#edge_Query_Wait .grip")).stroke !== getComputedStyle(document.querySelector("#edge_Query_Trigger .grip")).stroke`), "the focus is seen")
+	require.True(b.t, b.Is(`document.activeElement.getAttribute("role") === "button" && document.activeElement.getAttribute("aria-label") === "Query to Wait, gone 25 times"`))
+	b.Run(chromedp.KeyEvent("\r"))
+	b.Holds(`document.activeElement.id === "details" && document.getElementById("details-title").textContent === "Query → Wait"`)
+	b.Has("#edge_Query_Wait[aria-expanded=true]")
+	b.Run(chromedp.KeyEvent("\x1b"))
+	b.Holds(`document.activeElement.id === "edge_Query_Wait" && document.getElementById("details-title").textContent === "Serving"`)
+	b.Reaches("state_Serving")
+	b.Run(chromedp.KeyEvent(" "))
+	b.Holds(`document.activeElement.id === "details"`)
+	b.Run(chromedp.KeyEvent("\x1b"))
+	b.Reaches("timeline")
+}
+
+func fitTheScreen(b browser) {
+	b.open(serving())
+	b.show(member)
+	for _, size := range []chromium.Size{chromium.Desk, chromium.Phone} {
+		b.Look(size, chromium.Light)
+		b.Holds(`innerWidth === %d`, size.Width)
+		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
+		require.True(b.t, b.Is(`document.querySelector("#diagram svg").getBoundingClientRect().bottom <= innerHeight`), "the first screen has all of it at %d", size.Width)
+		require.True(b.t, b.Is(`document.querySelector(".node text").getBoundingClientRect().height >= 13`), "readable at %d", size.Width)
+		require.True(b.t, b.Is(`[...document.querySelectorAll(".visited .badge rect")].every((badge) => {
+			const a = badge.getBoundingClientRect();
+			return [...document.querySelectorAll(".node text")].every((text) => {
+				const b = text.getBoundingClientRect();
+				return a.right < b.left || b.right < a.left || a.bottom < b.top || b.bottom < a.top })})`), "counts cover no text at %d", size.Width)
+	}
+	b.Run(chromedp.Click("#edge_Terminating_Terminated", chromedp.ByQuery))
+	b.Holds(`document.querySelector("#edge_Terminating_Terminated").getBoundingClientRect().bottom <= document.querySelector("#details").getBoundingClientRect().top`)
+	b.Look(chromium.Desk, chromium.Light)
+}
+
+func beLegible(b browser) {
+	p := b.open(waiting())
+	b.Picture("wait")
+	b.contrast("with trouble")
+	b.Run(chromedp.Click("#edge_Query_Wait", chromedp.ByQuery))
+	b.Has("body.chosen")
+	b.Picture("chosen")
+	b.Run(chromedp.KeyEvent("\x1b"))
+	p.tell(func(d *status.Document) { *d = serving() })
+	b.Shows("#state", "Serving")
+	b.show(member)
+	b.Do(`document.activeElement.blur()`, nil)
+	b.Run(chromedp.MouseEvent(input.MouseMoved, 2, 2))
+	b.Picture("serving")
+	b.contrast("serving")
+	p.kill()
+	b.Has("body.lost")
+	b.Picture("lost")
+	b.contrast("grey")
+}
+
+// contrast sees that every text can be read.
+func (b browser) contrast(when string) {
+	b.t.Helper()
+	for _, preference := range []string{chromium.Light, chromium.Dark} {
+		b.Look(chromium.Desk, preference)
+		require.Empty(b.t, b.Faint(), "%s, %s", when, preference)
+	}
+	b.Look(chromium.Desk, chromium.Light)
+}

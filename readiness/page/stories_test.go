@@ -1,0 +1,87 @@
+package page_test
+
+import (
+	"slices"
+	"time"
+
+	"etcd-wrapper/readiness/status"
+)
+
+// The documents that the tests tell. Their times count back from the moment at which they are made.
+
+func before(d time.Duration) time.Time { return time.Now().Add(-d) }
+
+var versions = status.Versions{Wrapper: "v0.4.0", Etcd: "3.6.16", Go: "go1.26.0"}
+
+func verdicts(word, reason string) []status.Check {
+	var all []status.Check
+	for _, name := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space"} {
+		all = append(all, status.Check{Name: name, Status: word, Reason: reason})
+	}
+	return all
+}
+
+// waiting is a run whose sidecar has failed and does not answer any more.
+func waiting() status.Document {
+	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
+	return status.Document{
+		State: "Wait", Since: before(4 * time.Second), Attempt: 17, NextRetry: before(-9 * time.Second),
+		Reason:    "the sidecar does not answer: " + refused,
+		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
+		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
+		Validation: &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
+		Checks:     verdicts("failed", "etcd is not watched"),
+		Transitions: []status.Transition{
+			{At: before(26 * time.Hour), From: "Query", Event: "begun", To: "Query", Times: 1, Reason: "ask where initialization stands, with the volume's lock held"},
+			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, After: .012, Reason: "the initialization failed; the log of whoever ran it says why"},
+			{At: before(19 * time.Second), From: "Wait", Event: "elapsed", To: "Query", Times: 17, After: 14.8, Reason: "time to ask again"},
+			{At: before(4 * time.Second), From: "Query", Event: "no answer", To: "Wait", Times: 16, After: .004, Reason: "the sidecar does not answer: " + refused},
+		},
+		Edges: []status.Edge{
+			{From: "Query", Event: "begun", To: "Query", Times: 1, Last: before(26 * time.Hour)},
+			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, Last: before(26 * time.Hour), Spent: .012},
+			{From: "Query", Event: "no answer", To: "Wait", Times: 16, Last: before(4 * time.Second), Spent: .2},
+			{From: "Wait", Event: "elapsed", To: "Query", Times: 17, Last: before(4 * time.Second), Spent: 240},
+		},
+	}
+}
+
+// serving is a run that has come through an unreachable sidecar and a full validation.
+func serving() status.Document {
+	step := func(ago time.Duration, from, event, guard, to, reason string, times int, after float64) status.Transition {
+		return status.Transition{At: before(ago), From: from, Event: event, Guard: guard, To: to, Reason: reason, Times: times, After: after}
+	}
+	d := status.Document{
+		State: "Serving", Since: before(194 * time.Second), Ready: true, Attempt: 1, Reason: "etcd has joined its cluster",
+		LastError:   &status.Error{At: before(252 * time.Second), Class: "sidecar", Message: "cannot ask the sidecar for the status of the initialization: connection refused"},
+		Validation:  &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
+		SidecarWord: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",
+		Versions: versions, Checks: verdicts("ok", ""),
+		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", Expires: before(-61 * time.Hour)}},
+		Transitions: []status.Transition{
+			step(255*time.Second, "Query", "begun", "", "Query", "ask where initialization stands, with the volume's lock held", 1, 0),
+			step(252*time.Second, "Query", "no answer", "", "Wait", "the sidecar does not answer: connection refused", 3, .004),
+			step(250*time.Second, "Wait", "elapsed", "", "Query", "time to ask again", 3, .8),
+			step(250*time.Second, "Query", "replied", "says New", "Trigger", "the data directory is not validated yet", 1, .006),
+			step(250*time.Second, "Trigger", "accepted", "", "Wait", "the initialization was asked for; the configuration takes time, too", 1, .011),
+			step(200*time.Second, "Query", "replied", "", "Wait", "the initialization is running", 22, .002),
+			step(197*time.Second, "Wait", "elapsed", "", "Query", "time to ask again", 23, 2.1),
+			step(197*time.Second, "Query", "replied", "says Successful", "FetchConfig", "the data directory may be opened", 1, .003),
+			step(195*time.Second, "FetchConfig", "config valid", "", "StartEtcd", "etcd can run with its configuration", 1, 1.9),
+			step(194*time.Second, "StartEtcd", "etcd ready", "", "Serving", "etcd has joined its cluster", 1, .874),
+		},
+	}
+	for _, t := range d.Transitions {
+		at := slices.IndexFunc(d.Edges, func(e status.Edge) bool {
+			return e.From == t.From && e.To == t.To && e.Event == t.Event && e.Guard == t.Guard
+		})
+		if at < 0 {
+			at = len(d.Edges)
+			d.Edges = append(d.Edges, status.Edge{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
+		}
+		d.Edges[at].Times += t.Times
+		d.Edges[at].Last = t.At
+		d.Edges[at].Spent += t.After * float64(t.Times)
+	}
+	return d
+}

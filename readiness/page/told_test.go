@@ -1,0 +1,80 @@
+package page_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/page"
+	"etcd-wrapper/readiness/status"
+)
+
+// process is a wrapper that tells what a test wants, on an address of its own, and can end and come back there.
+type process struct {
+	t       *testing.T
+	address string
+	server  *http.Server
+	end     context.CancelFunc
+
+	mu      sync.Mutex
+	now     status.Document
+	changed chan struct{}
+}
+
+func newProcess(t *testing.T, first status.Document) *process {
+	p := &process{t: t, address: "127.0.0.1:0", now: first, changed: make(chan struct{})}
+	p.start()
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+func (p *process) url() string { return "http://" + p.address }
+
+func (p *process) start() {
+	listener, err := net.Listen("tcp", p.address)
+	require.NoError(p.t, err)
+	p.address = listener.Addr().String()
+	mux := http.NewServeMux()
+	for pattern, handler := range map[string]http.Handler{
+		"GET /{$}": handler(p.t), "GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /lifecycle": status.Handler(status.Source{Document: p.document, Changed: p.change}),
+	} {
+		mux.Handle(pattern, handler)
+	}
+	lifetime, end := context.WithCancel(context.Background())
+	p.end = end
+	p.server = &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return lifetime }}
+	go p.server.Serve(listener)
+}
+
+// kill breaks every connection.
+func (p *process) kill() {
+	p.server.Close()
+	p.end()
+}
+
+func (p *process) document() status.Document {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func (p *process) change() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// tell changes the document.
+func (p *process) tell(how func(*status.Document)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	how(&p.now)
+	close(p.changed)
+	p.changed = make(chan struct{})
+}

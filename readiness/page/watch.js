@@ -1,0 +1,110 @@
+
+// The newest document.
+let latest;
+
+function show(now, regained) {
+  const before = latest;
+  latest = now;
+  $("name").textContent = plain(called(now));
+  $("state").textContent = plain(now.state);
+  $("reason").textContent = plain(now.reason);
+  $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
+  $("checks").replaceChildren(...checkItems(now));
+  $("members").hidden = !now.peers?.length;
+  $("peers").replaceChildren(...(now.peers ?? []).map(peerItem));
+  $("steps").replaceChildren(...now.transitions.toReversed().map(stepRow));
+  showFacts(now);
+  light(now);
+  showLink("live");
+  tell(before, now, regained);
+}
+
+// tell lets a screen reader say what has changed, but not the back and forth of polling.
+function tell(before, now, regained) {
+  const ready = now.ready ? "ready" : "not ready";
+  if (regained || before.ready !== now.ready) news("Now " + ready + ", in " + now.state + ": " + now.reason);
+  else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);
+}
+
+const news = (text) => { $("news").textContent = plain(text); };
+
+// showLink says whether what is shown is still so. What is not known any more is neither green nor red.
+function showLink(text) {
+  document.body.classList.toggle("lost", !link.live);
+  $("link").textContent = text;
+  $("link").className = link.live ? "live" : "";
+  $("zone").textContent = zone();
+  if (!latest) return;
+  const known = link.live || latest.state === "Terminated";
+  const ready = latest.ready ? "ready" : "not ready";
+  $("ready").textContent = (known ? "" : "was ") + ready;
+  $("ready").className = latest.ready && link.live ? "pill good" : "pill";
+  document.title = (link.live ? (latest.ready ? "✓ " : "✗ ") : "? ") + plain(called(latest)) + " · " +
+    (link.live ? latest.state + ", " + ready : "as of " + clock(present()));
+  $("icon").href = icon(!link.live ? "#8a94a3" : latest.ready ? "#1c7a34" : "#b3261e");
+}
+
+const icon = (colour) => "data:image/svg+xml," + encodeURIComponent(
+  '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="' + colour + '"/></svg>');
+
+function lose(why) {
+  const fresh = link.live;
+  link.live = false;
+  tick();
+  if (!latest) return showLink("no connection; trying again");
+  const asOf = "as of " + clock(present());
+  showLink(asOf + " · " + (latest.state === "Terminated" ? "the process has ended" : why));
+  if (fresh) news("No connection. What is shown is " + asOf + ".");
+}
+
+// A stream says at least every 5 s that it is there, so longer silence means that nobody is.
+const silence = 12000; // ms
+const again = 1000; // ms
+let attempt;
+
+async function watch() {
+  attempt = new AbortController();
+  attempt.began = Date.now();
+  let why = "no connection; trying again";
+  try {
+    const reply = await fetch("lifecycle?watch", { signal: attempt.signal, cache: "no-store" });
+    if (reply.ok) await listen(reply);
+    else why = "refused with status " + reply.status + "; trying again";
+  } catch { // whatever broke the connection, it is tried again
+  }
+  attempt.abort();
+  lose(why);
+  setTimeout(watch, again);
+}
+
+async function listen(reply) {
+  const difference = new Date(reply.headers.get("Date")) - Date.now();
+  link.skew = Math.abs(difference) > 2000 ? difference : 0; // the header has whole seconds
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    link.heard = Date.now();
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    events.forEach(hear);
+  }
+}
+
+function hear(event) {
+  if (!event.startsWith("data: ")) return;
+  const regained = !link.live;
+  link.live = true;
+  try {
+    show(JSON.parse(event.slice("data: ".length)), regained);
+  } catch (fault) {
+    reportError(fault); // a fault of this page, not of the connection
+  }
+}
+
+setInterval(() => {
+  if (Date.now() - Math.max(link.heard, attempt.began) > silence) attempt.abort();
+  if (link.live) tick();
+}, 1000);
+watch();

@@ -1,0 +1,58 @@
+package status_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/docs"
+	"etcd-wrapper/readiness/status"
+)
+
+// fields are the names of a type's fields in JSON, with their types.
+func fields(of reflect.Type) map[string]reflect.Type {
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	found := map[string]reflect.Type{}
+	if of.Kind() != reflect.Struct || of == reflect.TypeFor[time.Time]() {
+		return found
+	}
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		found[name] = of.Field(i).Type
+	}
+	return found
+}
+
+func TestEveryFieldOfTheDocumentIsDocumented(t *testing.T) {
+	rows := docs.Table(t, "field", "meaning")
+	document := fields(reflect.TypeFor[status.Document]())
+	for name, kind := range document {
+		row := docs.Find(rows, name)
+		if !assert.NotNil(t, row, "put %s into the table of fields of README.md or docs/*.md", name) {
+			continue
+		}
+		for inner := range fields(kind) {
+			assert.Contains(t, docs.Quoted(row[1]), inner, "name it in the row of %s", name)
+		}
+	}
+	for _, name := range docs.Named(rows) {
+		_, is := document[name]
+		assert.True(t, is, "the documentation's %s is no field: take it out, or name it as it is", name)
+	}
+}
+
+func TestEveryFieldHasANameInJSON(t *testing.T) {
+	var visit func(reflect.Type)
+	visit = func(of reflect.Type) {
+		for name, kind := range fields(of) {
+			assert.Regexp(t, "^[a-z_]+$", name, "in %s", of)
+			visit(kind)
+		}
+	}
+	visit(reflect.TypeFor[status.Document]())
+}
