@@ -10,18 +10,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The tag that the type of a normal entry begins with (raft's raftpb/raft.proto), and the numbers of an entry's data, of
-// the request in it that sets the cluster's version (etcd's raft_internal.proto), and of the version in that.
+// The numbers of fields: of an entry's data (raft's raft.proto), of the request in it that sets the cluster's version
+// (etcd's raft_internal.proto), and of the version in that (membership.proto).
 const (
 	entryData         = 4
 	clusterVersionSet = 1300
 	setVersion        = 1
 )
 
+// longest is more than a record takes, in bytes, which sets a version or tells of a snapshot: both are below a hundred.
+const longest = 512
+
 // ClusterVersions are the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
 // that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
-// what comes behind the newest snapshot, even if the database has all of that. Only the beginnings of entries are read,
-// not the values in them. An error says that the database or the log can't be read.
+// what comes behind the newest snapshot, even if the database has all of that. Entries with long values are stepped over.
+// An error says that the database or the log can't be read.
 func ClusterVersions(dataDir, walDir string) (met []string, err error) {
 	m := survey(dataDir)
 	m.wal = list(walDir)
@@ -64,6 +67,9 @@ func (m *member) versionsBehind(snapshot uint64) (versions []string, known bool,
 	for _, name := range m.segmentsFrom(snapshot) {
 		err := readSegment(m.segment(name), func(s *segment) error {
 			for frame := range s.frames() {
+				if len(frame.record) > longest {
+					continue
+				}
 				r, _ := frame.parse() // the record of one that can't be read tells nothing
 				known = known || r.kind == wal.SnapshotType && varint(r.data, 1) == snapshot
 				if version := r.versionSet(snapshot); version != "" {

@@ -16,6 +16,9 @@ const (
 	patience = 5 * time.Second
 )
 
+// notLookedAt is the reason of the first state.
+const notLookedAt = "the cluster has not been looked at yet"
+
 // State is what there is to know about the data's version.
 type State struct {
 	Wanted  Version `json:"wanted"`
@@ -49,7 +52,11 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
-	k.state.Store(&State{Wanted: wanted, Phase: Waiting, Reason: "the cluster has not been looked at yet"})
+	k.state.Store(&State{Wanted: wanted})
+	f := server.facts() // so that a member which needs nothing is readable from the first moment
+	k.state.Store(&State{
+		Wanted: wanted, Cluster: f.cluster, Storage: f.storage, Phase: Waiting, Reason: notLookedAt, Readable: k.readable(f),
+	})
 	return k
 }
 
@@ -74,10 +81,14 @@ func (k *Keeper) State() State { return *k.state.Load() }
 func (k *Keeper) look(ctx context.Context) {
 	f := k.server.facts()
 	d := decide(k.wanted, f)
+	level := zerolog.InfoLevel
 	if err := k.do(ctx, d.act); err != nil && ctx.Err() == nil {
-		d.phase, d.reason = Waiting, "etcd did not take it: "+err.Error()
+		d.phase, d.reason, level = Waiting, "etcd did not take it: "+err.Error(), zerolog.WarnLevel
 	}
-	k.publish(State{
+	if d.phase == Foreign {
+		level = zerolog.WarnLevel
+	}
+	k.publish(level, State{
 		Wanted: k.wanted, Cluster: f.cluster, Storage: f.storage, Phase: d.phase, Reason: d.reason, Readable: k.readable(f),
 	})
 }
@@ -101,11 +112,11 @@ func (k *Keeper) do(ctx context.Context, what act) error {
 	}
 }
 
-// publish logs a state that differs from the one before.
-func (k *Keeper) publish(state State) {
+// publish logs a state that differs from the one before. What can't be done is a warning.
+func (k *Keeper) publish(level zerolog.Level, state State) {
 	if before := k.state.Swap(&state); *before == state {
 		return
 	}
-	k.log.Info().Stringer("wanted", state.Wanted).Stringer("cluster", state.Cluster).Stringer("storage", state.Storage).
+	k.log.WithLevel(level).Stringer("wanted", state.Wanted).Stringer("cluster", state.Cluster).Stringer("storage", state.Storage).
 		Str("phase", string(state.Phase)).Bool("readable", state.Readable).Msg("version of the data: " + state.Reason)
 }

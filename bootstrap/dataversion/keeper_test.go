@@ -99,6 +99,7 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 		require.Equal(t, 6, s.asked)
 		require.Equal(t, "etcd did not take it: no leader", k.State().Reason)
 		require.Equal(t, 1, strings.Count(log.String(), "did not take it"), "said once")
+		require.Contains(t, log.String(), `"level":"warn"`)
 		s.change(func() { s.refuses = nil })
 		later()
 		later()
@@ -107,10 +108,14 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 	})
 }
 
-func TestAStateBeforeTheFirstLookIsNotReadable(t *testing.T) {
+func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(Of3_5, &scripted{}, zerolog.Nop())
-	require.Equal(t, State{Wanted: Of3_5, Phase: Waiting, Reason: "the cluster has not been looked at yet"}, k.State())
+	require.Equal(t, State{Wanted: Of3_5, Phase: Waiting, Reason: notLookedAt}, k.State())
+	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())
+	require.False(t, k.State().Readable)
+	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_5, storage: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "nothing has to come down")
 }
 
 // later lets the keeper look once more.

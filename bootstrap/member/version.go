@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,15 @@ func (m *Member) DataVersion() (state dataversion.State, ok bool) {
 		return dataversion.State{}, false
 	}
 	return keeper.State(), true
+}
+
+// Unreadable says why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
+func (m *Member) Unreadable() string {
+	state, ok := m.DataVersion()
+	if !ok || state.Readable {
+		return ""
+	}
+	return fmt.Sprintf("etcd %s could not read the data: %s", state.Wanted, state.Reason)
 }
 
 // announce decides, before etcd is opened, what it presents itself as. A member that joins waits for its peers there.

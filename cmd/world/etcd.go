@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
 	"etcd-wrapper/lifecycle"
@@ -37,6 +38,7 @@ func (w *World) Configure(yaml []byte) error {
 	w.useCertificates(checked.Etcd)
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience,
+		DataVersion: dataversion.Parse(w.flags.DataVersion()),
 	})
 	w.opening.Store(w.etcd)
 	return nil
