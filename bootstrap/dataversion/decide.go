@@ -7,7 +7,8 @@ import (
 
 // facts are what a member knows of its cluster, at one moment.
 type facts struct {
-	cluster   Version
+	announced Version // by this member
+	cluster   Version // unknown until the cluster has decided
 	storage   Version
 	downgrade Version // the target of the downgrade that is enabled, if one is
 	leader    bool    // this member leads

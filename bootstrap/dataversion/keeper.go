@@ -93,10 +93,13 @@ func (k *Keeper) look(ctx context.Context) {
 	})
 }
 
-// readable waits for one more look after the cluster has come down: etcd then writes the snapshot that makes a start
-// forget the higher version.
+// readable knows that a cluster never decides on more than a member announces. It waits for one more look after the
+// cluster has come down: etcd then writes the snapshot that makes a start forget the higher version.
 func (k *Keeper) readable(f facts) bool {
-	return f.cluster != (Version{}) && !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(k.State().Cluster)
+	if f.cluster == (Version{}) {
+		return !k.wanted.Less(f.announced)
+	}
+	return !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(k.State().Cluster)
 }
 
 func (k *Keeper) do(ctx context.Context, what act) error {

@@ -110,8 +110,10 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 
 func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
 	t.Parallel()
-	k := newKeeper(Of3_5, &scripted{}, zerolog.Nop())
+	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
 	require.Equal(t, State{Wanted: Of3_5, Phase: Waiting, Reason: notLookedAt}, k.State())
+	k = newKeeper(Of3_5, &scripted{now: facts{announced: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "the cluster can't decide on more")
 	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())
 	require.False(t, k.State().Readable)
 	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_5, storage: Of3_5}}, zerolog.Nop())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/version"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
@@ -13,7 +14,7 @@ import (
 type embeddedServer struct{ *etcdserver.EtcdServer }
 
 func (s embeddedServer) facts() facts {
-	f := facts{leader: s.Leader() == s.MemberID()}
+	f := facts{announced: Parse(version.Version), leader: s.Leader() == s.MemberID()}
 	if v := s.ClusterVersion(); v != nil {
 		f.cluster = Version{v.Major, v.Minor}
 	}

@@ -58,6 +58,21 @@ var Embedded = version.Version
 // reader is the etcd 3.5 whose word for it is tested: what Announce names, it can read.
 const reader = "3.5.27"
 
+// What else looks at the announced name, in etcd 3.6.16:
+//
+//   - Whoever asks: /version, `etcdctl endpoint status`, the X-Server-Version of peers and etcd's first log line show
+//     3.5.27+3.6.16. The metric etcd_server_version is set before this and says 3.6.16; so does all that this program says.
+//     The part behind the plus is what semantic versioning calls build metadata, which etcd's and Kubernetes' parsers
+//     accept. kube-apiserver asks for 3.5.13 at least before it uses progress notifications of watches, and gets them.
+//   - Peers compare major and minor version and talk to any of 3.0 and above.
+//   - The schema of the database is checked against it when etcd starts: 3.5 may be older than the data by what etcd
+//     knows how to take back, which is all of 3.6.
+//   - `etcdctl downgrade` goes by the cluster's version: at 3.5 it offers 3.4. The Keeper leaves that alone and warns.
+//
+// And what looks at the cluster's version, which then is 3.5: leases' checkpoints are written to the database from 3.6 on
+// only. That matters where etcd's feature LeaseCheckpoint is on, which it is not by default, and its own switch
+// LeaseCheckpointPersist brings it back. Nothing else in etcd waits for 3.6: its APIs answer as ever.
+
 // Announce has the embedded etcd present itself to its cluster, and to whoever asks for its version, as 3.5.27+3.6.16: a
 // 3.5 with the true version behind it. It does so if 3.5 is wanted and nothing is recorded that 3.5 could not read;
 // otherwise the embedded etcd says what it is. It reports what is announced. The name belongs to the process and must not
