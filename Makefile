@@ -35,8 +35,9 @@ bench: ## Measure the wrapper and plain etcd side by side, and print the table; 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
-test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes
+test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
+	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
