@@ -11,7 +11,7 @@ import (
 )
 
 func TestFolderKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Subject{Open: func(t *testing.T) store.Store { return open(t) }, Missing: missing})
+	storetest.Run(t, storetest.Subject{Open: func(t *testing.T) store.Store { return open(t) }, Missing: missing, Whole: true})
 }
 
 func open(t *testing.T) *Store {

@@ -243,7 +243,7 @@ func refusal(response *http.Response) error {
 	switch message := strings.ToLower(body.Error.Message); {
 	case answer.Status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
 		answer.Code = "objectHeld" // some holds are told in words only
-	case answer.Status == http.StatusNotFound:
+	case answer.Status == http.StatusNotFound || answer.Status == http.StatusGone:
 		answer.Code = "notFound"
 	case answer.Status == http.StatusPreconditionFailed:
 		answer.Code = "conditionNotMet"

@@ -179,7 +179,7 @@ func (u *session) rest(piece []byte, last bool) error {
 	}
 	response, err := u.put(piece, span, last)
 	if err != nil {
-		return err
+		return gone(err)
 	}
 	defer wire.Discard(response)
 	if last {
@@ -210,6 +210,14 @@ func (u *session) put(piece []byte, span string, last bool) (*http.Response, err
 	}, accepted)
 }
 
+// gone is what 404 means in an upload: it was given up, or finished with the reply lost.
+func gone(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return &store.Unavailable{Cause: errors.New("the server has forgotten the upload")}
+	}
+	return err
+}
+
 // has is how many bytes the server says it has.
 func has(response *http.Response) int64 {
 	var end int64
@@ -233,7 +241,7 @@ func (u *session) ask(begin, end int64, last bool) (done bool, err error) {
 		return request, err
 	}, http.StatusPermanentRedirect, http.StatusOK)
 	if err != nil {
-		return false, err
+		return false, gone(err)
 	}
 	defer wire.Discard(response)
 	if response.StatusCode == http.StatusOK {

@@ -8,5 +8,5 @@ import (
 )
 
 func TestMemoryKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Subject{Open: func(*testing.T) store.Store { return New() }, Holds: true})
+	storetest.Run(t, storetest.Subject{Open: func(*testing.T) store.Store { return New() }, Whole: true, Holds: true})
 }

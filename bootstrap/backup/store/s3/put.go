@@ -107,4 +107,3 @@ func sums(piece []byte) (base64MD5, hexSHA256 string) {
 	inTransit, signed := md5.Sum(piece), sha256.Sum256(piece)
 	return base64.StdEncoding.EncodeToString(inTransit[:]), hex.EncodeToString(signed[:])
 }
-

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/bootstrap/backup/store/wire"
 )
 
 func (c contract) listing(t *testing.T) {
@@ -124,7 +123,7 @@ func (c contract) badNames(t *testing.T) {
 
 func (c contract) cancelled(t *testing.T) {
 	s := c.Open(t)
-	for _, length := range []int{10, large} {
+	for _, length := range []int{10, c.large()} {
 		ctx, cancel := context.WithCancel(within(t))
 		// The end comes when all but a little was read, with parts of a large object stored.
 		content := io.MultiReader(Pattern(1, length-5), onRead(cancel), Pattern(2, 5))
@@ -158,7 +157,7 @@ func (c contract) cancelledListing(t *testing.T) {
 func (c contract) sourceFails(t *testing.T) {
 	s := c.Open(t)
 	for _, broken := range []error{errors.New("disk failed"), io.ErrUnexpectedEOF} {
-		for _, length := range []int{10, wire.PieceSize, large} {
+		for _, length := range []int{10, c.large()} {
 			content := io.MultiReader(Pattern(1, length), failing{broken})
 			assert.ErrorIs(t, s.Put(within(t), "broken", content), broken)
 			absent(t, s, "broken")

@@ -64,7 +64,7 @@ func (c contract) missing(t *testing.T) {
 		t.Skip("there is no such thing here")
 	}
 	s := c.Missing(t)
-	for _, length := range []int{10, large} {
+	for _, length := range []int{10, c.large()} {
 		assert.ErrorIs(t, s.Put(within(t), "a", Pattern(1, length)), store.ErrNoBucket)
 	}
 	_, err := s.Get(within(t), "a", 0, -1)
@@ -100,7 +100,7 @@ func (c contract) through(t *testing.T) (store.Store, *Proxy) {
 
 func (c contract) lostReply(t *testing.T) {
 	s, proxy := c.through(t)
-	for name, length := range map[string]int{"small": 1000, "large": large} {
+	for name, length := range map[string]int{"small": 1000, "large": c.large()} {
 		proxy.LoseReply(1)
 		_, err := store.PutOnce(within(t), s, name, Pattern(1, length))
 		require.NoError(t, err)
@@ -115,7 +115,7 @@ func (c contract) lostReply(t *testing.T) {
 
 func (c contract) cutUpload(t *testing.T) {
 	s, proxy := c.through(t)
-	for _, length := range []int{100_000, large} {
+	for _, length := range []int{100_000, c.large()} {
 		proxy.CutUploads(50_000)
 		assert.ErrorIs(t, s.Put(within(t), "cut", Pattern(1, length)), store.ErrUnavailable)
 		proxy.Heal()
@@ -127,7 +127,7 @@ func (c contract) cutUpload(t *testing.T) {
 
 func (c contract) cutDownload(t *testing.T) {
 	s, proxy := c.through(t)
-	put(t, s, "cut", Pattern(1, large))
+	put(t, s, "cut", Pattern(1, c.large()))
 	proxy.CutDownloads(100_000)
 	body, err := s.Get(within(t), "cut", 0, -1)
 	require.NoError(t, err)
