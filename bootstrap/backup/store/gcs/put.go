@@ -3,6 +3,7 @@ package gcs
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -10,10 +11,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"mime/multipart"
 	"net/http"
-	"net/textproto"
 	"net/url"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/store"
@@ -52,14 +52,16 @@ func (s *Store) ifAbsent(kind, name string) url.Values {
 
 // whole is sent once: a second time would find what the first one made.
 func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
-	body, contentType, err := withChecksum(s.prefix+name, piece)
+	head, tail, contentType, err := around(s.prefix+name, piece)
 	if err != nil {
 		return err
 	}
 	target := s.endpoint + s.uploadPath() + "?" + s.ifAbsent("multipart", name).Encode()
 	response, err := s.client.Once(ctx, func() (*http.Request, error) {
-		request, err := http.NewRequest(http.MethodPost, target, bytes.NewReader(body))
+		body := io.MultiReader(strings.NewReader(head), bytes.NewReader(piece), strings.NewReader(tail))
+		request, err := http.NewRequest(http.MethodPost, target, body)
 		if err == nil {
+			request.ContentLength = int64(len(head) + len(piece) + len(tail))
 			request.Header.Set("Content-Type", contentType)
 		}
 		return request, err
@@ -71,34 +73,24 @@ func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
 	return nil
 }
 
+// around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them
+// if they were damaged on the way.
+func around(key string, piece []byte) (head, tail, contentType string, err error) {
+	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
+	if err != nil {
+		return "", "", "", err
+	}
+	boundary := rand.Text()
+	head = "--" + boundary + "\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + string(metadata) +
+		"\r\n--" + boundary + "\r\nContent-Type: application/octet-stream\r\n\r\n"
+	return head, "\r\n--" + boundary + "--\r\n", "multipart/related; boundary=" + boundary, nil
+}
+
 // noBucket is what 404 means where an object is created.
 func noBucket(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
 	}
-	return err
-}
-
-// withChecksum puts a checksum before the bytes, for the server to refuse them if they were damaged on the way.
-func withChecksum(key string, piece []byte) (body []byte, contentType string, err error) {
-	var buffer bytes.Buffer
-	buffer.Grow(len(piece) + 1024)
-	form := multipart.NewWriter(&buffer)
-	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
-	if err != nil {
-		return nil, "", err
-	}
-	err = errors.Join(
-		part(form, "application/json; charset=UTF-8", metadata), part(form, "application/octet-stream", piece), form.Close())
-	return buffer.Bytes(), "multipart/related; boundary=" + form.Boundary(), err
-}
-
-func part(form *multipart.Writer, contentType string, content []byte) error {
-	to, err := form.CreatePart(textproto.MIMEHeader{"Content-Type": {contentType}})
-	if err != nil {
-		return err
-	}
-	_, err = to.Write(content)
 	return err
 }
 
