@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,6 +60,9 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 }
 
 func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) {
+	if !identityConfigured() && os.Getenv("AWS_EC2_METADATA_DISABLED") == "true" {
+		return credentials.Value{}, errNone
+	}
 	value, err := c.iam.RetrieveWithCredContext(cc)
 	var refused credentials.ErrorResponse
 	switch {
@@ -66,6 +70,8 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 		return value, nil
 	case !identityConfigured():
 		return credentials.Value{}, errNone
+	case cc != nil && cc.Context != nil && cc.Context.Err() != nil:
+		return credentials.Value{}, context.Cause(cc.Context)
 	case errors.As(err, &refused):
 		return credentials.Value{}, fmt.Errorf("workload identity was refused: %w", store.ErrDenied)
 	default:

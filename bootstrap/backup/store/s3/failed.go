@@ -30,6 +30,8 @@ var codes = map[string]error{
 	"BadDigest":                  store.ErrUnavailable, // damaged on the way
 	"NoSuchUpload":               store.ErrUnavailable, // completed with the reply lost, or aborted by somebody
 	"SlowDown":                   store.ErrUnavailable,
+	"InternalError":              store.ErrUnavailable,
+	"ServiceUnavailable":         store.ErrUnavailable,
 }
 
 // call is one method's use of the library.

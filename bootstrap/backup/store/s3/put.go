@@ -38,6 +38,9 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	return upload.inParts(piece, pieces, "cannot create "+name)
 }
 
+// unchunked keeps the library from signing bodies in chunks, which not every server understands: we have the sum of the whole.
+const unchunked = true
+
 // upload is one object on its way.
 type upload struct {
 	*call
@@ -47,7 +50,7 @@ type upload struct {
 }
 
 func ifAbsent() minio.PutObjectOptions {
-	options := minio.PutObjectOptions{}
+	options := minio.PutObjectOptions{DisableContentSha256: unchunked}
 	options.SetMatchETagExcept("*")
 	return options
 }
@@ -88,7 +91,7 @@ func (u *upload) part(piece []byte) error {
 	md5, sha256 := sums(piece)
 	number := len(u.parts) + 1
 	part, err := u.store.core.PutObjectPart(u.ctx, u.store.bucket, u.key, u.id, number, bytes.NewReader(piece),
-		int64(len(piece)), minio.PutObjectPartOptions{Md5Base64: md5, Sha256Hex: sha256})
+		int64(len(piece)), minio.PutObjectPartOptions{Md5Base64: md5, Sha256Hex: sha256, DisableContentSha256: unchunked})
 	if err == nil {
 		u.parts = append(u.parts, minio.CompletePart{PartNumber: number, ETag: part.ETag})
 	}
