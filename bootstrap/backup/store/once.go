@@ -50,7 +50,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrNotFound):
 		return put
 	default:
-		return fmt.Errorf("cannot tell whose %s in %s is (%v): %w", name, s, put, err)
+		return fmt.Errorf("cannot tell whose %s in %s is (%s): %w", name, s, put.Error(), err)
 	}
 }
 

@@ -16,23 +16,23 @@ import (
 	"etcd-wrapper/bootstrap/backup/store/memory"
 )
 
-func put(t *testing.T, s store.Store, name, content string) (store.Digest, error) {
-	return store.PutOnce(t.Context(), s, name, strings.NewReader(content))
+func put(t *testing.T, s store.Store) (store.Digest, error) {
+	return store.PutOnce(t.Context(), s, "a", strings.NewReader("content"))
 }
 
 func TestPutOnceReturnsTheDigestOfTheContent(t *testing.T) {
-	digest, err := put(t, memory.New(), "a", "content")
+	digest, err := put(t, memory.New())
 	require.NoError(t, err)
 	assert.Equal(t, store.Digest{SHA256: sha256.Sum256([]byte("content")), Size: 7}, digest)
 }
 
 func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
-	for _, lost := range []error{memory.LostReply, memory.ServerError, memory.Exists} {
+	for _, lost := range []error{memory.ErrLostReply, memory.ErrServerError, memory.ErrExists} {
 		s := memory.New()
 		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: lost, ReplyLost: true})
-		_, err := put(t, s, "a", "content")
+		_, err := put(t, s)
 		assert.NoError(t, err, lost)
-		_, err = put(t, s, "a", "content")
+		_, err = put(t, s)
 		assert.NoError(t, err, "and again, after a restart")
 	}
 }
@@ -41,10 +41,10 @@ func TestAnObjectWithOtherContentBelongsToSomebodyElse(t *testing.T) {
 	for _, theirs := range []string{"", "conten", "Content", "content and more"} {
 		s := memory.New()
 		s.SetContent("a", []byte(theirs))
-		_, err := put(t, s, "a", "content")
+		_, err := put(t, s)
 		assert.ErrorIs(t, err, store.ErrExists, theirs)
-		s.Inject(memory.Fault{Op: memory.Put, Err: memory.LostReply})
-		_, err = put(t, s, "a", "content")
+		s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrLostReply})
+		_, err = put(t, s)
 		assert.ErrorIs(t, err, store.ErrExists, "also if no answer came")
 	}
 }
@@ -52,37 +52,37 @@ func TestAnObjectWithOtherContentBelongsToSomebodyElse(t *testing.T) {
 func TestWhatCouldNotBeReadBackIsNobodysYet(t *testing.T) {
 	s := memory.New()
 	s.SetContent("a", []byte("content"))
-	s.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 3}, memory.Fault{Op: memory.Get, Times: 1, Err: memory.Throttled})
+	s.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 3}, memory.Fault{Op: memory.Get, Times: 1, Err: memory.ErrThrottled})
 	for range 2 {
-		_, err := put(t, s, "a", "content")
+		_, err := put(t, s)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
 		assert.NotErrorIs(t, err, store.ErrExists, "another writer must not be believed in")
 	}
-	_, err := put(t, s, "a", "content")
+	_, err := put(t, s)
 	assert.NoError(t, err)
 }
 
 func TestAnObjectThatIsGoneAgainMayBeCreatedLater(t *testing.T) {
 	s := memory.New()
-	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.Exists})
-	_, err := put(t, s, "a", "content")
+	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrExists})
+	_, err := put(t, s)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.NotErrorIs(t, err, store.ErrExists)
 }
 
 func TestAnUploadThatDidNotArriveKeepsItsError(t *testing.T) {
 	s := memory.New()
-	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.Throttled})
-	_, err := put(t, s, "a", "content")
+	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrThrottled})
+	_, err := put(t, s)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.Equal(t, time.Second, store.RetryAfter(err))
 }
 
 func TestWhatIsSureIsNotReadBack(t *testing.T) {
-	for _, sure := range []error{memory.Denied, memory.Expired, memory.NoBucket, memory.Skewed, errors.New("HTTP status 400")} {
+	for _, sure := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
 		s := memory.New()
 		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: sure})
-		_, err := put(t, s, "a", "content")
+		_, err := put(t, s)
 		assert.ErrorIs(t, err, sure)
 		assert.Equal(t, []memory.Call{{Op: memory.Put, Name: "a"}}, s.Calls())
 	}
@@ -107,9 +107,9 @@ func TestTheProbeTellsWhatAStoreIsAbleTo(t *testing.T) {
 	}{
 		"a good one":          {nil, "the store refuses to overwrite: several members may write to it", 0},
 		"one that overwrites": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store overwrites objects in spite of create-if-absent: let one member only write to it", 0},
-		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.Locked}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
-		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.Denied}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
-		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.LostReply, ReplyLost: true}}, "the store refuses to overwrite: several members may write to it", 0},
+		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
+		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
+		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store refuses to overwrite: several members may write to it", 0},
 	} {
 		s := memory.New()
 		s.Inject(one.faults...)
@@ -126,7 +126,7 @@ func TestTheProbeTellsWhatAStoreIsAbleTo(t *testing.T) {
 
 func TestAProbeThatFailsSaysNothingAboutTheStore(t *testing.T) {
 	for _, op := range []memory.Op{memory.Put, memory.Delete} {
-		for _, trouble := range []error{memory.Unreachable, memory.NoBucket} {
+		for _, trouble := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
 			s := memory.New()
 			s.Inject(memory.Fault{Op: op, Err: trouble})
 			_, err := store.Probe(t.Context(), s)

@@ -144,10 +144,9 @@ func keyOf(entry fs.DirEntry) string {
 // wanted says whether a name, or one below it if it ends with a slash, may belong to the listing.
 func (w *walk) wanted(name string) bool {
 	below := strings.HasSuffix(name, "/")
-	if !strings.HasPrefix(name, w.prefix) && !(below && strings.HasPrefix(w.prefix, name)) {
-		return false
-	}
-	return name > w.after || below && strings.HasPrefix(w.after, name)
+	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
+	beyond := name > w.after || below && strings.HasPrefix(w.after, name)
+	return inside && beyond
 }
 
 // leftoverAge is how old a temporary file must be to be one that nobody writes any more.

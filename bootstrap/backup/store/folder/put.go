@@ -123,7 +123,7 @@ func syncDirectory(root *os.Root, name string) error {
 	if err = directory.Sync(); err != nil {
 		// Deliberately none of the store's errors: what was created may be there, but is not durable, so reading it back
 		// proves nothing.
-		err = fmt.Errorf("cannot sync directory %s: %v", name, err)
+		err = fmt.Errorf("cannot sync directory %s: %s", name, err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }

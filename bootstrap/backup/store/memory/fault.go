@@ -135,16 +135,16 @@ func (broken) Read([]byte) (int, error) {
 
 // The answers that stores give in trouble.
 var (
-	Conflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
-	Throttled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}
-	ServerError error = &store.Unavailable{Cause: errors.New("HTTP status 500")}
-	Overloaded  error = &store.Unavailable{Cause: errors.New("HTTP status 503 (SlowDown)")}
-	LostReply   error = &store.Unavailable{Cause: errors.New("connection lost")}
-	Unreachable error = &store.Unavailable{Cause: errors.New("dial tcp: connection refused")}
-	Expired           = fmt.Errorf("HTTP status 400 (ExpiredToken): %w", store.ErrDenied)
-	Denied            = fmt.Errorf("HTTP status 403 (AccessDenied): %w", store.ErrDenied)
-	NoBucket          = fmt.Errorf("HTTP status 404 (NoSuchBucket): %w", store.ErrNoBucket)
-	Locked            = fmt.Errorf("HTTP status 403 (ObjectLocked): %w", store.ErrLocked)
-	Skewed            = fmt.Errorf("HTTP status 403 (RequestTimeTooSkewed): %w by 1h0m0s", store.ErrSkewed)
-	Exists            = fmt.Errorf("HTTP status 412 (PreconditionFailed): %w", store.ErrExists)
+	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
+	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}
+	ErrServerError error = &store.Unavailable{Cause: errors.New("HTTP status 500")}
+	ErrOverloaded  error = &store.Unavailable{Cause: errors.New("HTTP status 503 (SlowDown)")}
+	ErrLostReply   error = &store.Unavailable{Cause: errors.New("connection lost")}
+	ErrUnreachable error = &store.Unavailable{Cause: errors.New("dial tcp: connection refused")}
+	ErrExpired           = fmt.Errorf("HTTP status 400 (ExpiredToken): %w", store.ErrDenied)
+	ErrDenied            = fmt.Errorf("HTTP status 403 (AccessDenied): %w", store.ErrDenied)
+	ErrNoBucket          = fmt.Errorf("HTTP status 404 (NoSuchBucket): %w", store.ErrNoBucket)
+	ErrLocked            = fmt.Errorf("HTTP status 403 (ObjectLocked): %w", store.ErrLocked)
+	ErrSkewed            = fmt.Errorf("HTTP status 403 (RequestTimeTooSkewed): %w by 1h0m0s", store.ErrSkewed)
+	ErrExists            = fmt.Errorf("HTTP status 412 (PreconditionFailed): %w", store.ErrExists)
 )

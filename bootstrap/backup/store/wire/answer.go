@@ -37,11 +37,11 @@ type Answer struct {
 func (a Answer) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
-	case a.Status == http.StatusForbidden && a.Skew.Abs() > tolerance || kind == store.ErrSkewed:
+	case a.Status == http.StatusForbidden && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
 		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
 	case a.Status == http.StatusUnauthorized && a.Skew.Abs() > tolerance:
 		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
-	case known && kind != store.ErrUnavailable:
+	case known && !errors.Is(kind, store.ErrUnavailable):
 		return fmt.Errorf("%s: %w", a, kind)
 	case known || a.passing():
 		return &store.Unavailable{Cause: errors.New(a.String()), After: a.After}

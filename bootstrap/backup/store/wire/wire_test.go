@@ -111,7 +111,7 @@ func TestAnswersBecomeErrors(t *testing.T) {
 		if one.kind != nil {
 			assert.ErrorIs(t, err, one.kind)
 		}
-		assert.Equal(t, one.kind == store.ErrUnavailable, errors.Is(err, store.ErrUnavailable))
+		assert.Equal(t, errors.Is(one.kind, store.ErrUnavailable), errors.Is(err, store.ErrUnavailable))
 		assert.Equal(t, one.answer.After, store.RetryAfter(err))
 	}
 }

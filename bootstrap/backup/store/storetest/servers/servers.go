@@ -25,9 +25,10 @@ var wanted = flag.Bool("servers", false, "run the tests that need real servers o
 
 // Keys of the servers. Azurite's are Microsoft's, published and the same everywhere.
 const (
-	S3Access, S3Secret = "tester", "test-secret"
-	AzureAccount       = "devstoreaccount1"
-	AzureKey           = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+	S3Access     = "tester"
+	S3Secret     = "test-secret"
+	AzureAccount = "devstoreaccount1"
+	AzureKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
 // S3 starts versitygw and returns its endpoint. It ends with the test.
