@@ -14,7 +14,8 @@ var (
 	ErrNotFound = errors.New("object not found")
 	// ErrLocked says that an object lock, a retention period or a legal hold keeps the object from being deleted: later.
 	ErrLocked = errors.New("object is locked")
-	// ErrDenied says that there are no credentials, that they are wrong or expired, or that they don't permit this.
+	// ErrDenied says that there are no credentials, that they are wrong or expired, or that they don't permit this. They are
+	// looked for again at the next request, since they may have been renewed.
 	ErrDenied = errors.New("permission denied")
 	// ErrNoBucket says that the bucket, container or folder is not there.
 	ErrNoBucket = errors.New("bucket not found")

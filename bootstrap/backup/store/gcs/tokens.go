@@ -23,6 +23,7 @@ type tokens struct {
 	ctx context.Context // with the client that fetches them; it never ends
 
 	mu     sync.Mutex
+	caller context.Context    // of the request that waits for a token
 	source oauth2.TokenSource // nil: to be looked for
 	file   wire.Stamp         // of the file it came from
 }
@@ -33,11 +34,25 @@ func newTokens() (*tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tokens{ctx: context.WithValue(context.Background(), oauth2.HTTPClient, wire.NewClient(transport))}, nil
+	t := &tokens{}
+	client := wire.NewClient(following{tokens: t, next: transport})
+	t.ctx = context.WithValue(context.Background(), oauth2.HTTPClient, client)
+	return t, nil
+}
+
+// following ends the fetching of a token with the request that needs it: the library keeps one context for ever.
+type following struct {
+	tokens *tokens
+	next   http.RoundTripper
+}
+
+// RoundTrip is http.RoundTripper's. It runs below get.
+func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
+	return f.next.RoundTrip(request.WithContext(f.tokens.caller))
 }
 
 func (t *tokens) authorize(request *http.Request) error {
-	token, err := t.get()
+	token, err := t.get(request.Context())
 	if err != nil {
 		return err
 	}
@@ -45,10 +60,11 @@ func (t *tokens) authorize(request *http.Request) error {
 	return nil
 }
 
-// get may take a minute if Google does not answer, and makes others wait meanwhile; there is nothing they could do.
-func (t *tokens) get() (*oauth2.Token, error) {
+// get makes others wait while a token is fetched; there is nothing that they could do without.
+func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.caller = ctx
 	if stamp := wire.StampOf(keyFile()); t.source == nil || stamp != t.file {
 		found, err := google.FindDefaultCredentials(t.ctx, scope)
 		if err != nil {
@@ -59,6 +75,9 @@ func (t *tokens) get() (*oauth2.Token, error) {
 	token, err := t.source.Token()
 	if err != nil {
 		t.source = nil
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		return nil, explain(err)
 	}
 	return token, nil

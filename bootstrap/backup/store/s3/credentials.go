@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
@@ -25,12 +24,11 @@ func newCredentials() (*credentials.Credentials, error) {
 	return credentials.New(&chain{iam: &credentials.IAM{Client: wire.NewClient(transport)}}), nil
 }
 
-// chain is a credentials.Provider. The library serializes its calls. Unlike the library's, it looks at files again when they
-// change, and never sends a request without credentials.
+// chain is a credentials.Provider. The library serializes its calls. Unlike the library's, it never lets a request go without
+// credentials.
 type chain struct {
 	iam    *credentials.IAM
 	source credentials.Provider // where the credentials came from; nil before
-	files  [2]wire.Stamp
 }
 
 var errNone = fmt.Errorf("no credentials found in environment, files, workload identity or instance metadata: %w", store.ErrDenied)
@@ -40,7 +38,6 @@ func (c *chain) Retrieve() (credentials.Value, error) { return c.RetrieveWithCre
 
 // RetrieveWithCredContext is credentials.Provider's.
 func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
-	c.files = stamps()
 	environment := &credentials.EnvAWS{}
 	if value, err := environment.RetrieveWithCredContext(cc); err == nil && value.AccessKeyID != "" {
 		c.source = environment
@@ -90,25 +87,5 @@ func identityConfigured() bool {
 	return false
 }
 
-// IsExpired is credentials.Provider's.
-func (c *chain) IsExpired() bool {
-	return c.source == nil || c.files != stamps() || c.source.IsExpired()
-}
-
-func stamps() [2]wire.Stamp {
-	return [2]wire.Stamp{
-		wire.StampOf(file("AWS_SHARED_CREDENTIALS_FILE", "credentials")),
-		wire.StampOf(file("AWS_CONFIG_FILE", "config")),
-	}
-}
-
-func file(variable, name string) string {
-	if path := os.Getenv(variable); path != "" {
-		return path
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".aws", name)
-}
+// IsExpired is credentials.Provider's. The library's provider of files is always expired, so they are read at each request.
+func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }

@@ -65,7 +65,9 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	withoutCredentials(t)
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("pod-token"), 0o600))
+	fetched := 0
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fetched++
 		assert.Equal(t, "pod-token", r.Header.Get("Authorization"))
 		fmt.Fprintf(w, `{"AccessKeyId":"POD","SecretAccessKey":"x","Token":"t","Expiration":%q}`,
 			time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -75,8 +77,15 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
 	assert.Equal(t, "POD", keyOf(f.asked[0]))
 	assert.Equal(t, "t", f.asked[0].Header.Get("X-Amz-Security-Token"))
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	assert.Equal(t, 1, fetched, "they last")
+	f.reply = func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusForbidden, "InvalidAccessKeyId", "")
+	}
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
+	assert.Equal(t, 2, fetched, "those that were refused are replaced")
 	agent.Close()
-	s.credentials.Expire()
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "cannot fetch the credentials of the workload identity")

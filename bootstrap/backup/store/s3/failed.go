@@ -89,7 +89,3 @@ func (c *call) answer(refused minio.ErrorResponse) wire.Answer {
 	}
 	return answer
 }
-
-func absent(err error) bool {
-	return errors.Is(err, store.ErrNotFound) || err != nil && strings.Contains(err.Error(), "NoSuchUpload")
-}

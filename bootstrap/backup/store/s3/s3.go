@@ -3,6 +3,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -172,7 +173,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	}
 	call := s.begin(ctx)
 	err := s.core.RemoveObject(call.ctx, s.bucket, s.prefix+name, minio.RemoveObjectOptions{})
-	if err = call.failed("cannot delete "+name, err); absent(err) {
+	if err = call.failed("cannot delete "+name, err); errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
 	return err
@@ -187,6 +188,8 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 }
 
 func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the goroutine that lists
 	call := s.begin(ctx)
 	for upload := range s.core.ListIncompleteUploads(call.ctx, s.bucket, s.prefix, true) {
 		if upload.Err != nil {
@@ -196,10 +199,10 @@ func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err e
 			continue
 		}
 		err := s.core.AbortMultipartUpload(call.ctx, s.bucket, upload.Key, upload.UploadID)
-		if err = call.failed("cannot abort an unfinished upload", err); err != nil && !absent(err) {
-			return removed, err
+		if err != nil && minio.ToErrorResponse(err).Code != "NoSuchUpload" {
+			return removed, call.failed("cannot abort an unfinished upload", err)
 		}
 		removed++
 	}
-	return removed, nil
+	return removed, context.Cause(ctx)
 }
