@@ -16,7 +16,7 @@ import (
 )
 
 // pageSize is how many names of a directory are in memory at a time. A larger directory is read again for each page.
-const pageSize = 4096
+var pageSize = 4096 // tests make it smaller
 
 // List is store.Store's.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {

@@ -103,6 +103,8 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 }
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
+	defer func(size int) { pageSize = size }(pageSize)
+	pageSize = 700 // less than is read at a time
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string

@@ -122,15 +122,15 @@ func (u *resumable) put(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusPermanentRedirect)
 }
 
-const length = 2*wire.PieceSize + 5
+const length = wire.PieceSize + 5
 
 func TestAnUploadGoesOnWhereTheServerStands(t *testing.T) {
 	for name, u := range map[string]*resumable{
 		"nothing goes wrong":        {},
-		"a piece is refused":        {status: func(request int) int { return map[int]int{2: 503}[request] }},
-		"the last piece is refused": {status: func(request int) int { return map[int]int{3: 503}[request] }},
+		"a piece is refused":        {status: func(request int) int { return map[int]int{1: 503}[request] }},
+		"the last piece is refused": {status: func(request int) int { return map[int]int{2: 503}[request] }},
 		"half a piece is kept": {take: func(request int, body []byte) int {
-			if request == 2 {
+			if request == 1 {
 				return len(body) / 2
 			}
 			return len(body)
