@@ -85,5 +85,5 @@ clean: ## Remove what was built, and the data of make run
 
 $(GOLANGCI_LINT):
 	@mkdir -p $(dir $@)
-	built=$$(mktemp -d) && GOBIN=$$built $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && \
+	built=$$(mktemp -d) && GOBIN=$$built $(GO) install -ldflags '-s -w' github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && \
 	mv $$built/golangci-lint $@ && rmdir $$built
