@@ -15,6 +15,7 @@ import (
 type history struct {
 	last      uint64           // index of the last entry
 	committed uint64           // highest index that was recorded as committed
+	received  uint64           // index of the newest snapshot that stands for entries which are not in the log
 	snapshots []walpb.Snapshot // every snapshot the WAL knows of, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
 	entry     raftpb.Entry     // the last one; its memory serves for the next
@@ -101,7 +102,9 @@ func (h *history) takeSnapshot(data []byte) error {
 		return fmt.Errorf("unreadable snapshot record: %w", err)
 	}
 	h.snapshots = append(h.snapshots, snapshot)
-	h.last = max(h.last, snapshot.Index)
+	if snapshot.Index > h.last {
+		h.last, h.received = snapshot.Index, snapshot.Index
+	}
 	return nil
 }
 
