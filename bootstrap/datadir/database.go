@@ -16,7 +16,7 @@ import (
 const lockTimeout = time.Second
 
 // errCutOff is what a database is refused with that is shorter than it says of itself: to read on would fault.
-var errCutOff = errors.New("the database was cut off")
+var errCutOff = errors.New("truncated")
 
 // errLocked is of a database that another process holds.
 var errLocked = errors.New("the database is locked by another process")
@@ -36,7 +36,7 @@ func readDatabase(path string, look func(tx *bolt.Tx) error) error {
 		defer database.Close() // nothing was written
 		return database.View(func(tx *bolt.Tx) error {
 			if file.Size() < tx.Size() {
-				return fmt.Errorf("%w: truncated to %d bytes of %d", errCutOff, file.Size(), tx.Size())
+				return fmt.Errorf("%w to %d bytes of %d", errCutOff, file.Size(), tx.Size())
 			}
 			return look(tx)
 		})

@@ -33,11 +33,26 @@ func readLog(ctx context.Context, m *member) (history, error) {
 		if errors.Is(err, io.ErrUnexpectedEOF) && i == len(segments)-1 {
 			break
 		}
+		if errors.Is(err, errNoRecord) && i == 0 && len(segments) > 1 {
+			written.beginAt(segments[1])
+			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
+			continue
+		}
 		if err != nil {
 			return history{}, fmt.Errorf("WAL segment %s: %w", path, err)
 		}
 	}
 	return written, nil
+}
+
+// errNoRecord is of a segment that is empty, or holds nothing but zeros.
+var errNoRecord = errors.New("it holds no record")
+
+// beginAt has the log begin with that segment. What was before it is lost, which matters only to an etcd that starts from
+// before it.
+func (h *history) beginAt(segment string) {
+	_, h.last, _ = parseSegmentName(segment)
+	h.received = h.last
 }
 
 // takeSegment refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
@@ -56,7 +71,7 @@ func (h *history) takeSegment(ctx context.Context, s *segment) error {
 		count, h.checksum = count+1, record.sum
 	}
 	if count == 0 {
-		return errors.New("it holds no record")
+		return errNoRecord
 	}
 	return nil
 }

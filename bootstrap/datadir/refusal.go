@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 )
 
 // What a person can do about data that are refused. The commands were tried; docs/runbook.md has them step by step.
 const (
 	restoreBackup = "restore a backup, or, in a larger cluster, set the data directory aside and replace the member"
 	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
-		"restore <data-dir>/member/snap/db --skip-hash-check, or, in a larger cluster, set the data directory aside and " +
+		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, set the data directory aside and " +
 		"replace the member"
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
@@ -27,6 +28,11 @@ func refuse(format, wayOut string) refusal {
 	refusals = append(refusals, kind)
 	return kind
 }
+
+// sentence is what people see of the format.
+func (r refusal) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
+
+var verbs = regexp.MustCompile(`%[a-z]`)
 
 // because is the error for one directory; the arguments are those of the format.
 func (r refusal) because(args ...any) error {
@@ -53,7 +59,7 @@ var (
 	strayEntries        = refuse("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
 		"give it back its own name, or move it away to go on without them")
 	missingDatabase = refuse("there is no database %s", "put the database back; otherwise, "+restoreBackup)
-	vacantDatabase   = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
+	vacantDatabase  = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
 	strangeDatabase = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
 	lockedDatabase  = refuse("database %s: the database is locked by another process", "end that process")
 	corruptDatabase = refuse("database %s: %w", restoreBackup)
@@ -68,12 +74,11 @@ var (
 
 // The kinds of what Inspect refuses.
 var (
-	lostLog       = refuse("the log in %q %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore   = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
-	cutOff        = refuse("%s: %w", restoreBackup)
-	shortLog      = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
-	otherMember   = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
-	ofNoKnownKind = refuse("%w", restoreBackup)
+	lostLog     = refuse("the log in %q names nobody who has a vote, although its member was born: %w", "put the log back; otherwise, "+keepDatabase)
+	lostRestore = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
+	cutOff      = refuse("%s: the database was cut off: %w", restoreBackup)
+	shortLog    = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
+	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
 )
 
 // Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
@@ -85,5 +90,5 @@ func withWayOut(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.As(err, &named) {
 		return err
 	}
-	return ofNoKnownKind.because(err)
+	return &refused{cause: err, wayOut: restoreBackup}
 }

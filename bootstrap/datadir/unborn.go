@@ -24,7 +24,7 @@ const firstSegment = "0000000000000000-0000000000000000.wal"
 const unbornPrefix = "member.unborn-"
 
 // errVoteless is what a log is refused with that was lost, or cut off at its beginning.
-var errVoteless = errors.New("names nobody who has a vote, although its member was born: it was lost, cut off or damaged, or is of another database")
+var errVoteless = errors.New("it was lost, cut off or damaged, or is of another database")
 
 // settleVoteless deals with a log that names nobody who has a vote. etcd would open it and wait for ever to be elected;
 // without any log it would begin a new one, and drop what is written until that is as long as the one before. An unborn

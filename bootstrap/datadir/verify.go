@@ -140,7 +140,7 @@ func checkReplay(m *member, newest walpb.Snapshot) error {
 }
 
 // errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.
-var errReceived = errors.New("it lacks entries that a leader's snapshot stood for, and that snapshot is missing or damaged")
+var errReceived = errors.New("it lacks entries that a snapshot stands for, and that snapshot is missing or damaged")
 
 // checkConsistency checks that WAL, snapshot and database tell one story.
 //

@@ -1,7 +1,9 @@
 package standalone
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +35,30 @@ func TestChildAgreesWithThisProcess(t *testing.T) {
 	require.NoError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Sanity))
 	want := errorOf(datadir.Verify)(t.Context(), dir, bootstrap.Full)
 	require.EqualError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
+}
+
+// What etcd can do without is told by the process that logs, not by the child.
+func TestWarningsReachTheLog(t *testing.T) {
+	dir := datadirtest.New(t)
+	datadirtest.Flip(t, datadirtest.Snapshots(t, dir)[0], 30)
+	var log bytes.Buffer
+	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log), Verify: child("child-verify")})
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+	initializer.running.Wait()
+	requireStatus(t, initializer, bootstrap.Successful)
+	initializer.Close()
+	require.Contains(t, log.String(), `"level":"warn"`)
+	require.Contains(t, log.String(), "etcd sets it aside and goes on from an older one")
+}
+
+func TestAVerdictWithManyWarningsFitsIntoItsLine(t *testing.T) {
+	dir := datadirtest.New(t)
+	for i := range 1000 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal", fmt.Sprintf("%d.%0200d.wal", i, i)), nil, 0o600))
+	}
+	warnings, err := child("child-verify")(t.Context(), dir, bootstrap.Sanity)
+	require.NoError(t, err)
+	require.Len(t, warnings, maxWarnings)
 }
 
 func TestChildWithoutVerdict(t *testing.T) {

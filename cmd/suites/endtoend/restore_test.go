@@ -89,7 +89,7 @@ func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
 	refused := harness.Line{"message": "validation ended", "verdict": "Failed"}
 	second.AwaitLine(refused)
 	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep what the database holds, make a new data directory of it with "+
-		"etcd-wrapper etcdutl snapshot restore <data-dir>/member/snap/db --skip-hash-check")
+		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 	second.Kill()
 
 	restore(p, setAside(p))
