@@ -113,7 +113,7 @@ func at(name string, change func(t *testing.T, path string)) func(t *testing.T, 
 
 func ofDirectory(name string) []alteration {
 	return []alteration{
-		{name: name + " is missing", alter: at(name, remove)},
+		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // then all is gone
 		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a file", alter: at(name, func(t *testing.T, path string) { remove(t, path); write(t, path, "") })},
 		{name: name + " has no rights", alter: at(name, chmodTo(0))},
@@ -128,11 +128,11 @@ func chmodTo(mode os.FileMode) func(t *testing.T, path string) {
 func ofFile(name string) []alteration {
 	isLog := strings.HasSuffix(name, ".wal")
 	return []alteration{
-		{name: name + " is missing", alter: at(name, remove), quick: true, unseen: isLog},
-		{name: name + " is empty", alter: at(name, func(t *testing.T, path string) { truncate(t, path, 0) }), quick: true, unseen: isLog},
+		{name: name + " is missing", alter: at(name, remove), unseen: isLog},
+		{name: name + " is empty", alter: at(name, func(t *testing.T, path string) { truncate(t, path, 0) }), unseen: isLog},
 		{name: name + " is half", alter: at(name, halve), unseen: isLog},
 		{name: name + " has more bytes", alter: at(name, lengthen), unseen: isLog, latent: isLog},
-		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) }), quick: true},
+		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })},
 		{name: name + " has no rights", alter: at(name, chmodTo(0))},
 		{name: name + " has another name", alter: at(name, func(t *testing.T, path string) { rename(t, path, path+".bak") }), unseen: isLog},
@@ -162,8 +162,9 @@ func damages(t *testing.T, path, name string) (all []alteration) {
 	steps := int64(16)
 	for i := range steps {
 		offset := info.Size() * i / steps
-		common := alteration{quick: i == 1 && !isDatabase, unseen: isLog || isDatabase, latent: isLog || isDatabase}
+		common := alteration{quick: i == 1 && strings.HasSuffix(name, firstSegment), unseen: isLog || isDatabase, latent: isLog || isDatabase}
 		flipped, zeroed := common, common
+		zeroed.quick = false
 		flipped.name, zeroed.name = fmt.Sprintf("%s is flipped at %d", name, offset), fmt.Sprintf("%s has a sector of zeros at %d", name, offset)
 		flipped.alter = at(name, func(t *testing.T, path string) { datadirtest.Flip(t, path, offset) })
 		zeroed.alter = at(name, func(t *testing.T, path string) { zero(t, path, offset, sector) })
@@ -198,7 +199,7 @@ func extras() (all []alteration) {
 		"member/snap/00000000000000ff-00000000ffffffff.snap", "member/snap/notes", "member/snap/.touch",
 	} {
 		all = append(all,
-			alteration{name: name + " is there", quick: true, alter: at(name, func(t *testing.T, path string) { write(t, path, "?") })},
+			alteration{name: name + " is there", quick: strings.HasSuffix(name, "/x.wal") || strings.HasSuffix(name, "/x.snap"), alter: at(name, func(t *testing.T, path string) { write(t, path, "?") })},
 			alteration{name: name + " is there, empty", alter: at(name, func(t *testing.T, path string) { write(t, path, "") })},
 			alteration{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })})
 	}

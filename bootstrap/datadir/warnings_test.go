@@ -171,3 +171,49 @@ func TestARevisionWithoutValueIsOneThatARestoreBumped(t *testing.T) {
 	update(t, dir, bump(1<<40-1))
 	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "belongs to revision 0")
 }
+
+// The log of a restored database has nothing of what the backup held: an etcd that fills a new database from it loses that.
+func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
+	pristine := restored(t)
+	requireValid(t, pristine)
+	for name, lose := range map[string]func(t *testing.T, dir string){
+		"missing": at("member/snap", remove),
+		"empty": at("member/snap", func(t *testing.T, path string) {
+			remove(t, path)
+			mkdir(t, path)
+			write(t, path+"/db", "")
+		}),
+		"new": func(t *testing.T, dir string) {
+			at("member/snap", remove)(t, dir)
+			mkdir(t, dir+"/member/snap")
+			emptyDatabase(t, dir)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "new.etcd")
+			require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
+			lose(t, dir)
+			const want = "goes on from a restored database"
+			require.ErrorContains(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()), want)
+			require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), want)
+			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), want)
+		})
+	}
+}
+
+// A segment that is not needed any more may be lost; one that is may not.
+func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T) {
+	dir := datadirtest.New(t)
+	truncate(t, datadirtest.Segments(t, dir)[0], 0)
+	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
+	require.NoError(t, err)
+	require.Len(t, warnings, 1)
+	require.Contains(t, warnings[0], "etcd goes on with the next one")
+	withoutSnapshots(t, dir)
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	var written history
+	written.beginAt("0000000000000001-0000000000000041.wal")
+	written.last, written.committed = 100, 100
+	require.ErrorContains(t, checkConsistency(survey(dir), written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
+	require.NoError(t, checkConsistency(survey(dir), written, walpb.Snapshot{Index: 0x40}, 100))
+}
