@@ -78,8 +78,12 @@ var (
 	lostRestore = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
 	cutOff      = refuse("%s: the database was cut off: %w", restoreBackup)
 	shortLog    = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
+	panicked    = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
 	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
 )
+
+// Panicked is the error of an etcd that panicked while it opened its data.
+func Panicked(cause any) error { return panicked.because(cause) }
 
 // Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
 func Crashed(reason string) error { return crashed.because(reason) }
