@@ -3,8 +3,8 @@ package azblob
 
 import (
 	"context"
-	"errors"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
