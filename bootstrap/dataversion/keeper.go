@@ -110,9 +110,9 @@ func (k *Keeper) do(ctx context.Context, what act) error {
 		return k.server.downgrade(ctx, k.wanted)
 	case cancel:
 		return k.server.cancelDowngrade(ctx)
-	default:
-		return nil
+	case nothing:
 	}
+	return nil
 }
 
 // publish logs a state that differs from the one before. What can't be done is a warning.
