@@ -34,6 +34,8 @@ type Options struct {
 	// ClosePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
 	// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
 	ClosePatience time.Duration
+	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
+	DataInUse func()
 }
 
 // Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
@@ -78,7 +80,7 @@ func New(config *embed.Config, options Options) *Member {
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
-	if err := datadir.Await(ctx, m.config.Dir, m.options.Log); err != nil {
+	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
 		return err
 	}
 	m.doing.Store("has its data looked at")
