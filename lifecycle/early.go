@@ -75,7 +75,8 @@ func (d *Driver) inform(m *message) {
 		m.payload.Early = d.early.worth()
 	case ConfigFetched:
 		d.config = m.payload.Config
-	default: // it has nothing to do with the configuration
+	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they say nothing about it
 	}
 }
 

@@ -38,6 +38,7 @@ var topics = []struct {
 	{"load", underLoad},
 	{"probes", underProbes},
 	{"quorum", lossOfQuorum},
+	{"waking", wakeThree},
 	{"machine", machineStep},
 	{"growth", databaseGrowth},
 }
