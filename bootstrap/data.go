@@ -3,8 +3,11 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,20 +57,43 @@ func refused(database string, lock int) bool {
 // Probe returns ErrDataInUse, and where, while a database anywhere on the volume is open for writing, by whatever process:
 // an etcd that does not know the volume's lock. It looks 8 levels deep and follows no symbolic link to a directory.
 func (v *Volume) Probe() error {
-	level := []string{v.path}
-	for depth, seen := 0, 0; depth <= maxDepth && seen < maxDirectories; depth++ {
-		var next []string
-		for _, directory := range level[:min(len(level), maxDirectories-seen)] {
-			database := filepath.Join(directory, "member", "snap", "db")
-			if refused(database, unix.LOCK_SH) { // which keeps nobody waiting who only reads
-				return fmt.Errorf("%s: %w", database, ErrDataInUse)
-			}
-			next = append(next, below(directory)...)
+	for directory := range v.directories() {
+		database := filepath.Join(directory, "member", "snap", "db")
+		if refused(database, unix.LOCK_SH) { // which keeps nobody waiting who only reads
+			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
-		seen += len(level)
-		level = next
 	}
 	return nil
+}
+
+// Logs returns the directories on the volume that hold a log of etcd's, as deep as Probe looks.
+func (v *Volume) Logs() (found []string) {
+	for directory := range v.directories() {
+		log := filepath.Join(directory, "member", "wal")
+		segments, err := os.ReadDir(log)
+		if err == nil && slices.ContainsFunc(segments, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".wal") }) {
+			found = append(found, log)
+		}
+	}
+	return found
+}
+
+// directories are those on the volume that may be etcd's data directory, the shallow ones first.
+func (v *Volume) directories() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		level := []string{v.path}
+		for depth, seen := 0, 0; depth <= maxDepth && seen < maxDirectories; depth++ {
+			var next []string
+			for _, directory := range level[:min(len(level), maxDirectories-seen)] {
+				if !yield(directory) {
+					return
+				}
+				next = append(next, below(directory)...)
+			}
+			seen += len(level)
+			level = next
+		}
+	}
 }
 
 // below lists the directories in a directory. In etcd's own there is nothing to find.

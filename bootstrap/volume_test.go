@@ -90,6 +90,24 @@ func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheVerdict(t *testing.T) {
 		"":                           false,
 		"\tnot: yaml":                false,
 	} {
-		assert.Equal(t, want, bootstrap.IsNewSingleMember([]byte(config)), "%q", config)
+		assert.Equal(t, want, bootstrap.Preview([]byte(config)).NewAlone, "%q", config)
+	}
+}
+
+func TestTheLogThatAConfigurationNamesIsFoundOnTheVolume(t *testing.T) {
+	path := t.TempDir()
+	volume := bootstrap.NewVolume(path)
+	log := filepath.Join(path, "new.etcd", "member", "wal")
+	require.NoError(t, os.MkdirAll(log, 0o700))
+	assert.Empty(t, volume.Logs(), "a directory is no log")
+	require.NoError(t, os.WriteFile(filepath.Join(log, "0000000000000000-0000000000000000.wal"), nil, 0o600))
+	require.Equal(t, []string{log}, volume.Logs())
+	for config, want := range map[string]string{
+		"data-dir: " + filepath.Join(path, "new.etcd/"):     log,
+		"Data-Dir: " + filepath.Join(path, ".", "new.etcd"): log,
+		"{data-dir: /elsewhere, wal-dir: " + log + "/}":     log,
+		"name: etcd-0": "",
+	} {
+		assert.Equal(t, want, bootstrap.Preview([]byte(config)).LogDir, "%q", config)
 	}
 }

@@ -17,9 +17,9 @@ type Code int
 // Every status the program ends with. Zero is reserved for a stop that was asked for and was clean.
 const (
 	Clean       Code = 0   // a stop was asked for and everything ended in order
-	Crashed     Code = 2   // a panic (it is Go's own status for one), a failure that etcd calls fatal, or the end of the own listener
+	Crashed     Code = 2   // a panic (it is Go's own status for one), or a failure that etcd calls fatal
 	Usage       Code = 64  // a flag or an environment variable is wrong
-	ServerTaken Code = 69  // the wrapper's own port cannot be served
+	ServerTaken Code = 69  // the wrapper's own port cannot be served, or no longer
 	EtcdFailed  Code = 70  // etcd did not start, or stopped without being asked to
 	BadRecord   Code = 74  // the exit record could not be removed or written
 	NotReady    Code = 75  // etcd was not ready within --etcd-ready-timeout

@@ -27,6 +27,8 @@ func (progressing) Status(context.Context) (bootstrap.InitializationStatus, erro
 	return bootstrap.Progress, nil
 }
 
+func (progressing) Config(ctx context.Context) ([]byte, error) { return nil, hang(ctx) }
+
 // polling is a driver that polls the sidecar, step by step.
 func polling() (driver *Driver, handleNext func()) {
 	world := newStage().world()

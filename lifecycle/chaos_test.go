@@ -3,6 +3,7 @@ package lifecycle_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -37,6 +38,7 @@ type stimulus struct {
 type schedule struct {
 	Calls   []behaviour
 	Stimuli []stimulus
+	Log     bool // etcd has a log
 }
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {
@@ -56,6 +58,7 @@ var schedules = rapid.Custom(func(t *rapid.T) schedule {
 		}
 	})
 	return schedule{
+		Log:     rapid.Bool().Draw(t, "log"),
 		Calls:   rapid.SliceOfN(call, 1, 25).Draw(t, "calls"),
 		Stimuli: rapid.SliceOfN(pushed, 1, 4).Draw(t, "stimuli"),
 	}
@@ -69,6 +72,10 @@ type chaos struct {
 	truth  truth
 	starts bool // etcd's start has begun, with the removal of the record
 	broken []string
+
+	asked   map[string]time.Time // when each configuration was asked for
+	verdict time.Time            // when Successful was read
+	log     bool                 // etcd's log was there all the time
 }
 
 func (c *chaos) expect(kept bool, promise string) {
@@ -118,7 +125,33 @@ func (c *chaos) Lock() error {
 
 func (c *chaos) Probe() error {
 	_, err := c.next(context.Background())
+	if err != nil {
+		return fmt.Errorf("%w: %w", bootstrap.ErrDataInUse, err)
+	}
+	return nil
+}
+
+func (c *chaos) Logs() []string {
+	if c.log {
+		return []string{"/chaos/member/wal"}
+	}
+	return nil
+}
+
+func (c *chaos) LockData() error { return c.Probe() }
+
+func (c *chaos) Forfeit() error {
+	_, err := c.next(context.Background())
+	c.know(func(t *truth) {
+		t.stranger = true
+		t.recorded = t.recorded && err != nil
+	})
 	return err
+}
+
+func (c *chaos) Forfeited() (is bool) {
+	c.know(func(t *truth) { is = t.stranger })
+	return is
 }
 
 func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
@@ -127,7 +160,7 @@ func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, err
 	if err != nil {
 		return "", err
 	}
-	c.know(func(t *truth) { t.word, t.triggered = is.Word, false })
+	c.know(func(t *truth) { t.word, t.triggered, c.verdict = is.Word, false, time.Now() })
 	return is.Word, nil
 }
 
@@ -141,25 +174,33 @@ func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
 }
 
 func (c *chaos) Config(ctx context.Context) ([]byte, error) {
+	asked := time.Now()
 	is, err := c.next(ctx)
+	yaml := "{data-dir: /chaos, initial-cluster: 'a=http://a,b=http://b', initial-cluster-state: new}"
 	if is.Single {
-		return []byte(clusterOfOne), err
+		yaml = "{data-dir: /chaos, initial-cluster: 'a=http://a', initial-cluster-state: new}"
 	}
-	return []byte(clusterOfThree), err
+	c.know(func(*truth) {
+		yaml += fmt.Sprintf(" # %d", len(c.asked))
+		c.asked[yaml] = asked
+	})
+	return []byte(yaml), err
 }
 
-func (c *chaos) Configure([]byte) error {
-	c.know(func(t *truth) { c.expect(t.word == bootstrap.Successful, "configured without Successful") })
+func (c *chaos) Configure(yaml []byte) error {
+	c.know(func(t *truth) {
+		c.expect(t.word == bootstrap.Successful, "configured without Successful")
+		age, single := c.verdict.Sub(c.asked[string(yaml)]), !strings.Contains(string(yaml), "b=")
+		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with what was asked for "+age.String()+" before the verdict")
+	})
 	_, err := c.next(context.Background())
 	return err
 }
 
-func (c *chaos) Expose() error {
-	c.know(func(*truth) { c.starts = true })
-	return nil
-}
+func (*chaos) Expose() error { return nil }
 
 func (c *chaos) Remove() error {
+	c.know(func(*truth) { c.starts = true })
 	if _, err := c.next(context.Background()); err != nil {
 		return err
 	}
@@ -204,14 +245,14 @@ func (c *chaos) Write(exitcode.Word) error {
 	if _, err := c.next(context.Background()); err != nil {
 		return err
 	}
-	c.know(func(t *truth) { t.recorded = true })
+	c.know(func(t *truth) { t.recorded = !t.stranger })
 	return nil
 }
 
 func (c *chaos) Restore() error {
 	c.know(func(t *truth) {
 		c.expect(!t.opened, "restored although etcd was opened")
-		t.recorded = t.recorded || t.removed
+		t.recorded = !t.stranger && (t.recorded || t.removed)
 	})
 	return nil
 }
@@ -226,7 +267,7 @@ func (c *chaos) world() World {
 
 // play runs a schedule to its end and returns the promises that were broken.
 func play(t *testing.T, plan schedule) []string {
-	c := &chaos{plan: plan, truth: truth{recorded: true}}
+	c := &chaos{plan: plan, truth: truth{recorded: true}, asked: map[string]time.Time{}, log: plan.Log}
 	synctest.Test(t, func(*testing.T) {
 		driver := NewDriver(Options{World: c.world(), Log: zerolog.Nop()})
 		var outcome Outcome
@@ -245,7 +286,7 @@ func play(t *testing.T, plan schedule) []string {
 			}
 			c.expect(at.Sub(asked) <= budget, "the end took "+at.Sub(asked).String())
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
-			c.expect(outcome.Status != exitcode.Clean || now.recorded, "status 0 without a record")
+			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.stranger, "status 0 without a record, or with one that was forfeited")
 		})
 		pass(time.Hour) // until what is stubborn has ended
 	})

@@ -40,7 +40,8 @@ type Driver struct {
 	work    task        // what the current row asked for
 	aside   task        // the prefetch, which goes on whatever else is done
 	working sync.WaitGroup
-	config  []byte // what the prefetch brought
+	early   prefetched
+	config  []byte // the newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -95,6 +96,12 @@ func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
+// ListenerLost tells the machine that the wrapper's own port cannot be served any longer. It may be called from any
+// goroutine.
+func (d *Driver) ListenerLost(reason error) {
+	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
+}
+
 // Snapshot returns what is to be known about the run at this moment. It may be called from any goroutine and must not
 // be changed.
 func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
@@ -107,7 +114,7 @@ func (d *Driver) Run() Outcome {
 	}
 	close(d.over)
 	d.leave()
-	d.aside.cancel()
+	d.endPrefetch()
 	d.linger()
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.ending()}
 }
@@ -134,6 +141,7 @@ func (d *Driver) handle(m message) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
 		return
 	}
+	d.inform(&m)
 	core, decision := d.rules.Step(d.core, m.event, m.payload)
 	if decision.Row < 0 {
 		d.logWithoutRow(m, decision)
@@ -147,16 +155,11 @@ func (d *Driver) handle(m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.paces.settle(m.event, core.Facts)
-	if m.event == ConfigPrefetched {
-		d.config = m.payload.Config
-	}
 	if decision.Answer == Move {
 		d.leave()
 	}
-	// The early fetch is of no use any more once etcd starts, or the run ends.
-	if d.core.State == StartEtcd || d.core.Facts.Ending != "" {
-		d.aside.cancel()
-		d.aside = noTask()
+	if d.core.Facts.Ending != "" {
+		d.endPrefetch()
 	}
 	pause, slow := d.prepare(row)
 	d.record(row, m.payload, pause)
@@ -189,8 +192,8 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		case ok:
 			pause = limit
 			d.arm(limit)
-		case action == PrefetchConfig:
-			d.startAside(action)
+		case aside[action] != nil:
+			aside[action](d)
 		default:
 			slow = append(slow, action)
 		}

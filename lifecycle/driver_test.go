@@ -24,7 +24,7 @@ func TestTheDocumentedLifecycle(t *testing.T) {
 		s.sigterm()
 		assert.Equal(t, exitcode.Clean, wait().Status)
 		assert.Equal(t, []string{
-			"ask status", "trigger full", "fetch config", "ask status", "fetch config", "serve readyz", "remove record", "open etcd",
+			"ask status", "trigger full", "fetch config", "ask status", "fetch config", "configure", "serve readyz", "remove record", "open etcd",
 			"close etcd", "write terminated",
 		}, s.did())
 		assert.Equal(t, []State{Query, Trigger, Wait, Query, FetchConfig, StartEtcd, Serving, Terminating, Terminated}, s.visits())

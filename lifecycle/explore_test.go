@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ func (e *explorer) expand(here place) {
 	if here.aside {
 		for _, o := range outcomes(PrefetchConfig, here.truth) {
 			there := here
-			there.aside = false
+			there.aside, there.truth = false, o.after(here.truth)
 			e.take(here, there, o.happening)
 		}
 	}
@@ -97,18 +98,18 @@ func (e *explorer) take(found, here place, h happening) {
 		return
 	}
 	there := here
-	there.core = bounded(core)
+	there.core = core
 	slow, timer, aside := split(decision.Do)
 	if decision.Answer == Move {
 		there.timer, there.chain, there.at = false, "", 0
 	}
 	there.timer = there.timer || timer
-	there.aside = (there.aside || aside) && core.State != StartEtcd && core.Facts.Ending == ""
+	there.aside = (there.aside || aside == PrefetchConfig || aside == RefreshConfig) && aside != EndPrefetch && core.Facts.Ending == ""
 	if len(slow) > 0 {
 		there.chain, there.at = join(slow), 0
 		there.truth = begins(slow[0], there.truth)
 	}
-	e.find(there, arrival{found, h.event})
+	e.find(there.bounded(), arrival{found, h.event})
 }
 
 // way is how a place was reached, in words.
@@ -124,10 +125,16 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded keeps the number of signals from making the places endless; guards only ask for more than one.
-func bounded(core Core) Core {
-	core.Facts.Signals = min(core.Facts.Signals, 2)
-	return core
+// bounded keeps the places few: guards only ask for more than one signal, and what was known on the way to etcd makes no
+// difference to the end.
+func (p place) bounded() place {
+	facts := &p.core.Facts
+	facts.Signals = min(facts.Signals, 2)
+	if facts.Ending != "" {
+		facts.Failed, facts.InVain, facts.ConfigKept, facts.Word = false, false, false, ""
+		p.truth.failed, p.truth.usable, p.truth.word, p.truth.triggered = false, false, "", false
+	}
+	return p
 }
 
 func (e *explorer) find(p place, from arrival) {
@@ -172,14 +179,26 @@ var promises = []struct {
 	{"I1: a configuration that came early is checked only after Successful was read", func(p place, t truth, _ Facts) bool {
 		return p.action() != CheckEtcdConfig || t.word == bootstrap.Successful && !t.triggered
 	}},
+	{"I9: a configuration is checked only if it was asked for after the verdict, or shortly before it and nothing can have changed it", func(p place, t truth, _ Facts) bool {
+		return p.action() != CheckEtcdConfig || t.usable
+	}},
+	{"I9: no early configuration comes once one was chosen", func(p place, _ truth, _ Facts) bool {
+		return !p.aside || !slices.Contains([]Action{CheckEtcdConfig, ServeReadyz, LockData, RemoveRecord, OpenEtcd}, p.action())
+	}},
+	{"R8: once somebody else had the data open for writing, no clean record comes back", func(_ place, t truth, _ Facts) bool {
+		return !t.stranger || !t.recorded
+	}},
+	{"after Failed the next initialization is full", func(p place, t truth, _ Facts) bool {
+		return p.action() != AskInit || !t.failed
+	}},
 	{"I2: a clean record means that the last etcd was closed", func(_ place, t truth, _ Facts) bool {
 		return !t.recorded || !t.opened || t.closed
 	}},
 	{"I3: no initialization while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
-		return p.action() != AskInit || !t.opened
+		return !asksInit(p) || !t.opened
 	}},
 	{"I3: nothing is asked without the volume's lock", func(p place, t truth, _ Facts) bool {
-		return p.action() != AskInit && p.action() != AskStatus || t.locked
+		return !asksInit(p) && p.action() != AskStatus || t.locked
 	}},
 	{"I4: a stop has a budget", func(p place, _ truth, f Facts) bool {
 		return f.Ending == "" || p.core.State == Terminated || p.timer
@@ -195,7 +214,9 @@ var promises = []struct {
 	{"I6: status 0 only if etcd was closed or never opened", func(p place, t truth, _ Facts) bool {
 		return !endedClean(p) || !t.opened || t.closed
 	}},
-	{"R4, R5: status 0 means that the record is clean", func(p place, t truth, _ Facts) bool { return !endedClean(p) || t.recorded }},
+	{"R4, R5, R8: status 0 means that the record is clean, unless somebody else had the data open for writing", func(p place, t truth, _ Facts) bool {
+		return !endedClean(p) || t.recorded != t.stranger
+	}},
 	{"R1: a run that failed leaves no record once etcd was opened", func(p place, t truth, f Facts) bool {
 		failed := f.Ending != "" && f.Ending != Signal && f.Ending != StopPosted
 		return p.core.State != Terminated || !failed || !t.opened || !t.recorded
@@ -214,6 +235,8 @@ func holdsBound(p place) bool {
 	}
 	return false
 }
+
+func asksInit(p place) bool { return p.action() == AskInit || p.action() == AskFullInit }
 
 func endedClean(p place) bool {
 	return p.core.State == Terminated && p.core.Facts.Status == exitcode.Clean

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"syscall"
+	"time"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
@@ -10,7 +11,10 @@ import (
 // Payload is what an event has to tell beside its name. The zero value tells nothing.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: what the sidecar said
-	Config        []byte                         // with ConfigPrefetched: the configuration, nil if it can't be used
+	Early         Early                          // with Replied and ConfigPrefetched: the newest early configuration
+	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
+	Asked         time.Time                      // with ConfigPrefetched: when it was asked for
+	Logs          []string                       // with Replied and Accepted: the logs on the volume at that moment
 	Signal        syscall.Signal                 // with Signal: which
 	NeverOpened   bool                           // with EtcdClosed: etcd never touched the data in this process
 	ClosedInOrder bool                           // with EtcdClosed: etcd was opened, and its close returned
@@ -24,7 +28,9 @@ type Payload struct {
 // just started.
 type Facts struct {
 	Word          bootstrap.InitializationStatus // the sidecar's last word
-	ConfigKept    bool                           // an early configuration is here that can be used
+	Failed        bool                           // the last verdict was Failed
+	InVain        bool                           // an initialization was accepted and no verdict came since
+	ConfigKept    bool                           // an early configuration is here that may be used after this verdict
 	NeverOpened   bool                           // as Payload.NeverOpened
 	ClosedInOrder bool                           // as Payload.ClosedInOrder
 	Signals       int                            // signals so far, this event included
@@ -39,7 +45,9 @@ func (g Guard) Holds(f Facts) bool {
 	case Always:
 		return true
 	case SaysNew:
-		return f.Word == bootstrap.New
+		return f.Word == bootstrap.New && !f.Failed
+	case NewAfterFailed:
+		return f.Word == bootstrap.New && f.Failed
 	case SaysProgress:
 		return f.Word == bootstrap.Progress
 	case SaysSuccessful:
@@ -48,6 +56,8 @@ func (g Guard) Holds(f Facts) bool {
 		return f.Word == bootstrap.Successful && f.ConfigKept
 	case SaysFailed:
 		return f.Word == bootstrap.Failed
+	case AskedInVain:
+		return f.InVain
 	case NeverOpened:
 		return f.NeverOpened
 	case CleanStop:
@@ -62,24 +72,33 @@ func (g Guard) Holds(f Facts) bool {
 func (f Facts) learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
-		f.Word = payload.Word
-	case Accepted:
-		f.ConfigKept = false
+		f = f.hear(payload.Word)
+		f.ConfigKept = payload.Early.usable()
 	case ConfigPrefetched:
-		f.ConfigKept = payload.Config != nil
+		f.ConfigKept = payload.Early.usable()
 	case Signal:
 		f.Signals++
 		f.LastSignal = payload.Signal
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
-	case Begun, VolumeBusy, NoAnswer, NotAccepted, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
-		RecordSettled, Elapsed, Crashed, StopPosted: // they tell no facts
+	case Begun, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // they tell no facts
 	}
 	return f
 }
 
-// conclude adds to the facts what follows from the answer: why the run ends, and with which status.
+// hear keeps the sidecar's word, and what follows from a verdict.
+func (f Facts) hear(word bootstrap.InitializationStatus) Facts {
+	f.Word = word
+	if word == bootstrap.Successful || word == bootstrap.Failed {
+		f.Failed, f.InVain = word == bootstrap.Failed, false
+	}
+	return f
+}
+
+// conclude adds to the facts what follows from the answer: what was asked for, why the run ends, and with which status.
 func (f Facts) conclude(from State, event Event, to State, payload Payload) Facts {
+	f.InVain = f.InVain || event == Accepted
 	if to == Terminating && from != Terminating {
 		f.Ending = event
 	}

@@ -3,6 +3,7 @@ package lifecycle_test
 import (
 	"slices"
 	"syscall"
+	"time"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
@@ -19,6 +20,9 @@ type truth struct {
 	opened    bool                           // etcd was opened
 	closed    bool                           // its close returned
 	triggered bool                           // an initialization was asked for after the newest Successful
+	failed    bool                           // the newest verdict was Failed
+	usable    bool                           // the newest configuration may be used after this verdict
+	stranger  bool                           // somebody else was seen to have the data open for writing
 }
 
 // place is the machine and its world at one instant: a row's blocking actions are done up to the one at hand.
@@ -50,17 +54,21 @@ func outcomes(action Action, now truth) []outcome {
 	case AskStatus:
 		return append(words(), ends(NoAnswer, Payload{}))
 	case ProbeData:
-		return []outcome{next(func(*truth) {}), ends(NotAccepted, Payload{})}
-	case AskInit:
+		return []outcome{intrusion, next(func(*truth) {}), ends(NotAccepted, Payload{})}
+	case AskInit, AskFullInit:
 		return []outcome{ends(Accepted, Payload{}), ends(NotAccepted, Payload{})}
 	case FetchEtcdConfig:
-		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{})}
+		fetched := ends(ConfigFetched, Payload{Config: some})
+		fetched.after = func(t truth) truth { t.usable = true; return t }
+		return []outcome{fetched, ends(ConfigUnavailable, Payload{})}
 	case PrefetchConfig:
-		return []outcome{ends(ConfigPrefetched, Payload{Config: some}), ends(ConfigPrefetched, Payload{})}
+		return prefetches()
 	case CheckEtcdConfig:
-		return []outcome{ends(ConfigValid, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
 	case ServeReadyz:
-		return []outcome{next(func(*truth) {}), ends(EtcdFailed, Payload{Status: exitcode.ServerTaken})}
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.ServerTaken})}
+	case LockData:
+		return []outcome{intrusion, ends(ConfigValid, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.EtcdFailed})}
 	case RemoveRecord:
 		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
 		return []outcome{removed, ends(EtcdFailed, Payload{Status: exitcode.BadRecord})}
@@ -71,12 +79,12 @@ func outcomes(action Action, now truth) []outcome {
 	case CloseEtcd:
 		return closes(now)
 	case RestoreRecord:
-		return settles(func(t *truth) { t.recorded = t.recorded || t.removed })
+		return settles(func(t *truth) { t.recorded = !t.stranger && (t.recorded || t.removed) })
 	case WriteRecord:
-		return settles(func(t *truth) { t.recorded = true })
+		return settles(func(t *truth) { t.recorded = !t.stranger })
 	case LeaveReason:
 		return settles(func(*truth) {})
-	case PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
+	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
 	}
 	return nil
 }
@@ -87,13 +95,50 @@ const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 func words() []outcome {
 	var all []outcome
 	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
-		all = append(all, outcome{happening{Replied, Payload{Word: word}}, func(t truth) truth {
-			t.word, t.triggered = word, false
+		for _, e := range earlies {
+			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: e.early}}, func(t truth) truth {
+				t.word, t.triggered, t.usable = word, false, e.usable
+				t.failed = word == bootstrap.Failed || t.failed && word != bootstrap.Successful
+				return t
+			}})
+			if word != bootstrap.Successful {
+				break // without that verdict it is worth nothing
+			}
+		}
+	}
+	return all
+}
+
+// earlies are early configurations on both sides of every border, and whether etcd may run with them.
+var earlies = []struct {
+	early  Early
+	usable bool
+}{
+	{Early{}, false},
+	{Early{Here: true, Alone: true, Age: 10 * time.Second}, true},
+	{Early{Here: true, Alone: true, Age: 10*time.Second + 1}, false},
+	{Early{Here: true, Log: true, Age: time.Minute}, true},
+	{Early{Here: true, Log: true, Age: time.Minute + 1}, false},
+	{Early{Here: true}, false},
+	{Early{Alone: true, Log: true}, false},
+}
+
+func prefetches() []outcome {
+	var all []outcome
+	for _, e := range earlies {
+		all = append(all, outcome{happening{ConfigPrefetched, Payload{Early: e.early}}, func(t truth) truth {
+			t.usable = e.usable
 			return t
 		}})
 	}
 	return all
 }
+
+// intrusion is to find that somebody else has the data open for writing. The record goes at once.
+var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
+	t.stranger, t.recorded = true, false
+	return t
+}}
 
 // closes are the ways in which a close can end: an etcd that was never opened has nothing to close.
 func closes(now truth) []outcome {
@@ -118,7 +163,7 @@ func begins(action Action, t truth) truth {
 	if action == OpenEtcd {
 		t.opened = true
 	}
-	if action == AskInit {
+	if action == AskInit || action == AskFullInit {
 		t.triggered = true
 	}
 	return t
@@ -130,19 +175,20 @@ var anytime = []happening{
 	{Signal, Payload{Signal: syscall.SIGINT}},
 	{StopPosted, Payload{}},
 	{Crashed, Payload{}},
+	{ListenerLost, Payload{Status: exitcode.ServerTaken}},
 }
 
 // timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
 var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
-// split takes the quick actions and the prefetch out of a row.
-func split(do []Action) (slow []Action, timer, aside bool) {
+// split takes the quick actions and those about the early fetch out of a row.
+func split(do []Action) (slow []Action, timer bool, aside Action) {
 	for _, action := range do {
 		switch {
 		case slices.Contains(timers, action):
 			timer = true
-		case action == PrefetchConfig:
-			aside = true
+		case IsAside(action):
+			aside = action
 		default:
 			slow = append(slow, action)
 		}

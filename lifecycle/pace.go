@@ -64,8 +64,8 @@ func (p paces) settle(event Event, facts Facts) {
 	case Accepted, ConfigValid:
 		p[PaceSilence].Reset()
 		p[PaceProgress].Reset()
-	case Begun, VolumeBusy, NoAnswer, NotAccepted, ConfigInvalid, ConfigUnavailable, ConfigPrefetched, EtcdReady, EtcdFailed,
-		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted: // they end no trouble
+	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no trouble
 	}
 }
 

@@ -122,7 +122,7 @@ func TestTheConfigurationIsFetchedAgainWithoutASecondInitialization(t *testing.T
 		assert.Equal(t, []string{
 			"ask status", "trigger full", "fetch config", "ask status",
 			"fetch config", "fetch config", "fetch config", "fetch config", "fetch config",
-			"serve readyz", "remove record", "open etcd", "close etcd", "write terminated",
+			"configure", "serve readyz", "remove record", "open etcd", "close etcd", "write terminated",
 		}, s.did())
 	})
 }

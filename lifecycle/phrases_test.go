@@ -21,8 +21,14 @@ var phrases = map[string]happening{
 	"the initialization is accepted":             {Accepted, Payload{}},
 	"the initialization is not accepted":         {NotAccepted, Payload{}},
 	"time passes":                                {Elapsed, Payload{}},
-	"the configuration comes early":              {ConfigPrefetched, Payload{Config: some}},
+	"an etcd has the data open for writing":      {DataInUse, Payload{}},
+	"the data directory is locked by another":    {DataInUse, Payload{}},
+	"the sidecar says Successful soon":           {Replied, Payload{Word: bootstrap.Successful, Early: young}},
+	"the sidecar says Successful late":           {Replied, Payload{Word: bootstrap.Successful, Early: old}},
+	"the configuration comes early":              {ConfigPrefetched, Payload{Config: some, Early: young}},
 	"the early configuration can't be used":      {ConfigPrefetched, Payload{}},
+	"the configuration is here":                  {ConfigFetched, Payload{Config: some}},
+	"a certificate file can't be used":           {ConfigUnavailable, Payload{}},
 	"the configuration is valid":                 {ConfigValid, Payload{}},
 	"the configuration is invalid":               {ConfigInvalid, Payload{Status: exitcode.BadConfig}},
 	"the configuration can't be fetched":         {ConfigUnavailable, Payload{}},
@@ -38,6 +44,7 @@ var phrases = map[string]happening{
 	"SIGTERM":                                    {Signal, Payload{Signal: syscall.SIGTERM}},
 	"SIGINT":                                     {Signal, Payload{Signal: syscall.SIGINT}},
 	"POST /stop":                                 {StopPosted, Payload{}},
+	"the wrapper's port can't be served":         {ListenerLost, Payload{Status: exitcode.ServerTaken}},
 	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
 }
 

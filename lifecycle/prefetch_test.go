@@ -27,7 +27,7 @@ func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
 	began := time.Now()
 	wait := s.run(t)
-	pass(time.Minute)
+	pass(2 * time.Minute)
 	synctest.Wait()
 	assert.Equal(t, Serving, s.driver.Snapshot().State)
 	took := s.driver.Snapshot().Since.Sub(began)
@@ -52,8 +52,10 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 		want       time.Duration
 		fetches    int
 	}{
-		"a validation that takes longer is not followed by another wait": {10 * time.Second, 10 * time.Second, 1},
-		"after a quick one the fetch that is under way comes first":      {time.Second, 7 * time.Second, 2},
+		"a validation that takes longer is not followed by another wait":        {8 * time.Second, 8 * time.Second, 1},
+		"after a quick one the fetch that is under way comes first":             {time.Second, 7 * time.Second, 2},
+		"an answer that is too old is asked for again before the verdict":       {18 * time.Second, 18 * time.Second, 2},
+		"where a newer question is under way, its answer is what is waited for": {12 * time.Second, 16 * time.Second, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheVerdict(t *testin
 		s.config = slowly
 		time.AfterFunc(10*time.Second, func() { s.say(bootstrap.Successful) })
 		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
-		assert.Equal(t, 2, fetches(s))
+		assert.Equal(t, 3, fetches(s))
 	})
 }
 
@@ -101,5 +103,102 @@ func TestAnEarlyConfigurationOpensNothingWithoutTheVerdict(t *testing.T) {
 		assert.NotContains(t, s.did(), "open etcd")
 		s.sigterm()
 		wait()
+	})
+}
+
+// waking is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for the
+// configuration 37 s, because it looks for a cluster that cannot answer yet.
+func waking() *stage {
+	s := newStage(bootstrap.New, bootstrap.Progress)
+	s.logs = []string{"/data/member/wal"}
+	s.config = func(ctx context.Context) error {
+		select {
+		case <-time.After(37 * time.Second):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return s
+}
+
+func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
+	for name, is := range map[string]struct {
+		lose       bool // the log, to the initialization
+		find       bool // a log, by the initialization
+		validation time.Duration
+		least      time.Duration
+	}{
+		"the early answer serves a cluster of any size":              {false, false, 35 * time.Second, 37 * time.Second},
+		"it is young enough for a minute":                            {false, false, 58 * time.Second, 58 * time.Second},
+		"after that a newer one is waited for":                       {false, false, 65 * time.Second, 76 * time.Second},
+		"a log that the initialization took away makes it worthless": {true, false, 35 * time.Second, 72 * time.Second},
+		"a log that the initialization made does, too":               {false, true, 35 * time.Second, 72 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := waking()
+				if is.find {
+					s.logs = nil
+				}
+				time.AfterFunc(is.validation, func() {
+					s.say(bootstrap.Successful)
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if is.lose {
+						s.logs = nil
+					}
+					if is.find {
+						s.logs = []string{"/data/member/wal"}
+					}
+				})
+				took := served(t, s)
+				assert.GreaterOrEqual(t, took, is.least)
+				assert.Less(t, took, is.least+3*time.Second)
+			})
+		})
+	}
+}
+
+// What the sidecar says may change between the trigger and a late verdict: to TLS, or from one member to three.
+func TestAConfigurationFromLongBeforeTheVerdictIsNotUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.New, bootstrap.Progress)
+		s.yaml = clusterOfOne
+		answered := 0
+		s.config = func(ctx context.Context) error {
+			if answered++; answered == 1 {
+				return nil
+			}
+			return slowly(ctx)
+		}
+		time.AfterFunc(time.Second, func() { s.say(bootstrap.Progress); s.yaml = clusterOfThree })
+		time.AfterFunc(15*time.Second, func() { s.say(bootstrap.Successful) })
+		served(t, s)
+		assert.Equal(t, clusterOfThree, s.configured)
+	})
+}
+
+// Two answers that come at the same time are two chances to configure etcd twice.
+func TestEtcdIsConfiguredOnceWhateverComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.yaml = clusterOfOne
+		healed := make(chan struct{})
+		s.config = func(context.Context) error { <-healed; return nil }
+		s.configure = func() error { pass(time.Second); return nil }
+		time.AfterFunc(5*time.Second, func() { close(healed) })
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		count := 0
+		for _, what := range s.did() {
+			if what == "configure" {
+				count++
+			}
+		}
+		assert.Equal(t, 1, count)
+		assert.Equal(t, 2, fetches(s))
 	})
 }

@@ -76,7 +76,7 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 		from := played.core.State
 		var decision Decision
 		played.core, decision = rules.Step(played.core, h.event, h.payload)
-		played.keepRecord(h.payload, decision.Do)
+		played.keepRecord(h, decision.Do)
 		played.lines = append(played.lines, answered{phrase, from, decision})
 	}
 	return played
@@ -111,9 +111,12 @@ func wayTo(state State, lines []answered) (way []string) {
 }
 
 // keepRecord follows what becomes of the exit record.
-func (s *scenario) keepRecord(payload Payload, do []Action) {
+func (s *scenario) keepRecord(h happening, do []Action) {
 	switch {
-	case payload.Status == exitcode.BadRecord && s.record != "as it was found":
+	case h.event == DataInUse:
+		s.record = "gone for good"
+	case s.record == "gone for good":
+	case h.payload.Status == exitcode.BadRecord && s.record != "as it was found":
 		s.record = "removed"
 	case slices.Contains(do, RemoveRecord):
 		s.record = "removed"

@@ -33,6 +33,7 @@ func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
 		for _, row := range Table {
 			if slices.Contains(reachable(state), row.From) {
 				assert.NotContains(t, row.Do, AskInit, "%s leads to %s", state, row.From)
+				assert.NotContains(t, row.Do, AskFullInit, "%s leads to %s", state, row.From)
 			}
 		}
 	}

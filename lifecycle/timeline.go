@@ -11,6 +11,10 @@ import (
 // maxHistory bounds the transitions that are kept.
 const maxHistory = 64
 
+// rotation is how many moves ago a row may have been taken to be counted instead of listed again. An initialization that
+// fails at once goes round in five: New, accepted, elapsed, Failed, elapsed.
+const rotation = 6
+
 // Transition is one row that was taken.
 type Transition struct {
 	At     time.Time
@@ -21,6 +25,8 @@ type Transition struct {
 	Reason string        // the row's, with what the event had to tell
 	Times  int           // how often the row was taken in the current back and forth
 	After  time.Duration // how long From had lasted by then
+
+	move int // how many moves there were by then, this one included
 }
 
 // Tally adds up how often an event led from one state to another since the process started, for each guard that held.
@@ -59,11 +65,12 @@ type Snapshot struct {
 // Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// timeline keeps the latest transitions. Two rows that alternate, as in polling, are kept as two entries with a count.
+// timeline keeps the latest transitions. Rows that rotate, as in polling, are kept as an entry each, with a count.
 type timeline struct {
 	state      State
 	since      time.Time
 	last       []Transition
+	moves      int // from one state to another
 	tallies    []Tally
 	trouble    Trouble
 	validation Validation
@@ -80,6 +87,10 @@ func (l *timeline) arrive(state State, now time.Time) {
 func (l *timeline) add(t Transition) Transition {
 	t.After = t.At.Sub(l.since)
 	l.tally(t)
+	if t.From != t.To {
+		l.moves++
+	}
+	t.move = l.moves
 	t.Times = 1
 	if i := l.repeated(t); i >= 0 {
 		t.Times = l.last[i].Times + 1
@@ -109,14 +120,13 @@ func (l *timeline) tally(t Transition) {
 	}
 }
 
-// repeated returns the index of the same row one or two entries back, or -1.
+// repeated returns the index of the same row, if it was taken a few moves ago, or -1. What makes no move is no news
+// however long ago it was.
 func (l *timeline) repeated(t Transition) int {
-	for i := len(l.last) - 1; i >= max(0, len(l.last)-2); i-- {
-		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(l.last, func(e Transition) bool {
+		same := e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
+		return same && (t.From == t.To || t.move-e.move <= rotation)
+	})
 }
 
 // explainEnd keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.

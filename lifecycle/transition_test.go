@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -56,15 +57,19 @@ func each(sentences []sentence) []step {
 var (
 	begunByStop    = Facts{Ending: StopPosted}
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
+	begunByLoss    = Facts{Ending: ListenerLost, Status: exitcode.ServerTaken}
 	begunByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
 
 	sigterm = Payload{Signal: syscall.SIGTERM}
 	sigint  = Payload{Signal: syscall.SIGINT}
 
-	some = []byte("name: etcd-0")
+	some  = []byte("name: etcd-0")
+	young = Early{Here: true, Alone: true, Age: 10 * time.Second}
+	old   = Early{Here: true, Alone: true, Age: 11 * time.Second}
 
 	ask         = []Action{LockVolume, AskStatus}
-	fetch       = []Action{FetchEtcdConfig, CheckEtcdConfig}
+	fetch       = []Action{FetchEtcdConfig}
+	check       = []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}
 	abort       = []Action{LimitAbort, CloseEtcd}
 	stop        = []Action{LimitStop, CloseEtcd}
 	leaveReason = []Action{LimitAbort, LeaveReason}
@@ -76,11 +81,17 @@ var sentences = []sentence{
 	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
 	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
 	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"Successful with the configuration here already only checks it", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, []Action{CheckEtcdConfig}},
-	{"a configuration that is here already opens nothing without Successful", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"Successful soon after the only member of a new cluster asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: young}, FetchConfig, check},
+	{"Successful late after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: old}, FetchConfig, fetch},
+	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute}}, FetchConfig, check},
+	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
+	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true}}, FetchConfig, fetch},
+	{"an early configuration that was young for an earlier verdict says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: young}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
-	{"Progress waits, without a deadline", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
-	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress}},
+	{"New after Failed asks for a full initialization", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
+	{"Progress waits, without a deadline, and keeps the early configuration young", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"a word that is no word opens nothing, and is asked about less and less often", Query, Facts{}, Replied, Payload{Word: "successful"}, Wait, []Action{PaceSilence}},
 	{"nor does one that a later sidecar may say", Query, Facts{ConfigKept: true}, Replied, Payload{Word: unknownWord}, Wait, []Action{PaceSilence}},
 	{"no answer waits and asks again", Query, Facts{}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
@@ -88,20 +99,25 @@ var sentences = []sentence{
 
 	// Trigger
 	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
+	{"one that is accepted again and again without a verdict is asked for less and less often", Trigger, Facts{InVain: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
+	{"data that somebody else has open for writing is not validated", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
 	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
 
 	// Wait
 	{"after the pause it asks again", Wait, Facts{}, Elapsed, Payload{}, Query, ask},
 
 	// FetchConfig
-	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{ServeReadyz, LimitStart, RemoveRecord, OpenEtcd}},
+	{"a configuration that is here is checked, and with it what etcd's start needs", FetchConfig, Facts{}, ConfigFetched, Payload{Config: some}, FetchConfig, check},
+	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{LimitStart, RemoveRecord, OpenEtcd}},
+	{"data that another wrapper has locked is waited for, here", FetchConfig, Facts{}, DataInUse, Payload{}, FetchConfig, []Action{PaceSilence}},
 	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, Payload{}, Terminating, abort},
 	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
 	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
 	// A configuration that comes early
 	{"an early configuration is kept before the verdict", BeforeVerdict, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
-	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some}, FetchConfig, []Action{CheckEtcdConfig}},
+	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: young}, FetchConfig, check},
+	{"one that is too old disturbs nothing", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: old}, FetchConfig, nil},
 	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 
@@ -119,6 +135,10 @@ var sentences = []sentence{
 	{"POST /stop before etcd has nothing to close", BeforeEtcd, Facts{}, StopPosted, Payload{}, Terminating, abort},
 	{"POST /stop closes etcd", WithEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
 
+	// The wrapper's own listener
+	{"a wrapper that nobody can ask any more has nothing to close before etcd", BeforeEtcd, Facts{}, ListenerLost, Payload{}, Terminating, abort},
+	{"a wrapper that nobody can ask any more closes etcd", WithEtcd, Facts{}, ListenerLost, Payload{}, Terminating, stop},
+
 	// Crashes
 	{"a crash ends the run and leaves its reason", BeforeEnd, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
 	{"a crash while closing", Terminating, begunByTerm, Crashed, Payload{}, Terminating, []Action{LeaveReason}},
@@ -129,6 +149,7 @@ var sentences = []sentence{
 	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
 	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, Payload{}, Terminated, nil},
 	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"a close in order after the own listener was lost is not recorded: nobody asked for the stop", Terminating, begunByLoss, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
 	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, Payload{}, Terminated, nil},
 	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, Payload{}, Terminated, nil},
 	{"a second signal cuts the stop short", Terminating, begunByTerm, Signal, sigint, Terminated, nil},
@@ -192,7 +213,7 @@ func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
 }
 
 func answerWithoutRow(state State, event Event) Answer {
-	if state == Terminated || (state == Terminating && event == StopPosted) {
+	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return Ignore
 	}
 	return Reject

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 )
 
@@ -75,8 +76,10 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return OfServer
 	}
 	switch event {
-	case VolumeBusy:
+	case VolumeBusy, DataInUse:
 		return OfVolume
+	case ListenerLost:
+		return OfServer
 	case ConfigInvalid:
 		return OfConfiguration
 	case EtcdFailed, EtcdClosed:
@@ -85,7 +88,7 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return OfCrash
 	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable, ConfigPrefetched:
 		return OfSidecar
-	case Begun, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
+	case Begun, ConfigFetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
 	}
 	return ""
 }
@@ -93,7 +96,7 @@ func classOfSource(event Event, status exitcode.Code) Class {
 func aboutCertificate(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
-	return errors.As(err, &verification) || errors.As(err, &invalid)
+	return errors.As(err, &verification) || errors.As(err, &invalid) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
 func timedOut(err error) bool {

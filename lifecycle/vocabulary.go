@@ -26,9 +26,11 @@ const (
 	NoAnswer          Event = "no answer"          // completion: the sidecar could not be asked
 	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialization
 	NotAccepted       Event = "not accepted"       // completion: it did not, or that is not known
-	ConfigValid       Event = "config valid"       // completion: etcd's configuration is fetched, stored and checked
+	DataInUse         Event = "data in use"        // completion: somebody else has the data open for writing
+	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration is here, asked for after the verdict
+	ConfigValid       Event = "config valid"       // completion: it is stored and checked, and etcd can be opened with it
 	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
-	ConfigUnavailable Event = "config unavailable" // completion: it could not be fetched
+	ConfigUnavailable Event = "config unavailable" // completion: it, or a certificate file that it names, can't be had now
 	ConfigPrefetched  Event = "config prefetched"  // completion of the fetch that runs beside the waiting
 	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
@@ -38,6 +40,7 @@ const (
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
+	ListenerLost      Event = "listener lost"      // the wrapper's own port cannot be served any longer
 )
 
 // Guard is the name of a condition over the Facts; Holds says what it means.
@@ -47,10 +50,12 @@ type Guard string
 const (
 	Always         Guard = ""
 	SaysNew        Guard = "says New"
+	NewAfterFailed Guard = "says New, after Failed"
 	SaysProgress   Guard = "says Progress"
 	SaysSuccessful Guard = "says Successful"
 	ConfigKept     Guard = "says Successful, config kept"
 	SaysFailed     Guard = "says Failed"
+	AskedInVain    Guard = "an earlier one came to no verdict"
 	NeverOpened    Guard = "etcd never opened"
 	CleanStop      Guard = "stop asked, closed in order"
 	SecondSignal   Guard = "second signal"
@@ -60,16 +65,18 @@ const (
 // and in the order of the row; the first that has something to report ends the row's work with its completion event.
 type Action string
 
-// The actions. Quick ones set the state's timer; all others may block.
+// The actions. Quick ones set the state's timer or begin and end the early fetch; all others may block.
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // see that no etcd holds it
+	ProbeData       Action = "probe data" // see that no etcd holds it; one that does ends the exit record for good
 	AskInit         Action = "ask initialization"
-	PrefetchConfig  Action = "prefetch config" // beside everything else, until the run ends or it is done
+	AskFullInit     Action = "ask full initialization" // whatever the exit record says
+	PrefetchConfig  Action = "prefetch config"         // beside everything else
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
+	LockData        Action = "lock data" // whoever holds its lock ends the exit record for good
 	RemoveRecord    Action = "remove record"
 	OpenEtcd        Action = "open etcd"
 	WatchEtcd       Action = "watch etcd"
@@ -77,6 +84,9 @@ const (
 	RestoreRecord   Action = "restore record"
 	WriteRecord     Action = "write record"
 	LeaveReason     Action = "leave reason"
+
+	RefreshConfig Action = "refresh config" // quick: prefetch once more, unless that is under way or was a moment ago
+	EndPrefetch   Action = "end prefetch"   // quick: forget the one that is under way
 
 	PaceProgress Action = "pace progress" // quick: ask again soon, less often the longer it takes
 	PaceFailure  Action = "pace failure"  // quick: back off from initializations that fail

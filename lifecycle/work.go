@@ -2,8 +2,10 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
@@ -31,9 +33,11 @@ var blocking = map[Action]func(*work, context.Context) completion{
 	AskStatus:       (*work).askStatus,
 	ProbeData:       (*work).probeData,
 	AskInit:         (*work).askInit,
+	AskFullInit:     (*work).askFullInit,
 	FetchEtcdConfig: (*work).fetchConfig,
 	CheckEtcdConfig: (*work).checkConfig,
 	ServeReadyz:     (*work).serveReadyz,
+	LockData:        (*work).lockData,
 	RemoveRecord:    (*work).removeRecord,
 	OpenEtcd:        (*work).openEtcd,
 	WatchEtcd:       (*work).watchEtcd,
@@ -74,20 +78,43 @@ func (w *work) askStatus(ctx context.Context) completion {
 	if err != nil {
 		return completion{NoAnswer, Payload{Err: err}}
 	}
-	return completion{Replied, Payload{Word: word, Detail: string(word)}}
+	payload := Payload{Word: word, Detail: string(word)}
+	if word == bootstrap.Successful {
+		payload.Logs = w.world.Volume.Logs()
+	}
+	return completion{Replied, payload}
 }
 
 // probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
 func (w *work) probeData(context.Context) completion {
-	if err := w.world.Volume.Probe(); err != nil {
+	err := w.world.Volume.Probe()
+	switch {
+	case errors.Is(err, bootstrap.ErrDataInUse):
+		return w.dataInUse(err)
+	case err != nil:
 		return completion{NotAccepted, Payload{Err: err}}
+	default:
+		return completion{}
 	}
-	return completion{}
+}
+
+// dataInUse ends the exit record at once: nobody will know how whoever else has the data open for writing ends.
+func (w *work) dataInUse(err error) completion {
+	return completion{DataInUse, Payload{Err: errors.Join(err, w.world.Record.Forfeit())}}
 }
 
 func (w *work) askInit(ctx context.Context) completion {
 	mode, why := w.world.Mode()
+	return w.trigger(ctx, mode, why)
+}
+
+func (w *work) askFullInit(ctx context.Context) completion {
+	return w.trigger(ctx, bootstrap.Full, "the last validation failed")
+}
+
+func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) completion {
 	payload := Payload{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
+	payload.Logs = w.world.Volume.Logs()
 	if payload.Err = w.world.Sidecar.Trigger(ctx, mode); payload.Err != nil {
 		return completion{NotAccepted, payload}
 	}
@@ -95,13 +122,14 @@ func (w *work) askInit(ctx context.Context) completion {
 }
 
 // prefetchConfig asks for the configuration while the validation runs: the real sidecar needs 7 s for it while etcd is
-// down. Only that of a new cluster of one can't be changed by the initialization.
+// down, and 37 s where it looks for other members.
 func (w *work) prefetchConfig(ctx context.Context) completion {
+	asked := time.Now()
 	yaml, err := w.world.Sidecar.Config(ctx)
-	if err != nil || !bootstrap.IsNewSingleMember(yaml) {
+	if err != nil {
 		return completion{ConfigPrefetched, Payload{Err: err}}
 	}
-	return completion{ConfigPrefetched, Payload{Config: yaml}}
+	return completion{ConfigPrefetched, Payload{Config: yaml, Asked: asked}}
 }
 
 func (w *work) fetchConfig(ctx context.Context) completion {
@@ -109,22 +137,40 @@ func (w *work) fetchConfig(ctx context.Context) completion {
 	if err != nil {
 		return completion{ConfigUnavailable, Payload{Err: err}}
 	}
-	w.yaml = yaml
-	return completion{}
+	return completion{ConfigFetched, Payload{Config: yaml}}
 }
 
 func (w *work) checkConfig(context.Context) completion {
-	if err := w.world.Member.Configure(w.yaml); err != nil {
-		return completion{ConfigInvalid, Payload{Err: err, Status: exitcode.BadConfig}}
-	}
-	return completion{ConfigValid, Payload{}}
+	return unlessCertificates(w.world.Member.Configure(w.yaml), exitcode.BadConfig)
 }
 
 func (w *work) serveReadyz(context.Context) completion {
-	if err := w.world.Server.Expose(); err != nil {
-		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.ServerTaken}}
+	return unlessCertificates(w.world.Server.Expose(), exitcode.ServerTaken)
+}
+
+// unlessCertificates ends the run with status, unless the error is about certificate files alone: they are waited for, as
+// the configuration is.
+func unlessCertificates(err error, status exitcode.Code) completion {
+	switch {
+	case errors.Is(err, bootstrap.ErrCertificates):
+		return completion{ConfigUnavailable, Payload{Err: err}}
+	case err != nil:
+		return completion{ConfigInvalid, Payload{Err: err, Status: status}}
+	default:
+		return completion{}
 	}
-	return completion{}
+}
+
+func (w *work) lockData(context.Context) completion {
+	err := w.world.Volume.LockData()
+	switch {
+	case errors.Is(err, bootstrap.ErrDataInUse):
+		return w.dataInUse(err)
+	case err != nil:
+		return completion{ConfigInvalid, Payload{Err: err, Status: exitcode.EtcdFailed}}
+	default:
+		return completion{ConfigValid, Payload{}}
+	}
 }
 
 func (w *work) removeRecord(ctx context.Context) completion {
@@ -164,7 +210,11 @@ func (w *work) restoreRecord(context.Context) completion {
 
 func (w *work) writeRecord(context.Context) completion {
 	word := w.facts.RecordWord()
-	return settled(w.world.Record.Write(word), "exit record written: "+string(word))
+	err := w.world.Record.Write(word)
+	if w.world.Record.Forfeited() {
+		return settled(err, "no exit record: somebody else had the data open for writing")
+	}
+	return settled(err, "exit record written: "+string(word))
 }
 
 func (w *work) leaveReason(context.Context) completion {

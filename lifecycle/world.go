@@ -23,6 +23,11 @@ type Volume interface {
 	Lock() error
 	// Probe fails with bootstrap.ErrDataInUse while an etcd has a database on the volume open, whoever started it.
 	Probe() error
+	// Logs are the directories on the volume that hold a log of etcd's.
+	Logs() []string
+	// LockData takes the lock of the data directory that the configuration names, or fails at once, with
+	// bootstrap.ErrDataInUse if another process holds it.
+	LockData() error
 }
 
 // Record is the exit record. Its methods are durable when they return.
@@ -30,11 +35,15 @@ type Record interface {
 	Remove() error
 	Restore() error
 	Write(word exitcode.Word) error
+	// Forfeit removes it for good: from now on Restore and Write leave none behind.
+	Forfeit() error
+	Forfeited() bool
 }
 
 // Member is the embedded etcd.
 type Member interface {
-	// Configure stores and checks the configuration. Its error says, in one sentence, what etcd cannot run with.
+	// Configure stores and checks the configuration. Its error says, in one sentence, what etcd cannot run with; it is
+	// bootstrap.ErrCertificates if only certificate files are at fault, which may be in their place a moment later.
 	Configure(yaml []byte) error
 	// Open starts etcd and returns once it has joined its cluster, or with the reason why it will not. When ctx ends it
 	// returns at once; etcd itself is then Close's to end.
@@ -48,7 +57,8 @@ type Member interface {
 
 // Server is the wrapper's own server.
 type Server interface {
-	// Expose serves /readyz with the certificate that the configuration names, if it names one.
+	// Expose serves /readyz with the certificate that the configuration names, if it names one. Its error is
+	// bootstrap.ErrCertificates if that can't be used now.
 	Expose() error
 }
 

@@ -23,8 +23,10 @@ type stage struct {
 	done  []string
 	words []bootstrap.InitializationStatus // what the sidecar says, one after the other; the last one for ever
 
-	status, trigger, config, open, watch                func(context.Context) error
-	lock, probe, configure, expose, remove, write, shut func() error
+	status, trigger, config, open, watch                          func(context.Context) error
+	lock, probe, configure, expose, lockData, remove, write, shut func() error
+
+	logs []string // on the volume
 
 	yaml   string // the configuration; by default one that can be used only after the verdict
 	opened bool
@@ -40,7 +42,7 @@ func newStage(words ...bootstrap.InitializationStatus) *stage {
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
 		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
-		lock: fineNow, probe: fineNow, configure: fineNow, expose: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
+		lock: fineNow, probe: fineNow, configure: fineNow, expose: fineNow, lockData: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
 	}
 	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.Nop()})
 	return s
@@ -56,8 +58,8 @@ func (s *stage) world() World {
 
 // What the sidecar may say before its verdict and what it can't know then.
 const (
-	clusterOfOne   = "{initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
-	clusterOfThree = "{initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
+	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
+	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
 )
 
 // pass lets fake time pass; it is called inside a synctest bubble only.
@@ -158,6 +160,21 @@ func (s stageVolume) Lock() error { return s.lock() }
 
 func (s stageVolume) Probe() error { return s.probe() }
 
+func (s stageVolume) LockData() error { return s.lockData() }
+
+func (s stageVolume) Logs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.logs
+}
+
+func (s stageRecord) Forfeit() error {
+	s.note("forfeit record")
+	return nil
+}
+
+func (s stageRecord) Forfeited() bool { return slices.Contains(s.did(), "forfeit record") }
+
 func (s stageRecord) Remove() error {
 	s.note("remove record")
 	return s.remove()
@@ -174,6 +191,7 @@ func (s stageRecord) Write(word exitcode.Word) error {
 }
 
 func (s stageMember) Configure(yaml []byte) error {
+	s.note("configure")
 	s.configured = string(yaml)
 	return s.configure()
 }

@@ -61,7 +61,7 @@ func benchWith(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
 	b := &bench{config: config, log: &lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
-		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second,
+		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
 	})
 	return b
 }

@@ -37,6 +37,8 @@ type Options struct {
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
+	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
+	DataInUse func()
 }
 
 // Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
@@ -82,7 +84,7 @@ func New(config *embed.Config, options Options) *Member {
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
-	if err := datadir.Await(ctx, m.config.Dir, m.options.Log); err != nil {
+	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
 		return err
 	}
 	m.doing.Store("has its data looked at")

@@ -64,6 +64,25 @@ func forgetVariables(given map[string]bool) {
 	}
 }
 
+// serviceURL is what Kubernetes gives a variable whose name ends in _PORT, for each Service in the namespace.
+var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+
+// ForgetServices removes the environment variables that Kubernetes has made of a Service's name and that have the name of
+// a flag by accident: for a Service "etcd-wrapper-etcd-client" there is ETCD_WRAPPER_ETCD_CLIENT_PORT, a URL, and beside
+// it ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. It returns their names. Call it before anything reads the environment.
+func ForgetServices() (forgotten []string) {
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		service, isPort := strings.CutSuffix(name, "_PORT")
+		if _, has := os.LookupEnv(service + "_SERVICE_HOST"); !has || !isPort || !strings.HasPrefix(name, prefix+"_") || !serviceURL.MatchString(value) {
+			continue
+		}
+		_ = os.Unsetenv(name) // fails for malformed names only
+		forgotten = append(forgotten, name)
+	}
+	return forgotten
+}
+
 // variable is the environment variable of a flag.
 func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))

@@ -102,3 +102,20 @@ func TestASidecarHasTheDataKeptForEtcd3_5(t *testing.T) {
 		assert.Equal(t, expected[:3], line.Start.DataVersion(), expected)
 	}
 }
+
+// Kubernetes makes three variables of a Service's name; one of them may have the name of a flag.
+func TestAServiceWithTheNameOfAFlagIsNoFlag(t *testing.T) {
+	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_PORT", "tcp://10.0.0.1:9095")
+	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
+	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
+	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // somebody's mistake: there is no such Service
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // meant, although there is such a Service
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
+	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.NoError(t, err)
+	assert.EqualValues(t, 9095, line.Start.WrapperPort)
+	assert.EqualValues(t, 2380, line.Start.EtcdClientPort)
+	assert.Equal(t, "tcp://sidecar:8080", line.Start.SidecarHostPort)
+}

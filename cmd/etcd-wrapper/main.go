@@ -51,6 +51,10 @@ type commandLine struct {
 }
 
 func run(args []string, s streams) exitcode.Code {
+	if forgotten := commandline.ForgetServices(); len(forgotten) > 0 && slices.Contains(args, "start-etcd") {
+		log := logstream.New(s.log, zerolog.InfoLevel)
+		log.Info().Strs("variables", forgotten).Msg("environment variables that Kubernetes has made of a Service's name are no flags; ignored")
+	}
 	chosen, err := parse(args, s.out)
 	if done := commandline.Done(0); errors.As(err, &done) {
 		return exitcode.Code(done)

@@ -36,8 +36,8 @@ type startCommand struct{ commandline.StartEtcd }
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
+	// Until the process ends: a second SIGTERM in its last moments must not kill it, with another status.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(signals)
 	// A terminal that goes away, or the reader of our log, must not end etcd.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
@@ -66,8 +66,20 @@ func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome, words
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := exitcode.Explain(c.TerminationPath, words); err != nil {
+	if err := explain(c.TerminationPath, words); err != nil {
 		log.Warn().Err(err).Msg("Kubernetes is not told why")
+	}
+}
+
+// explain gives up where the file's disk does not answer.
+func explain(path, words string) error {
+	done := make(chan error, 1)
+	go func() { done <- exitcode.Explain(path, words) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(farewell):
+		return fmt.Errorf("%s: no answer within %s", path, farewell)
 	}
 }
 
@@ -201,7 +213,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 	go func() {
 		defer close(ended)
 		if err := server.Serve(); err != nil {
-			p.driver.Crash(err)
+			p.driver.ListenerLost(err)
 		}
 	}()
 	return func() {

@@ -23,11 +23,18 @@ import (
 func Etcdctl(args []string, log zerolog.Logger) error {
 	known, err := known()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
-	if err != nil && !toldWhere {
+	if err != nil && !toldWhere && needsMember(args) {
 		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
 	}
 	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, args), args) // the tool reads them there and nowhere else
 	return ctlv3.Start()
+}
+
+// needsMember reports whether etcdctl will talk to etcd, as far as its arguments show.
+func needsMember(args []string) bool {
+	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
+	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
 }
 
 // setting is a flag of etcdctl with its value.

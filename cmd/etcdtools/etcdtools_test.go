@@ -74,3 +74,24 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 		})
 	}
 }
+
+func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, Etcdutl(nil, &out))
+	assert.Contains(t, out.String(), "snapshot")
+}
+
+func TestUsageThatNobodyAskedForIsNoResult(t *testing.T) {
+	var out bytes.Buffer
+	require.Error(t, Etcdutl([]string{"hashkv"}, &out))
+	assert.Empty(t, out.String())
+}
+
+func TestACommandThatTalksToNobodyNeedsNoConfiguration(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"help", "get"}, {"get", "--help"}, {"completion", "bash"}, {}, {"--debug", "version"}} {
+		assert.False(t, needsMember(args), "%v", args)
+	}
+	for _, args := range [][]string{{"get", "version"}, {"member", "list"}, {"--debug", "endpoint", "health"}} {
+		assert.True(t, needsMember(args), "%v", args)
+	}
+}

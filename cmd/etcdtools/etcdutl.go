@@ -2,6 +2,8 @@ package etcdtools
 
 import (
 	"io"
+	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
@@ -9,7 +11,7 @@ import (
 
 // Etcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. Of an error it has told.
 func Etcdutl(args []string, out io.Writer) error {
-	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3."}
+	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
 	// The same as its own main package adds, which cannot be imported.
 	root.AddCommand(
@@ -20,7 +22,12 @@ func Etcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(args)
-	root.SetOut(out)
-	return root.Execute()
+	root.SetArgs(slices.Concat([]string{}, args)) // without any the tool would read those of the process
+	root.SetOut(out)                              // what was asked for; usage that nobody asked for goes where errors go
+	root.SetErr(os.Stderr)
+	command, err := root.ExecuteC()
+	if err != nil {
+		root.PrintErrln(command.UsageString())
+	}
+	return err
 }

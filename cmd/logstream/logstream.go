@@ -6,6 +6,7 @@ package logstream
 
 import (
 	"io"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -13,8 +14,11 @@ import (
 	"etcd-wrapper/exitcode/printable"
 )
 
+// writeTimes sets what zerolog keeps for the whole process. Loggers that are in use read it, so it is set once.
+var writeTimes = sync.OnceFunc(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
+
 // New returns a logger that writes a JSON object a line, from level upwards.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
-	zerolog.TimeFieldFormat = time.RFC3339Nano
+	writeTimes()
 	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()
 }

@@ -31,13 +31,26 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 // ends reports whether a transition began the end.
 func ends(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
+// recordPatience is how long the volume may take to show the exit record: one that hangs must not keep the reason back.
+const recordPatience = 200 * time.Millisecond
+
 // recordLeft is read anew: what counts is what the next start finds.
 func (r *Report) recordLeft() string {
-	word, err := r.world.Record()
-	if err != nil {
-		return "none, so the next start validates in full"
+	left := make(chan string, 1)
+	go func() {
+		word, err := r.world.Record()
+		if err != nil {
+			left <- "none, so the next start validates in full"
+			return
+		}
+		left <- string(word) + ", so the next start validates in sanity mode"
+	}()
+	select {
+	case record := <-left:
+		return record
+	case <-time.After(recordPatience):
+		return "unknown: the volume does not answer"
 	}
-	return string(word) + ", so the next start validates in sanity mode"
 }
 
 // durations lists what took how long.

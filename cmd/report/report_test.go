@@ -155,3 +155,26 @@ last trouble: etcd, 3s ago: etcd stopped
 		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
 	})
 }
+
+// hung is a world whose volume does not answer.
+type hung struct {
+	place
+	forever chan struct{}
+}
+
+func (h *hung) Record() (exitcode.Word, error) {
+	<-h.forever
+	return "", nil
+}
+
+func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := &hung{forever: make(chan struct{})}
+		began := time.Now()
+		words := New(machine{full()}, world, "v1").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
+		assert.Contains(t, words, "the disk hangs")
+		assert.Contains(t, words, "exit record: unknown: the volume does not answer")
+		close(world.forever)
+	})
+}

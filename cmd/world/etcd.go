@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -24,6 +25,28 @@ func (w *World) Configure(yaml []byte) error {
 	if err != nil {
 		return err
 	}
+	if !bytes.Equal(yaml, w.warned) { // it is configured again while something else is waited for
+		w.warned = yaml
+		w.nameOddities(checked)
+	}
+	w.config = checked
+	w.useCertificates(checked.Etcd)
+	w.etcd = member.New(checked.Etcd, member.Options{
+		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
+		DataVersion: dataversion.Parse(w.flags.DataVersion()),
+	})
+	w.opening.Store(w.etcd)
+	return nil
+}
+
+// forfeit ends the exit record for good. Where it can't be removed now, the stop tries again.
+func (w *World) forfeit() {
+	if err := w.record.Forfeit(); err != nil {
+		w.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
+	}
+}
+
+func (w *World) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Unknown) > 0 {
 		w.log.Warn().Strs("keys", checked.Unknown).Msg("etcd does not know these keys of its configuration; ignored")
 	}
@@ -34,14 +57,6 @@ func (w *World) Configure(yaml []byte) error {
 		w.log.Warn().Msg("etcd's configuration: " + doubt)
 	}
 	w.warnOf(checked.Etcd)
-	w.config = checked
-	w.useCertificates(checked.Etcd)
-	w.etcd = member.New(checked.Etcd, member.Options{
-		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience,
-		DataVersion: dataversion.Parse(w.flags.DataVersion()),
-	})
-	w.opening.Store(w.etcd)
-	return nil
 }
 
 // useCertificates takes in the files that etcd serves and connects with.

@@ -7,6 +7,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,7 @@ type World struct {
 	durations    durations
 	certificates *certificates.Files
 	config       *etcdconf.Checked
+	warned       []byte // the configuration whose oddities were named last
 	etcd         *member.Member
 	opening      atomic.Pointer[member.Member] // the same, for readers
 
@@ -108,6 +110,12 @@ func (w *World) Lock() error {
 // Probe implements lifecycle.Volume.
 func (w *World) Probe() error { return w.volume.Probe() }
 
+// Logs implements lifecycle.Volume.
+func (w *World) Logs() []string { return w.volume.Logs() }
+
+// LockData implements lifecycle.Volume.
+func (w *World) LockData() error { return w.volume.LockData(w.config.Etcd.Dir) }
+
 // Expose implements lifecycle.Server.
 func (w *World) Expose() error {
 	if w.flags.WrapperCertPath != "" {
@@ -118,7 +126,11 @@ func (w *World) Expose() error {
 		w.server.UsePlain()
 		return nil
 	}
-	return w.server.UseTLS(cert, key)
+	err := w.server.UseTLS(cert, key)
+	if errors.Is(err, readiness.ErrCertificates) {
+		return bootstrap.CertificateError{Cause: err}
+	}
+	return err
 }
 
 // Settle puts away what only a crash needs. Call it when the lifecycle has ended.

@@ -40,6 +40,7 @@ var topics = []struct {
 	{"load", underLoad},
 	{"probes", underProbes},
 	{"quorum", lossOfQuorum},
+	{"waking", wakeThree},
 	{"machine", machineStep},
 	{"growth", databaseGrowth},
 }

@@ -1,15 +1,18 @@
 package endtoend_test
 
 import (
+	"os"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
 
+// How whoever else writes to the data ends, nobody will know: the record is gone for good.
 func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -22,7 +25,7 @@ func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
 	status, took := second.Stop(syscall.SIGTERM)
 	assert.Equal(t, 0, status)
 	assert.Less(t, took, harness.AbortBudget)
-	require.Equal(t, "terminated", p.Record(), "etcd was not opened")
+	require.NoFileExists(t, p.RecordPath())
 
 	release()
 	third, release := p.StartAndLockTheDatabase()
@@ -30,8 +33,61 @@ func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
 	release()
 	third.AwaitReady()
 	assert.Equal(t, "value", p.Get("key"))
-	third.StopCleanly()
-	assert.Equal(t, []string{"full", "sanity", "sanity"}, p.Sidecar.Modes())
+	status, _ = third.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	require.NoFileExists(t, p.RecordPath())
+	p.StartAndStop()
+	assert.Equal(t, []string{"full", "sanity", "full", "full"}, p.Sidecar.Modes())
+}
+
+func TestAReaderOfTheDatabaseIsWaitedForAndCostsNothing(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	p.Sidecar.Await(harness.StartPath)
+	reader, err := os.Open(p.Database())
+	require.NoError(t, err)
+	defer reader.Close()
+	require.NoError(t, unix.Flock(int(reader.Fd()), unix.LOCK_SH))
+	p.Sidecar.Conclude()
+	run.AwaitLine(harness.Line{"message": "another process holds the database"})
+	status, _ := run.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.Equal(t, "terminated", p.Record())
+}
+
+// Seen once is enough: a kill -9 that follows leaves no clean record behind.
+func TestAnEtcdThatWasSeenOnTheDataIsRememberedThroughAKill(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	release := harness.LockFile(t, p.Database())
+	second := p.Start()
+	second.AwaitLine(harness.Line{"event": "data in use"})
+	assert.Equal(t, "volume", second.Status().LastError.Class)
+	second.Kill()
+	require.NoFileExists(t, p.RecordPath())
+	release()
+	p.StartAndStop()
+	assert.Equal(t, []string{"full", "full"}, p.Sidecar.Modes())
+}
+
+func TestTwoVolumesWithOneDataDirectory(t *testing.T) {
+	t.Parallel()
+	first, second := harness.NewPod(t), harness.NewPod(t)
+	owner := first.StartReady()
+	second.WriteRecord("terminated")
+	second.Config["data-dir"] = first.DataDir()
+	waiting := second.Start()
+	waiting.AwaitLine(harness.Line{"event": "data in use", "message": "another etcd-wrapper has locked it"})
+	assert.NoFileExists(t, second.RecordPath())
+	owner.StopCleanly()
+	waiting.AwaitReady()
+	status, _ := waiting.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
+	assert.NoFileExists(t, second.RecordPath())
 }
 
 // The sidecar deletes what it finds corrupt, so it must not be sent to data that is in use.
@@ -42,20 +98,21 @@ func TestNoInitializationIsAskedForWhileAnEtcdHasTheDataOpen(t *testing.T) {
 	release := harness.LockFile(t, p.Database())
 	asked := len(p.Sidecar.Requests(harness.StartPath))
 	second := p.Start()
-	second.AwaitLine(harness.Line{"event": "not accepted"})
+	second.AwaitLine(harness.Line{"event": "data in use"})
 	second.AwaitLine(harness.Line{"event": "elapsed"})
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), asked)
 	release()
 	second.AwaitReady()
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), asked+1)
-	second.StopCleanly()
+	status, _ := second.Stop(syscall.SIGTERM)
+	assert.Equal(t, 0, status)
 }
 
-func TestReadyTimeoutWhileAnotherProcessHoldsTheDatabaseKeepsTheRecord(t *testing.T) {
+func TestReadyTimeoutWhileAnotherProcessHoldsTheDatabaseEndsTheRecord(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
 	second, _ := p.StartAndLockTheDatabase("--etcd-ready-timeout=1s")
 	assert.Equal(t, 75, second.Exit(harness.Patience))
-	assert.Equal(t, "terminated", p.Record(), "etcd was not opened")
+	assert.NoFileExists(t, p.RecordPath())
 }

@@ -24,7 +24,7 @@ func TestFaultListenerThatDies(t *testing.T) {
 	}{
 		"of etcd's clients": {func(p *harness.Pod) int { return p.ClientPort }, 70, "an etcd listener ended"},
 		"of etcd's peers":   {func(p *harness.Pod) int { return p.PeerPort }, 70, "an etcd listener ended"},
-		"of the wrapper":    {func(p *harness.Pod) int { return p.Port }, 2, "cannot serve on"},
+		"of the wrapper":    {func(p *harness.Pod) int { return p.Port }, 69, "cannot serve on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -124,5 +124,5 @@ func (p *Pod) WriteRecord(content string) {
 // NeverOpened says that no etcd has touched the volume.
 func (p *Pod) NeverOpened() {
 	p.T.Helper()
-	require.NoDirExists(p.T, p.DataDir())
+	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
 }

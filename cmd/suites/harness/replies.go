@@ -3,6 +3,7 @@ package harness
 import (
 	"net/http"
 	"slices"
+	"time"
 )
 
 // Fault is a reply that the sidecar should not give.
@@ -19,6 +20,14 @@ func Times(n int, f Fault) []Fault { return slices.Repeat([]Fault{f}, n) }
 // Hang accepts, and answers when the sidecar is healed.
 func Hang(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	if s.hold(r) {
+		s.answer.ServeHTTP(w, r)
+	}
+}
+
+// After answers as it should, but late.
+func After(pause time.Duration) Fault {
+	return func(s *Sidecar, w http.ResponseWriter, r *http.Request) {
+		s.rest(pause)
 		s.answer.ServeHTTP(w, r)
 	}
 }

@@ -1,0 +1,49 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// A tenth of what real sidecars took to wake three members that had slept: they look for a cluster that cannot answer yet,
+// for the initialization and for the configuration.
+const (
+	wakingInitialization = 3500 * time.Millisecond
+	wakingConfig         = 3700 * time.Millisecond
+)
+
+// wakeThree starts three members that were stopped in order, with sidecars that take their time.
+func wakeThree(t *testing.T) []row {
+	var beyond series
+	for range 3 {
+		pods, runs := harness.Cluster(t, 3)
+		for _, run := range runs {
+			status, _ := run.Stop(syscall.SIGTERM)
+			require.Equal(t, 0, status)
+		}
+		for _, p := range pods {
+			p.Sidecar.Takes, p.Sidecar.Slow = wakingInitialization, wakingConfig
+		}
+		began := time.Now()
+		for i, p := range pods {
+			runs[i] = p.Start()
+		}
+		for _, run := range runs {
+			run.AwaitReady()
+		}
+		beyond = append(beyond, milliseconds(time.Since(began)-max(wakingInitialization, wakingConfig)))
+		for _, run := range runs {
+			run.Kill()
+		}
+	}
+	what := fmt.Sprintf("three members wake → ready, beyond their sidecars' own time (initialization %s, configuration %s), ms", wakingInitialization, wakingConfig)
+	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms")}
+}

@@ -1,0 +1,35 @@
+package endtoend_test
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// Signals come until the very end: the last of them must not kill a process that has ended in order.
+func TestSignalsThatComeWhileTheProcessEndsChangeNothing(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	for range 15 {
+		run := p.Start()
+		run.AwaitLine(harness.Line{"to": "Wait"})
+		hammer(run)
+		require.Equal(t, 0, run.Cmd.ProcessState.ExitCode())
+	}
+}
+
+// hammer sends SIGTERM again and again, so quickly that all count as one, until the process has ended.
+func hammer(run *harness.Run) {
+	for {
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case <-run.Ended:
+			return
+		default: // without a pause: the last moments are short
+		}
+	}
+}

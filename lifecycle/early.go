@@ -1,0 +1,102 @@
+package lifecycle
+
+import (
+	"slices"
+	"time"
+
+	"etcd-wrapper/bootstrap"
+)
+
+// How long before the verdict a configuration may have been asked for. What it says may have changed since: a mounted
+// ConfigMap is up to a minute behind anyway.
+const (
+	// youngWithLog is for a member that has a log: etcd goes by that, and does not look at the initial cluster.
+	youngWithLog = time.Minute
+	// youngAlone is for the only member of a new cluster, which would found one of its own by an old answer. It leaves the
+	// real sidecar the 7 s that it needs.
+	youngAlone = 10 * time.Second
+
+	// refreshPause is between an early answer and the next early question.
+	refreshPause = 2 * time.Second
+)
+
+// Early is what a configuration that was asked for before the verdict is worth. The zero value is none.
+type Early struct {
+	Here  bool
+	Age   time.Duration // from the question to the verdict
+	Alone bool          // it is that of the only member of a new cluster
+	Log   bool          // etcd's log was where it says before the validation, and is there after the verdict
+}
+
+// usable reports whether etcd may run with the configuration: nobody's view of the cluster can have changed it since.
+func (e Early) usable() bool {
+	return e.Here && (e.Log && e.Age <= youngWithLog || e.Alone && e.Age <= youngAlone)
+}
+
+// prefetched is the newest early answer and what there is to judge it by.
+type prefetched struct {
+	asked   time.Time // zero without an answer
+	ended   time.Time // when the last early fetch was over, answered or not
+	about   bootstrap.ConfigPreview
+	before  []string  // the logs on the volume before the validation
+	after   []string  // and after the verdict
+	verdict time.Time // when the verdict was read; zero before
+}
+
+// worth judges the newest answer by the verdict.
+func (p *prefetched) worth() Early {
+	if p.asked.IsZero() || p.verdict.IsZero() {
+		return Early{}
+	}
+	return Early{
+		Here: true, Age: p.verdict.Sub(p.asked), Alone: p.about.NewAlone,
+		Log: slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir),
+	}
+}
+
+// inform adds to a message what is known of the early configuration: time is an input of the rules.
+func (d *Driver) inform(m *message) {
+	now := time.Now()
+	switch m.event {
+	case Accepted:
+		d.early = prefetched{before: m.payload.Logs}
+	case Replied:
+		if m.payload.Word == bootstrap.Successful {
+			d.early.verdict, d.early.after = now, m.payload.Logs
+		}
+		m.payload.Early = d.early.worth()
+	case ConfigPrefetched:
+		d.early.ended = now
+		d.aside = noTask()
+		if m.payload.Config != nil {
+			d.early.asked, d.early.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
+			d.config = m.payload.Config
+		}
+		m.payload.Early = d.early.worth()
+	case ConfigFetched:
+		d.config = m.payload.Config
+	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they say nothing about it
+	}
+}
+
+// aside binds the actions that begin and end the early fetch, which goes on whatever else is done.
+var aside = map[Action]func(*Driver){
+	PrefetchConfig: func(d *Driver) { d.startAside(PrefetchConfig) },
+	RefreshConfig:  (*Driver).refresh,
+	EndPrefetch:    (*Driver).endPrefetch,
+}
+
+// refresh asks for the configuration once more, if that is not under way and was not a moment ago: the newest answer
+// should be young when the verdict comes.
+func (d *Driver) refresh() {
+	if d.aside.number == 0 && time.Since(d.early.ended) >= refreshPause {
+		d.startAside(PrefetchConfig)
+	}
+}
+
+// endPrefetch makes what the early fetch may still bring late.
+func (d *Driver) endPrefetch() {
+	d.aside.cancel()
+	d.aside = noTask()
+}
