@@ -26,8 +26,10 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.EqualError(t, err, fmt.Sprintf("the log in %q was cut off or damaged: it ends at index %d, "+
-				"while the database holds what came until %d", dir+"/member/wal", len(ends)-lost, len(ends)))
+			require.EqualError(t, err, fmt.Sprintf("the log in %[1]q was cut off or damaged: it ends at index %[2]d, while the "+
+				"database holds what came until index %[3]d; to go on with what the database holds: etcd-wrapper etcdutl "+
+				"snapshot restore %[4]s/member/snap/db --skip-hash-check --data-dir NEW, and put NEW in the place of %[4]s",
+				dir+"/member/wal", len(ends)-lost, len(ends), dir))
 		})
 	}
 }

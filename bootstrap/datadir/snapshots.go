@@ -12,7 +12,7 @@ import (
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that the WAL knows
 // of, or none, which is index 0.
-func verifySnapshots(ctx context.Context, m *member, written history) (newest walpb.Snapshot, err error) {
+func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
 			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))
