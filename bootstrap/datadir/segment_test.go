@@ -80,8 +80,17 @@ func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
 
 // damage flips a bit, or zeros a few bytes or what a disk writes at once, or cuts the end off.
 func damage(content []byte, used int64, random *rand.Rand) []byte {
-	broken, at := append([]byte(nil), content...), random.Int64N(used)
-	switch random.IntN(4) {
+	at := random.Int64N(used)
+	if random.IntN(4) == 0 {
+		return append([]byte(nil), content[:at]...)
+	}
+	return damageAt(content, at, random)
+}
+
+// damageAt leaves the end where it is.
+func damageAt(content []byte, at int64, random *rand.Rand) []byte {
+	broken := append([]byte(nil), content...)
+	switch random.IntN(3) {
 	case 0:
 		broken[at] ^= 1 << random.IntN(8)
 	case 1:
@@ -89,8 +98,6 @@ func damage(content []byte, used int64, random *rand.Rand) []byte {
 	case 2:
 		at -= at % sector
 		clear(broken[at:min(at+sector, int64(len(broken)))])
-	case 3:
-		broken = broken[:at]
 	}
 	return broken
 }
