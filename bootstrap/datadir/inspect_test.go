@@ -34,8 +34,9 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 				return
 			}
 			require.EqualError(t, err, fmt.Sprintf("the log in %[1]q was cut off or damaged: it ends at index %[2]d, while the "+
-				"database holds what came until index %[3]d; to go on with what the database holds: etcd-wrapper etcdutl "+
-				"snapshot restore %[4]s/member/snap/db --skip-hash-check --data-dir NEW, and put NEW in the place of %[4]s",
+				"database holds what came until index %[3]d; restore a backup, or go on with what the database holds: "+
+				"etcd-wrapper etcdutl snapshot restore %[4]s/member/snap/db --skip-hash-check --data-dir NEW, with --name, "+
+				"--initial-cluster and --initial-advertise-peer-urls as configured, and put NEW in the place of %[4]s",
 				dir+"/member/wal", len(ends)-lost, len(ends), dir))
 		})
 	}

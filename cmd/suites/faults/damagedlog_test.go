@@ -42,19 +42,15 @@ func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
 					}
 					trial(t, "opening", "log with "+name)
 					p, _ := killedWhileWriting(t, alone)
-					index := damageLog(p, before, damage)
+					index, at := damageLog(p, before, damage)
 					if alone {
 						requireFailedValidation(p, index)
 						return
 					}
-					p.ExpectTerminationMessage()
-					run := p.Start()
-					assert.Equal(t, 70, run.Exit(harness.Patience))
-					assertExplained(p, run, fmt.Sprintf("behind index %d, and etcd would drop what was acknowledged behind it", index))
-					assertExplained(p, run, "etcdutl snapshot restore "+p.Database()+" --skip-hash-check")
-					assert.False(t, clean(p))
-					again := p.Start()
-					assert.Equal(t, 70, again.Exit(harness.Patience), "it does not become longer by trying")
+					requireRefusal(p, index, at)
+					require.NoError(t, os.Truncate(wal(p), at))
+					p.StartReady()
+					requireKeys(p, acknowledgedPuts-before-1)
 				})
 			}
 		}
@@ -72,11 +68,9 @@ func TestFaultTornLogIsServedWithAllThatIsLeft(t *testing.T) {
 			t.Parallel()
 			trial(t, "opening", "log with "+name+" at its end")
 			p, last := killedWhileWriting(t, false)
-			index := damageLog(p, 0, damage)
+			index, _ := damageLog(p, 0, damage)
 			run := p.StartReady()
-			for i := range acknowledgedPuts - int(last-index) {
-				p.Get(fmt.Sprintf("key-%d", i))
-			}
+			requireKeys(p, acknowledgedPuts-int(last-index))
 			run.StopCleanly()
 		})
 	}
@@ -112,8 +106,9 @@ func standalone(t *testing.T, config map[string]any) *harness.Pod {
 	return p
 }
 
-// damageLog damages the entry that so many follow, and returns the index of the one before it.
-func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64) {
+// damageLog damages the entry that so many follow, and returns the index of the one before it, and where
+// it begins.
+func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins := datadirtest.EntryBegins(p.T, wal(p))
 	content, err := os.ReadFile(wal(p))
@@ -121,7 +116,29 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	at := len(begins) - 1 - followed
 	damage(content, begins[at])
 	require.NoError(p.T, os.WriteFile(wal(p), content, 0o600))
-	return uint64(at)
+	return uint64(at), begins[at]
+}
+
+// requireRefusal expects the way out to be named, and that the log does not become longer by trying.
+func requireRefusal(p *harness.Pod, index uint64, at int64) {
+	p.T.Helper()
+	p.ExpectTerminationMessage()
+	for range 2 {
+		run := p.Start()
+		require.Equal(p.T, 70, run.Exit(harness.Patience))
+		assertExplained(p, run, fmt.Sprintf("damaged in %s at position %d, behind index %d, and etcd would drop what was "+
+			"acknowledged behind it", wal(p), at, index))
+		assertExplained(p, run, fmt.Sprintf("give up what is behind index %d: truncate --size=%d %s", index, at, wal(p)))
+		assert.False(p.T, clean(p))
+		assert.Equal(p.T, "full", p.Sidecar.Modes()[len(p.Sidecar.Modes())-1])
+	}
+}
+
+func requireKeys(p *harness.Pod, count int) {
+	p.T.Helper()
+	for i := range count {
+		p.Get(fmt.Sprintf("key-%d", i))
+	}
 }
 
 func requireFailedValidation(p *harness.Pod, index uint64) {
@@ -132,4 +149,31 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	status, _ := run.Stop(syscall.SIGTERM)
 	assert.Equal(p.T, 0, status)
 	assert.False(p.T, clean(p))
+}
+
+// The database of a member whose log was cut off holds more than that; the sentence names the command that saves it.
+func TestFaultDatabaseIsSavedFromItsShortLog(t *testing.T) {
+	t.Parallel()
+	trial(t, "opening", "database without its log")
+	p := harness.NewPod(t)
+	first := p.StartReady()
+	for i := range acknowledgedPuts {
+		p.Put(fmt.Sprintf("key-%d", i), "value")
+	}
+	first.StopCleanly()
+	require.NoError(t, os.Truncate(wal(p), logEnd(p)/2))
+	p.ExpectTerminationMessage()
+	refused := p.Start()
+	require.Equal(t, 70, refused.Exit(harness.Patience))
+	saved := filepath.Join(p.Dir, "saved")
+	assertExplained(p, refused, "etcd-wrapper etcdutl snapshot restore "+p.Database()+" --skip-hash-check --data-dir NEW")
+
+	_, log, status := p.Begin("etcdutl", "snapshot", "restore", p.Database(), "--skip-hash-check", "--data-dir", saved, "--name=etcd-main-0",
+		"--initial-cluster="+p.Config["initial-cluster"].(string), "--initial-advertise-peer-urls="+p.PeerURL()).Wait()
+	require.Zero(t, status, log)
+	require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".aside"))
+	require.NoError(t, os.Rename(saved, p.DataDir()))
+	last := p.StartReady()
+	requireKeys(p, acknowledgedPuts)
+	last.StopCleanly()
 }
