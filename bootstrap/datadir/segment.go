@@ -38,7 +38,8 @@ func readSegment(path string, read func(s *segment) error) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = unix.Munmap(content) }() // nil, if the file is empty
+		defer func() { _ = unix.Munmap(content) }()     // nil, if the file is empty
+		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // a hint
 		return read(&segment{file: file, content: content})
 	})
 }

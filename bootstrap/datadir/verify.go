@@ -39,6 +39,9 @@ func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) error {
 
 // verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
+	if mode != bootstrap.Sanity {
+		defer readAhead(ctx, m.database)()
+	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) error {
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
 			return err
