@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -13,7 +12,7 @@ import (
 // wal.Verify when every record has been read: that would read them once more.
 func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
 	if err := written.beginsWith(newest, firstReplayed(m.segments(), newest.Index)); err != nil {
-		return fmt.Errorf("%s cannot be replayed from entry %d: %w", m.wal.path, newest.Index, err)
+		return brokenReplay.because(m.wal.path, newest.Index, err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func refuseShort(m *member) error {
 		return err
 	})
 	if errors.Is(err, errCutOff) {
-		return fmt.Errorf("%s: %w", m.database, err)
+		return cutOff.because(m.database, err)
 	}
 	if err != nil {
 		return nil //nolint:nilerr // see above
@@ -62,27 +62,9 @@ func (m *member) newestSegment() string {
 func (c contents) refuseTail(m *member, tail *history) error {
 	switch {
 	case tail.breach.proven(c.single36()):
-		return fmt.Errorf("the log is damaged in %s at position %d, behind index %d, and etcd would drop what was "+
-			"acknowledged behind it%s; the database holds what came until index %d; %s", m.newestSegment(), tail.breach.at,
-			tail.breach.last, tail.breach.commitment(), c.applied, c.wayOut(m, tail))
+		return lostTail.because(m.newestSegment(), tail.breach.at, tail.breach.last, tail.breach.commitment(), c.applied)
 	case tail.last < c.applied:
-		return fmt.Errorf("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came "+
-			"until index %d; %s", m.wal.path, tail.last, c.applied, c.wayOut(m, tail))
+		return shortLog.because(m.wal.path, tail.last, c.applied)
 	}
 	return nil
-}
-
-// wayOut is what somebody may do who finds a log that was cut off or damaged. What can be had of a member that is alone is
-// in its database, or, if the log holds more before the damage, in both.
-func (c contents) wayOut(m *member, tail *history) string {
-	switch {
-	case c.members > 1:
-		return "replace this member: etcdctl member remove, etcdctl member add, and start it without data"
-	case c.applied < tail.last:
-		return fmt.Sprintf("restore a backup, or give up what is behind index %d: truncate --size=%d %s",
-			tail.last, tail.breach.at, m.newestSegment())
-	}
-	return fmt.Sprintf("restore a backup, or go on with what the database holds: etcd-wrapper etcdutl snapshot restore %s "+
-		"--skip-hash-check --data-dir NEW, with --name, --initial-cluster and --initial-advertise-peer-urls as configured, "+
-		"and put NEW in the place of %s", m.database, m.root.path)
 }

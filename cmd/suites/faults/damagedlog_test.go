@@ -126,9 +126,9 @@ func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	for range 2 {
 		run := p.Start()
 		require.Equal(p.T, 70, run.Exit(harness.Patience))
-		assertExplained(p, run, fmt.Sprintf("damaged in %s at position %d, behind index %d, and etcd would drop what was "+
+		assertExplained(p, run, fmt.Sprintf("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was "+
 			"acknowledged behind it", wal(p), at, index))
-		assertExplained(p, run, fmt.Sprintf("give up what is behind index %d: truncate --size=%d %s", index, at, wal(p)))
+		assertExplained(p, run, "truncate --size=POSITION SEGMENT")
 		assert.False(p.T, clean(p))
 		assert.Equal(p.T, "full", p.Sidecar.Modes()[len(p.Sidecar.Modes())-1])
 	}
@@ -166,7 +166,7 @@ func TestFaultDatabaseIsSavedFromItsShortLog(t *testing.T) {
 	refused := p.Start()
 	require.Equal(t, 70, refused.Exit(harness.Patience))
 	saved := filepath.Join(p.Dir, "saved")
-	assertExplained(p, refused, "etcd-wrapper etcdutl snapshot restore "+p.Database()+" --skip-hash-check --data-dir NEW")
+	assertExplained(p, refused, "etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 
 	_, log, status := p.Begin("etcdutl", "snapshot", "restore", p.Database(), "--skip-hash-check", "--data-dir", saved, "--name=etcd-main-0",
 		"--initial-cluster="+p.Config["initial-cluster"].(string), "--initial-advertise-peer-urls="+p.PeerURL()).Wait()
