@@ -179,7 +179,7 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 	return client, func() {}, err
 }
 
-// serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
+// serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
@@ -189,13 +189,8 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		return nil, exitcode.ServerTaken, err
 	}
 	p.world.Connect(server, p.driver.Crash)
-	switch {
-	case c.WrapperCertPath != "":
-		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
-			return nil, exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
-		}
-	case !c.ExpectsTLS():
-		server.UsePlain()
+	if status, err := c.choose(server); err != nil {
+		return nil, status, err
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -212,4 +207,21 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		}
 		<-ended
 	}, exitcode.Clean, nil
+}
+
+// choose lets the server speak as long as etcd's configuration is not known.
+func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
+	switch {
+	case c.WrapperCertPath != "":
+		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
+			return exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
+		}
+	case c.ExpectsTLS():
+		if err := server.UseTemporary(); err != nil {
+			return exitcode.ServerTaken, err
+		}
+	default:
+		server.UsePlain()
+	}
+	return exitcode.Clean, nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	askTimeout = 5 * time.Second // for a reply to begin
+	askTimeout = time.Second // for a reply to begin
 	maxEvent   = 4 << 20         // bytes of the largest event that is read
 )
 
@@ -40,7 +40,8 @@ func NewClient(port uint16) *Client {
 	}}}
 }
 
-// Fetch returns the document as it is now, fit for a terminal, whoever answers on the port. The error is ErrNoAnswer, wrapped, if nobody answers within 5 s.
+// Fetch returns the document as it is now, fit for a terminal, whoever answers on the port. The error is ErrNoAnswer,
+// wrapped, if nobody answers within 1 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -80,7 +81,8 @@ func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
 	return nil
 }
 
-// open finds out by asking whether the wrapper speaks TLS: a server that does says 400 to plain HTTP.
+// open asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks. Only another server that speaks
+// nothing but TLS says 400.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
 	reply, err := c.get(ctx, "http", query)
 	if err == nil && reply.StatusCode == http.StatusBadRequest {
@@ -89,8 +91,8 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	}
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d, though somebody listens: before etcd's configuration is there "+
-			"it has no certificate to serve TLS with; see its log, or give it --etcd-wrapper-cert-path", ErrNoAnswer, c.port)
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: the process stands still, or "+
+			"gets next to no CPU time", ErrNoAnswer, c.port, askTimeout)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
