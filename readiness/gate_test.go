@@ -21,7 +21,9 @@ func (a afar) Accept() (net.Conn, error) {
 	return strangersConn{conn}, err
 }
 
-func (strangersConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1024} }
+func (strangersConn) RemoteAddr() net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1024}
+}
 
 func servedAfar(t *testing.T) *Server {
 	s := listening(t, Options{Log: zerolog.Nop()}, found(nil))

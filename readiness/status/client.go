@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,7 @@ import (
 
 const (
 	askTimeout = time.Second // for a reply to begin
-	maxEvent   = 4 << 20         // bytes of the largest event that is read
+	maxEvent   = 4 << 20     // bytes of the largest event that is read
 )
 
 // ErrNoAnswer says that no wrapper answered on the port.
@@ -32,11 +31,8 @@ type Client struct {
 func NewClient(port uint16) *Client {
 	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: askTimeout}).DialContext,
-		TLSHandshakeTimeout:   askTimeout,
 		ResponseHeaderTimeout: askTimeout,
 		DisableKeepAlives:     true,
-		// The certificate is for the pod's name, and nobody else can serve on this host's loopback.
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12},
 	}}}
 }
 
@@ -81,14 +77,9 @@ func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
 	return nil
 }
 
-// open asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks. Only another server that speaks
-// nothing but TLS says 400.
+// open asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
-	reply, err := c.get(ctx, "http", query)
-	if err == nil && reply.StatusCode == http.StatusBadRequest {
-		reply.Body.Close() //nolint:errcheck // nothing was read
-		reply, err = c.get(ctx, "https", query)
-	}
+	reply, err := c.get(ctx, query)
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: the process stands still, or "+
@@ -104,8 +95,8 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	return reply, nil
 }
 
-func (c *Client) get(ctx context.Context, scheme, query string) (*http.Response, error) {
-	address := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/lifecycle" + query
+func (c *Client) get(ctx context.Context, query string) (*http.Response, error) {
+	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/lifecycle" + query
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
