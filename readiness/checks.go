@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -14,6 +15,7 @@ const (
 	corrupt
 	listener
 	space
+	validity
 	checkCount
 )
 
@@ -30,6 +32,8 @@ var checks = [checkCount]struct {
 	corrupt:  {"no_corrupt_alarm", (*watch).judgeCorruptAlarm},
 	listener: {"client_listener", (*watch).judgeListener},
 	space:    {"space", (*watch).judgeSpace},
+
+	validity: {"certificates", (*watch).judgeCertificates},
 }
 
 // report has every check judge anew.
@@ -42,21 +46,33 @@ func (w *watch) report() *Report {
 	return r
 }
 
-// judgeQuorum says whether the quorum can be relied on. A read that ignores its timeout counts as failed while it still
-// hangs.
+// judgeQuorum says whether the quorum can be relied on, and whom to look for if not.
 func (w *watch) judgeQuorum() (Verdict, string) {
+	reason := w.withoutQuorum()
+	if reason == "" {
+		return OK, ""
+	}
+	if names := w.target.Missing(); len(names) > 0 {
+		reason += "; no connection to " + strings.Join(names, ", ")
+	}
+	return Failed, reason
+}
+
+// withoutQuorum is empty if the quorum can be relied on. A read that ignores its timeout counts as failed while it still
+// hangs.
+func (w *watch) withoutQuorum() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
 	case !w.hasLeader:
-		return Failed, "the cluster has no leader"
+		return "the cluster has no leader"
 	case hangs, errors.Is(w.lastErr, context.DeadlineExceeded):
-		return Failed, fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
+		return fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
 	case w.lastErr != nil:
-		return Failed, fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
+		return fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
 	case w.lastRead.IsZero():
-		return Failed, "no linearizable read has succeeded since the leader is known"
+		return "no linearizable read has succeeded since the leader is known"
 	default:
-		return OK, ""
+		return ""
 	}
 }
 
@@ -86,4 +102,16 @@ func (w *watch) judgeSpace() (Verdict, string) {
 		return Degraded, "etcd has raised the alarm NOSPACE: reads work, writes are refused"
 	}
 	return OK, ""
+}
+
+// judgeCertificates lets nobody be sent to a member that nobody can connect to.
+func (w *watch) judgeCertificates() (Verdict, string) {
+	switch ended, soon := w.target.Certificates(time.Now()); {
+	case ended != "":
+		return Failed, ended
+	case soon != "":
+		return Degraded, soon
+	default:
+		return OK, ""
+	}
 }

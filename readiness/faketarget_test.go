@@ -3,6 +3,7 @@ package readiness
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // fakeTarget is a Target whose every answer a test can choose.
@@ -13,6 +14,9 @@ type fakeTarget struct {
 	corrupt  bool
 	noSpace  bool
 	listener error
+	missing  []string
+	ended    string
+	soon     string
 	read     func(context.Context) error
 	changed  chan struct{}
 
@@ -78,4 +82,16 @@ func (m *fakeTarget) ListenerError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.listener
+}
+
+func (m *fakeTarget) Missing() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.missing
+}
+
+func (m *fakeTarget) Certificates(time.Time) (ended, soon string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended, m.soon
 }

@@ -18,12 +18,17 @@ type Target interface {
 	LinearizableRead(ctx context.Context) error
 	// LeaderChanged is closed at the next change of leader.
 	LeaderChanged() <-chan struct{}
-	// HasLeader, IsLearner, Alarms and ListenerError answer from memory and never block.
+	// HasLeader and what follows answer from memory and never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
 	// ListenerError says why the client listener died; nil while it lives.
 	ListenerError() error
+	// Missing names the members of the cluster that there is no connection to.
+	Missing() []string
+	// Certificates says why no client can connect for want of a valid certificate, and which others have ended or will
+	// soon; both are empty if all is well.
+	Certificates(now time.Time) (ended, soon string)
 }
 
 // Monitor watches one member at a time and publishes what it finds.
@@ -34,8 +39,9 @@ type Monitor struct {
 
 // NewMonitor returns a Monitor that watches nothing yet, so nothing is ready. It logs a line when a check changes.
 func NewMonitor(log zerolog.Logger) *Monitor {
-	m := &Monitor{log: log}
-	m.report.Store(unwatched())
+	m, none := &Monitor{log: log}, unwatched()
+	none.since = time.Now()
+	m.report.Store(none)
 	return m
 }
 
@@ -62,14 +68,14 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 			w.readEnded(err)
 		}
 	}
-	m.report.Store(unwatched())
+	m.replace(unwatched())
 	if !w.awaitRead() {
 		m.log.Error().Msg("a linearizable read ignores that it was cancelled; leaving it behind")
 	}
 }
 
 func (m *Monitor) publish(next *Report) {
-	last := m.report.Swap(next)
+	last := m.replace(next)
 	for i, is := range next.checks {
 		// That a member which has just been started is well is not worth a line.
 		matters := last.watched || is.Verdict != OK
@@ -77,6 +83,12 @@ func (m *Monitor) publish(next *Report) {
 			m.logChange(was, is)
 		}
 	}
+}
+
+// replace is for the goroutine in Run.
+func (m *Monitor) replace(next *Report) (last *Report) {
+	next.follow(m.report.Load(), time.Now())
+	return m.report.Swap(next)
 }
 
 func (m *Monitor) logChange(was, is Check) {

@@ -105,13 +105,22 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	p := &parts{driver: driver, world: all, report: report.New(driver, all, version)}
+	p := &parts{driver: driver, world: all, report: report.New(driver, all, version, podName())}
 	stopServer, status, err := c.serve(log, p, routes(p.report, counts))
 	if err != nil {
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer}
+	p.end = []func(){end, all.ReadCertificates(), stopServer}
 	return p
+}
+
+// podName is whom people know the process by: a pod's host name is its own, unless the pod is on the host's network.
+func podName() string {
+	name := os.Getenv("POD_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name
 }
 
 // routes are what the wrapper's server answers beside its own endpoints.

@@ -44,8 +44,9 @@ func (w *World) Configure(yaml []byte) error {
 
 // useCertificates takes in the files that etcd serves and connects with.
 func (w *World) useCertificates(etcd *embed.Config) {
+	server, _, _ := w.config.ServerCertificate()
 	w.certificates.Use(map[string]string{
-		certificates.EtcdServer:   etcd.ClientTLSInfo.CertFile,
+		certificates.EtcdServer:   server,
 		certificates.EtcdServerCA: etcd.ClientTLSInfo.TrustedCAFile,
 		certificates.EtcdPeer:     etcd.PeerTLSInfo.CertFile,
 		certificates.EtcdPeerCA:   etcd.PeerTLSInfo.TrustedCAFile,
@@ -80,11 +81,20 @@ func (w *World) Open(ctx context.Context) error {
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {
 		defer close(w.monitored)
-		w.monitor.Run(watching, w.etcd)
+		w.monitor.Run(watching, watched{w.etcd, w.certificates})
 	}()
 	w.log.Info().Msg(w.usage())
 	return nil
 }
+
+// watched is what the monitor looks at.
+type watched struct {
+	*member.Member
+	files *certificates.Files
+}
+
+// Certificates implements readiness.Target.
+func (w watched) Certificates(now time.Time) (ended, soon string) { return w.files.Judge(now) }
 
 // usage is the line that says how to use the member that has just become ready.
 func (w *World) usage() string {
