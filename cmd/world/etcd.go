@@ -23,8 +23,11 @@ func (w *World) Configure(yaml []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(checked.Unknown) > 0 {
-		w.log.Warn().Strs("keys", checked.Unknown).Msg("etcd does not know these keys of its configuration; ignored")
+	if len(checked.Sidecars) > 0 {
+		w.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
+	}
+	for _, key := range checked.Unknown {
+		w.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
 	if len(checked.Ignored) > 0 {
 		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
