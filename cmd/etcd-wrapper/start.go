@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -42,7 +41,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
-	log := c.newLog(s.log)
+	log := c.newLog(s)
 	logstream.CaptureLibraries(log)
 	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
@@ -51,9 +50,10 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 }
 
 // newLog returns the log in the form that was asked for.
-func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
+func (c *startCommand) newLog(s streams) zerolog.Logger {
+	to := s.log
 	if c.LogFormat == "console" {
-		to = logstream.ForPeople(to)
+		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
 	return logstream.New(to, c.Level())
 }
@@ -77,6 +77,11 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go func() { ready <- c.assemble(log) }()
 	select {
 	case p := <-ready:
+		ended := make(chan struct{})
+		if p.driver != nil {
+			go p.greet(log, c.LogFormat == "console", ended)
+		}
+		defer close(ended)
 		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}

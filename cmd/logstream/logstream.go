@@ -13,8 +13,9 @@ import (
 	"etcd-wrapper/exitcode/printable"
 )
 
-// New returns a logger that writes a JSON object a line, from level upwards.
+// New returns a logger that writes a JSON object a line, from level upwards. Times are in UTC, wherever the process runs.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
+	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
 	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()
 }

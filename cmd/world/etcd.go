@@ -86,7 +86,6 @@ func (w *World) Open(ctx context.Context) error {
 		defer close(w.monitored)
 		w.monitor.Run(watching, watched{w.etcd, w.certificates})
 	}()
-	w.log.Info().Msg(w.usage())
 	return nil
 }
 
@@ -99,14 +98,9 @@ type watched struct {
 // Certificates implements readiness.Target.
 func (w watched) Certificates(now time.Time) (ended, soon string) { return w.files.Judge(now) }
 
-// usage is the line that says how to use the member that has just become ready.
-func (w *World) usage() string {
-	scheme := "http"
-	if _, _, ok := w.config.ServerCertificate(); ok || w.flags.WrapperCertPath != "" {
-		scheme = "https"
-	}
-	endpoint := w.config.Etcd.AdvertiseClientUrls[0].String()
-	return fmt.Sprintf("etcd is ready: etcdctl --endpoints=%s put key value; curl %s://127.0.0.1:%d/readyz", endpoint, scheme, w.flags.WrapperPort)
+// Usage is how to use the member, and the wrapper's server, once etcd is ready: the endpoint and the page's URL.
+func (w *World) Usage() (endpoint, page string) {
+	return w.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", w.flags.WrapperPort)
 }
 
 // Watch implements lifecycle.Member.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -101,5 +102,10 @@ func (c *Client) get(ctx context.Context, query string) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	return c.http.Do(request)
+	reply, err := c.http.Do(request)
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // the address is told already
+	}
+	return reply, err
 }
