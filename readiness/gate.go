@@ -16,6 +16,7 @@ type gate struct {
 	net.Listener
 	protocol atomic.Pointer[protocol]
 	accepted chan accepted
+	sorts    bool // Accept leaves connections to acceptAll from now on; plain HTTP alone needs no further goroutine
 
 	lifetime  context.Context //nolint:containedctx // it ends the first reads of connections
 	end       context.CancelFunc
@@ -53,9 +54,20 @@ func (g *gate) tls() *tls.Config {
 	return nil
 }
 
-// Accept never shakes hands: that is left to the connection's own goroutine, so a slow client delays only itself.
+// Accept never shakes hands: that is left to the connection's own goroutine, so a slow client delays only itself. One
+// goroutine at a time calls it.
 func (g *gate) Accept() (net.Conn, error) {
-	g.accepting.Do(func() { g.running.Go(g.acceptAll) })
+	var first net.Conn
+	if !g.sorts && !g.usesTLS() {
+		conn, err := g.Listener.Accept()
+		config := g.tls()
+		if err != nil || config == nil {
+			return conn, err
+		}
+		first = conn // TLS came into force meanwhile
+	}
+	g.sorts = true
+	g.accepting.Do(func() { g.running.Go(func() { g.acceptAll(first) }) })
 	select {
 	case next := <-g.accepted:
 		return next.conn, next.err
@@ -64,21 +76,30 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptAll runs until the gate is closed. An error is handed on once each time somebody asks, who decides what it means.
-func (g *gate) acceptAll() {
+// acceptAll runs until the gate is closed, and begins with a connection that is there already, if one is. An error is
+// handed on once each time somebody asks, who decides what it means.
+func (g *gate) acceptAll(first net.Conn) {
+	if first != nil {
+		g.sort(first, g.tls())
+	}
 	for g.lifetime.Err() == nil {
 		conn, err := g.Listener.Accept()
-		config := g.tls()
-		switch {
-		case err != nil:
+		if err != nil {
 			g.hand(accepted{err: err})
-		case config == nil:
-			g.hand(accepted{conn: conn})
-		case onLoopback(conn.RemoteAddr().String()):
-			g.running.Go(func() { g.handLocal(conn, config) })
-		default:
-			g.hand(accepted{conn: tls.Server(conn, config)})
+			continue
 		}
+		g.sort(conn, g.tls())
+	}
+}
+
+func (g *gate) sort(conn net.Conn, config *tls.Config) {
+	switch {
+	case config == nil:
+		g.hand(accepted{conn: conn})
+	case onLoopback(conn.RemoteAddr().String()):
+		g.running.Go(func() { g.handLocal(conn, config) })
+	default:
+		g.hand(accepted{conn: tls.Server(conn, config)})
 	}
 }
 

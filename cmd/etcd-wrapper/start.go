@@ -115,7 +115,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(status, err)
 	}
-	p.end = []func(){end, all.ReadCertificates(), stopServer}
+	p.end = []func(){end, stopServer}
 	return p
 }
 

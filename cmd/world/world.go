@@ -91,14 +91,6 @@ func (w *World) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.World {
 // crashed. Call it once, before the lifecycle begins.
 func (w *World) Connect(server Server, crash func(reason error)) { w.server, w.crash = server, crash }
 
-// ReadCertificates has the certificate files read again and again, until end is called, which may take a second.
-func (w *World) ReadCertificates() (end func()) {
-	reading, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); w.certificates.Run(reading) }()
-	return func() { stop(); <-ended }
-}
-
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }
 

@@ -5,7 +5,6 @@
 package certificates
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -48,6 +47,7 @@ type Files struct {
 	mu    sync.Mutex        // held for moments only
 	paths map[string]string // by what they are for; empty where there is none
 	found []file            // sorted by what they are for
+	begun time.Time         // when they were read last
 }
 
 // file is what is in a certificate file.
@@ -56,23 +56,21 @@ type file struct {
 	leafEnds time.Time // when the first certificate in it ends, the one that is shown to the other side
 }
 
-// New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. It
-// reads nothing yet.
+// New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. They
+// are read in the background at once, and then again whenever somebody asks and they have not been for 10 s.
 func New(paths map[string]string, log zerolog.Logger) *Files {
-	return &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
+	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
+	f.refresh(time.Now())
+	return f
 }
 
-// Run reads the files now and every 10 s, until ctx ends. The owner calls it in a goroutine and waits for it, which may
-// take a second where a mount hangs.
-func (f *Files) Run(ctx context.Context) {
-	again := time.NewTicker(rereadAfter)
-	defer again.Stop()
-	for ctx.Err() == nil {
-		f.read()
-		select {
-		case <-ctx.Done():
-		case <-again.C:
-		}
+// refresh begins to read the files if that is due. Nobody waits for it: it ends within a second, whatever hangs.
+func (f *Files) refresh(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.begun) > rereadAfter {
+		f.begun = now
+		go f.read()
 	}
 }
 
@@ -87,6 +85,7 @@ func (f *Files) Use(paths map[string]string) {
 // Now returns what was in the files when they were read last, sorted by what they are for, from memory. A file that can't
 // be read is left out.
 func (f *Files) Now() []status.Certificate {
+	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	told := make([]status.Certificate, len(f.found))

@@ -2,7 +2,6 @@ package certificates_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -60,13 +59,9 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), "expires soon"), log.String())
 }
 
-// running has the files read until the test ends. It needs fake time.
-func running(t *testing.T, paths map[string]string) *certificates.Files {
+// running are files that were read. It needs fake time.
+func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); files.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
 	synctest.Wait()
 	return files
 }
@@ -75,11 +70,12 @@ func TestARenewedCertificateIsSeenByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, late := time.Now().Add(time.Hour), time.Now().Add(1000*time.Hour)
 		path := bundle(t, soon)
-		files := running(t, map[string]string{certificates.EtcdServer: path})
+		files := running(map[string]string{certificates.EtcdServer: path})
 		require.Len(t, files.Now(), 1)
 		assert.Equal(t, soon.Unix(), files.Now()[0].Expires.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
+		files.Now() // asks
 		synctest.Wait()
 		assert.Equal(t, late.Unix(), files.Now()[0].Expires.Unix())
 	})
@@ -89,7 +85,7 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		server, peer := bundle(t, now.Add(80*time.Hour), now.Add(79*time.Hour)), bundle(t, now.Add(81*time.Hour))
-		files := running(t, map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
+		files := running(map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
 		for _, c := range []struct {
 			after       time.Duration
 			ended, soon string

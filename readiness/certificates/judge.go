@@ -12,6 +12,7 @@ import (
 //
 // What counts is the file: etcd reads it again for each connection, and so serves one that was renewed in time.
 func (f *Files) Judge(now time.Time) (ended, soon string) {
+	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var others []string
