@@ -21,7 +21,7 @@ import (
 )
 
 // rereadAfter is how old what is known of the files may be.
-const rereadAfter = 10 * time.Second
+const rereadAfter = 3 * time.Second
 
 // maxBytes bounds what is read of one certificate file. The bundles of whole operating systems have a quarter of it.
 const maxBytes = 1 << 20
@@ -57,7 +57,7 @@ type file struct {
 }
 
 // New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. They
-// are read in the background at once, and then again whenever somebody asks and they have not been for 10 s.
+// are read in the background at once, and then again whenever somebody asks and they have not been for 3 s.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
 	f.refresh(time.Now())
