@@ -13,7 +13,7 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-faults test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build test bench lint test-backup test-faults test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,6 +31,12 @@ test: ## Run every test, with the race detector
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
 	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
+
+BACKUP_STORES := $(addprefix ./bootstrap/backup/store/,s3 gcs azblob)
+
+test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
+	$(GO) test ./bootstrap/backup/...
+	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
