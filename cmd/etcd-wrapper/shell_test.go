@@ -32,9 +32,14 @@ func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
 		args []string
 		has  string
 	}{
-		{[]string{"help"}, "--dump-fsm"}, {[]string{"--help"}, "Usage: etcd-wrapper <command>"}, {[]string{"-h"}, "Commands:"},
-		{[]string{"help", "start-etcd"}, "Usage: etcd-wrapper start-etcd"}, {[]string{"start-etcd", "--help"}, "--volume-dir"},
-		{[]string{"help", "status"}, "  75     not ready"}, {[]string{"--version"}, "etcd 3.6."}, {[]string{"version"}, "etcd 3.6."},
+		{[]string{"help"}, "--dump-fsm"},
+		{[]string{"--help"}, "Usage: etcd-wrapper <command>"},
+		{[]string{"-h"}, "Commands:"},
+		{[]string{"help", "start-etcd"}, "Usage: etcd-wrapper start-etcd"},
+		{[]string{"start-etcd", "--help"}, "--volume-dir"},
+		{[]string{"help", "status"}, "  75     not ready"},
+		{[]string{"--version"}, "etcd 3.6."},
+		{[]string{"version"}, "etcd 3.6."},
 	} {
 		out, log, status := said(t, false, c.args...)
 		assert.Equal(t, exitcode.Clean, status, c.args)

@@ -20,7 +20,8 @@ func document() status.Document {
 		Member: status.Member{
 			Name: "main-0", ClusterID: "cdf8", Leader: "91bc", Term: 7, DBSize: 3 << 29, DBInUse: 5 << 20, Quota: 2 << 30,
 			Peers: []status.Peer{
-				{ID: "abc", Name: "main-0", Active: true}, {ID: "91bc", Name: "main-1", Active: true, Leader: true},
+				{ID: "abc", Name: "main-0", Active: true},
+				{ID: "91bc", Name: "main-1", Active: true, Leader: true},
 				{ID: "fd42", URLs: []string{"http://main-2:2380"}, Learner: true},
 			},
 		},
