@@ -141,7 +141,7 @@ func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
 	} {
 		run := p.Start(flags...)
 		run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-		run.Signal(syscall.SIGTERM)
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // unless it has ended by itself
 		select {
 		case <-run.Ended: // with whatever status: a pipe is no certificate
 		case <-time.After(harness.AbortBudget):
