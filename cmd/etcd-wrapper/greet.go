@@ -2,21 +2,21 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/lifecycle"
 )
 
-// greet says, as soon as etcd serves, how to use it: in three lines for people, in one for a log. It ends with the run.
+// glance is how often greet looks whether the member is ready.
+const glance = 100 * time.Millisecond
+
+// greet says, as soon as the member may be used, how: in three lines for people, in one for a log. It ends with the run.
 func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
-	for {
-		now := p.driver.Snapshot()
-		if now.State == lifecycle.Serving {
-			break
-		}
+	for !p.ready() {
 		select {
-		case <-now.Superseded():
+		case <-time.After(glance):
 		case <-ended:
 			return
 		}
@@ -30,4 +30,8 @@ func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{})
 	log.Info().Msg("to write a key: " + put)
 	log.Info().Msg("to see how it is: " + page)
 	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
+}
+
+func (p *parts) ready() bool {
+	return p.driver.Snapshot().State == lifecycle.Serving && p.world.Readiness().Ready(time.Now())
 }
