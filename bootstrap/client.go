@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -50,12 +52,9 @@ type Client struct {
 
 // NewClient checks the options and returns a client; it connects to nothing yet. The error names the flag at fault.
 func NewClient(options ClientOptions) (*Client, error) {
-	host, port, err := net.SplitHostPort(options.HostPort)
-	if err != nil || port == "" || strings.Contains(host, "/") {
-		return nil, fmt.Errorf("--backup-restore-host-port: %q is not <host>:<port>", options.HostPort)
-	}
-	if host == "" {
-		host = "localhost"
+	host, port, err := splitHostPort(options.HostPort)
+	if err != nil {
+		return nil, fmt.Errorf("--backup-restore-host-port: %w", err)
 	}
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
@@ -77,6 +76,21 @@ func NewClient(options ClientOptions) (*Client, error) {
 		base: url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)},
 		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
 	}, nil
+}
+
+// splitHostPort takes <host>:<port>. An empty host means localhost.
+func splitHostPort(text string) (host, port string, err error) {
+	if strings.Contains(text, "://") {
+		return "", "", fmt.Errorf("%q has a scheme; write <host>:<port>, and --backup-restore-tls-enabled for HTTPS", text)
+	}
+	host, port, err = net.SplitHostPort(text)
+	if err != nil || strings.ContainsAny(host, "/@?# \t") {
+		return "", "", fmt.Errorf("%q is not <host>:<port>", text)
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		return "", "", fmt.Errorf("%q in %q is not a port, which is a number from 1 to 65535", port, text)
+	}
+	return cmp.Or(host, "localhost"), port, nil
 }
 
 // Status asks where initialization stands. The sidecar resets a verdict when it is read, so a caller must act on what

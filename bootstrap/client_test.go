@@ -166,10 +166,15 @@ func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 }
 
 func TestAddressesThatAreNone(t *testing.T) {
-	for _, hostPort := range []string{"", "localhost", "http://localhost:8080", "localhost:", "a:b:c", "host/path:80"} {
+	for _, hostPort := range []string{"", "localhost", "http://localhost:8080", "localhost:", "a:b:c", "host/path:80", "host:http", "host:0", "host:65536", "host:-1", "user@host:80", "ho st:80"} {
 		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: hostPort})
 		assert.ErrorContains(t, err, "--backup-restore-host-port", "%q", hostPort)
 	}
+}
+
+func TestAnAddressWithASchemeIsToldTheWayOut(t *testing.T) {
+	_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: "https://etcd-main-local:8080"})
+	assert.ErrorContains(t, err, "write <host>:<port>, and --backup-restore-tls-enabled for HTTPS")
 }
 
 func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {

@@ -7,6 +7,8 @@ package exitcode
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"syscall"
 )
 
@@ -50,6 +52,9 @@ func (c Code) String() string {
 	}
 	return fmt.Sprintf("status %d", int(c))
 }
+
+// Codes are all statuses that a run ends with but those of a second signal, in the order of their numbers.
+func Codes() []Code { return slices.Sorted(maps.Keys(descriptions)) }
 
 var descriptions = map[Code]string{
 	Clean:       "clean stop",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -15,6 +16,7 @@ const (
 	listener
 	space
 	dataVersion
+	validity
 	checkCount
 )
 
@@ -33,6 +35,7 @@ var checks = [checkCount]struct {
 	space:    {"space", (*watch).judgeSpace},
 
 	dataVersion: {"data_version", (*watch).judgeDataVersion},
+	validity:    {"certificates", (*watch).judgeCertificates},
 }
 
 // report has every check judge anew.
@@ -45,21 +48,33 @@ func (w *watch) report() *Report {
 	return r
 }
 
-// judgeQuorum says whether the quorum can be relied on. A read that ignores its timeout counts as failed while it still
-// hangs.
+// judgeQuorum says whether the quorum can be relied on, and whom to look for if not.
 func (w *watch) judgeQuorum() (Verdict, string) {
+	reason := w.withoutQuorum()
+	if reason == "" {
+		return OK, ""
+	}
+	if names := w.target.Missing(); len(names) > 0 {
+		reason += "; no connection to " + strings.Join(names, ", ")
+	}
+	return Failed, reason
+}
+
+// withoutQuorum is empty if the quorum can be relied on. A read that ignores its timeout counts as failed while it still
+// hangs.
+func (w *watch) withoutQuorum() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
 	case !w.hasLeader:
-		return Failed, "the cluster has no leader"
+		return "the cluster has no leader"
 	case hangs, errors.Is(w.lastErr, context.DeadlineExceeded):
-		return Failed, fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
+		return fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
 	case w.lastErr != nil:
-		return Failed, fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
+		return fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
 	case w.lastRead.IsZero():
-		return Failed, "no linearizable read has succeeded since the leader is known"
+		return "no linearizable read has succeeded since the leader is known"
 	default:
-		return OK, ""
+		return ""
 	}
 }
 
@@ -96,4 +111,16 @@ func (w *watch) judgeDataVersion() (Verdict, string) {
 		return Degraded, reason
 	}
 	return OK, ""
+}
+
+// judgeCertificates lets nobody be sent to a member that nobody can connect to.
+func (w *watch) judgeCertificates() (Verdict, string) {
+	switch ended, soon := w.target.Certificates(time.Now()); {
+	case ended != "":
+		return Failed, ended
+	case soon != "":
+		return Degraded, soon
+	default:
+		return OK, ""
+	}
 }

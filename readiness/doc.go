@@ -9,7 +9,10 @@
 // What else there is to tell lives below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). They are
 // handlers that the command adds to the server by Options.Routes.
 //
-// The server owns its port from the first instant and keeps it to the end, also when it turns from plain HTTP to HTTPS.
+// The server answers on its port from the first instant to the end. Where TLS is expected it begins with a certificate of
+// its own making, until the real one is known. On loopback it understands plain HTTP as well, always: one port that
+// whoever is in the pod can ask without knowing anything of certificates. A socket on the volume was the other way to
+// that; it would depend on the volume, which is what may hang or be read-only when somebody asks.
 //
 // Only the command calls this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
 // and by Target.

@@ -3,6 +3,7 @@ package readiness
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // fakeTarget is a Target whose every answer a test can choose.
@@ -14,6 +15,9 @@ type fakeTarget struct {
 	noSpace  bool
 	listener error
 	tooNew   string
+	missing  []string
+	ended    string
+	soon     string
 	read     func(context.Context) error
 	changed  chan struct{}
 
@@ -85,4 +89,16 @@ func (m *fakeTarget) Unreadable() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tooNew
+}
+
+func (m *fakeTarget) Missing() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.missing
+}
+
+func (m *fakeTarget) Certificates(time.Time) (ended, soon string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended, m.soon
 }

@@ -81,7 +81,7 @@ func TestUseTLSNeedsAGoodPair(t *testing.T) {
 	_, otherKey := newPair(t, "two")
 	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
 	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
-	require.Nil(t, s.gate.protocol.Load(), "the protocol is unchanged")
+	require.False(t, s.gate.usesTLS(), "the protocol is unchanged")
 }
 
 func TestAPairThatCannotBeUsedNowIsToldFromOtherTrouble(t *testing.T) {

@@ -18,7 +18,7 @@ type Target interface {
 	LinearizableRead(ctx context.Context) error
 	// LeaderChanged is closed at the next change of leader.
 	LeaderChanged() <-chan struct{}
-	// The methods below answer from memory and never block.
+	// HasLeader and what follows answer from memory and never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
@@ -26,6 +26,11 @@ type Target interface {
 	ListenerError() error
 	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.
 	Unreadable() string
+	// Missing names the members of the cluster that there is no connection to.
+	Missing() []string
+	// Certificates says why no client can connect for want of a valid certificate, and which others have ended or will
+	// soon; both are empty if all is well.
+	Certificates(now time.Time) (ended, soon string)
 }
 
 // Monitor watches one member at a time and publishes what it finds.
@@ -36,8 +41,9 @@ type Monitor struct {
 
 // NewMonitor returns a Monitor that watches nothing yet, so nothing is ready. It logs a line when a check changes.
 func NewMonitor(log zerolog.Logger) *Monitor {
-	m := &Monitor{log: log}
-	m.report.Store(unwatched())
+	m, none := &Monitor{log: log}, unwatched()
+	none.since = time.Now()
+	m.report.Store(none)
 	return m
 }
 
@@ -64,14 +70,14 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 			w.readEnded(err)
 		}
 	}
-	m.report.Store(unwatched())
+	m.replace(unwatched())
 	if !w.awaitRead() {
 		m.log.Error().Msg("a linearizable read ignores that it was cancelled; leaving it behind")
 	}
 }
 
 func (m *Monitor) publish(next *Report) {
-	last := m.report.Swap(next)
+	last := m.replace(next)
 	for i, is := range next.checks {
 		// That a member which has just been started is well is not worth a line.
 		matters := last.watched || is.Verdict != OK
@@ -79,6 +85,12 @@ func (m *Monitor) publish(next *Report) {
 			m.logChange(was, is)
 		}
 	}
+}
+
+// replace is for the goroutine in Run.
+func (m *Monitor) replace(next *Report) (last *Report) {
+	next.follow(m.report.Load(), time.Now())
+	return m.report.Swap(next)
 }
 
 func (m *Monitor) logChange(was, is Check) {

@@ -48,7 +48,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 	require.False(t, ready(m))
 	require.False(t, new(Report).Ready(time.Now()), "zero report")
 	for _, c := range m.Report().Checks(time.Now()) {
-		require.Equal(t, Check{c.Name, Failed, "etcd is not watched"}, c)
+		require.Equal(t, Check{c.Name, Failed, "etcd does not run"}, c)
 	}
 }
 
@@ -121,12 +121,14 @@ func TestFactsFromMemory(t *testing.T) {
 		want  Verdict
 		ready bool
 	}{
-		"leader":   {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
-		"learner":  {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
-		"corrupt":  {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
-		"listener": {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
-		"no space": {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
-		"too new":  {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
+		"leader":                       {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
+		"learner":                      {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
+		"corrupt":                      {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
+		"listener":                     {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
+		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
+		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
+		"etcd's certificate has ended": {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
 	} {
 		spoiled[c.check] = true
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +182,7 @@ func TestNothingIsReadyAfterTheEnd(t *testing.T) {
 
 		cancel()
 		synctest.Wait()
-		require.Equal(t, unwatched(), m.Report(), "before the read has returned")
+		require.Equal(t, unwatched().checks, m.Report().checks, "before the read has returned")
 		start := time.Now()
 		<-done
 		require.Equal(t, readTimeout, time.Since(start))
@@ -202,4 +204,41 @@ func TestRunMayFollowRun(t *testing.T) {
 			require.False(t, ready(m))
 		}
 	})
+}
+
+func TestAReportKnowsSinceWhenItIsReadyOrNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		target := newTarget()
+		target.noLeader = true
+		m := watched(t, target, new(bytes.Buffer))
+		since := func() time.Duration { return m.Report().Since(time.Now()).Sub(began) }
+		pass(10 * time.Second)
+		require.Zero(t, since(), "not ready from the beginning, for whatever reasons")
+
+		target.elect()
+		timeUntil(t, m, true)
+		readyAfter := since()
+		require.InDelta(t, 10*time.Second, readyAfter, float64(factsInterval))
+		target.set(func(m *fakeTarget) { m.noSpace = true })
+		pass(time.Minute)
+		require.Equal(t, readyAfter, since(), "it is as ready as before")
+
+		target.set(func(m *fakeTarget) { m.noLeader = true })
+		timeUntil(t, m, false)
+		lost := since()
+		require.InDelta(t, time.Since(began), lost, float64(factsInterval))
+		pass(time.Minute)
+		require.Equal(t, lost, since())
+	})
+}
+
+func TestAReportThatHasGrownTooOldKnowsSinceWhen(t *testing.T) {
+	read := time.Now()
+	r := found(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
+	require.Equal(t, read.Add(-time.Hour), r.Since(read.Add(time.Second)))
+	require.Equal(t, read.Add(maxReadAge), r.Since(read.Add(time.Minute)))
+	next := unwatched()
+	next.follow(r, read.Add(time.Minute))
+	require.Equal(t, read.Add(maxReadAge), next.since, "it has been unready before")
 }

@@ -135,3 +135,16 @@ func TestReadThatIgnoresItsTimeout(t *testing.T) {
 		require.LessOrEqual(t, timeUntil(t, m, true), 2*retryInterval, "its own answer is too old, the next one counts")
 	})
 }
+
+func TestALostQuorumNamesTheMembersThatAreMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := newTarget()
+		m := watched(t, target, new(bytes.Buffer))
+		target.set(func(m *fakeTarget) { m.missing = []string{"etcd-main-1"} })
+		pass(factsInterval)
+		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
+		target.set(func(m *fakeTarget) { m.noLeader, m.missing = true, []string{"etcd-main-1", "etcd-main-2"} })
+		pass(factsInterval)
+		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2", quorumCheck(m).Reason)
+	})
+}

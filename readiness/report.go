@@ -29,18 +29,37 @@ type Check struct {
 type Report struct {
 	// LastRead is the start of the newest linearizable read that succeeded; zero when no read vouches for the member.
 	LastRead time.Time
+	since    time.Time // when the report before it was not as ready as this one, or the Monitor was made
 	watched  bool
 	checks   [checkCount]Check
 }
 
 // Ready tells whether clients may use the member at now. It allocates nothing.
-func (r *Report) Ready(now time.Time) bool {
+func (r *Report) Ready(now time.Time) bool { return r.passes() && r.fresh(now) }
+
+func (r *Report) passes() bool {
 	for i := range r.checks {
 		if verdict := r.checks[i].Verdict; verdict != OK && verdict != Degraded {
 			return false
 		}
 	}
-	return r.fresh(now)
+	return true
+}
+
+// Since is since when Ready has been what it is at now.
+func (r *Report) Since(now time.Time) time.Time {
+	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.passes() && now.After(outdated) {
+		return outdated
+	}
+	return r.since
+}
+
+// follow makes a report the one after another.
+func (r *Report) follow(last *Report, now time.Time) {
+	r.since = last.Since(now)
+	if r.Ready(now) != last.Ready(now) {
+		r.since = now
+	}
 }
 
 // Checks returns the verdicts as they stand at now: a read that has grown too old no longer counts. The slice is the
@@ -62,7 +81,7 @@ func (r *Report) fresh(now time.Time) bool {
 func unwatched() *Report {
 	r := &Report{}
 	for i := range r.checks {
-		r.checks[i] = failed(i, "etcd is not watched")
+		r.checks[i] = failed(i, "etcd does not run")
 	}
 	return r
 }

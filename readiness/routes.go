@@ -111,11 +111,19 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
 }
 
-// listing has one line per check, the lifecycle's first. Reasons quote strangers: they must neither fake lines nor reach a
-// terminal as they are.
+// listing has one line per check, the lifecycle's first; neighbours that fail for one reason share a line. Reasons quote
+// strangers: they must neither fake lines nor reach a terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
-	var b strings.Builder
+	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
+		if last := len(lines) - 1; last >= 0 && c.Verdict == Failed && c.Verdict == lines[last].Verdict && c.Reason == lines[last].Reason {
+			lines[last].Name += ", " + c.Name
+			continue
+		}
+		lines = append(lines, c)
+	}
+	var b strings.Builder
+	for _, c := range lines {
 		b.WriteString(c.line())
 	}
 	return b.String()

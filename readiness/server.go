@@ -52,8 +52,8 @@ type Server struct {
 	log  zerolog.Logger
 }
 
-// Listen binds the port at once. Connections wait there, unaccepted, until Serve runs and UsePlain or UseTLS was called.
-// The error names the address.
+// Listen binds the port at once. Connections wait there, unaccepted, until Serve runs. It speaks plain HTTP until one of
+// the Use methods was called. The error names the address.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -97,9 +97,22 @@ func (s *Server) UsePlain() {
 	}
 }
 
+// UseTemporary makes new connections HTTPS with a certificate made up for the moment: for the time in which TLS is expected
+// and the certificate is not known yet. Call it before Serve.
+func (s *Server) UseTemporary() error {
+	config, err := temporaryConfig()
+	if err != nil {
+		return err
+	}
+	s.gate.use(&protocol{tls: config})
+	s.log.Info().Stringer("address", s.Addr()).
+		Msg("serving HTTPS with a temporary certificate until etcd's is known, and plain HTTP on loopback")
+	return nil
+}
+
 // UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every handshake.
-// Plain connections that are still open end with their next reply, or after 30 s. The error names the files; the
-// protocol is then unchanged. Any goroutine may call it, at any time.
+// Clients on loopback may speak plain HTTP all the same. Other plain connections that are still open end with their next
+// reply, or after 30 s. The error names the files; the protocol is then unchanged. Any goroutine may call it, at any time.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
@@ -127,7 +140,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // could break a POST /stop on its way, which its sender, the sidecar, takes for fatal.
 func (s *Server) closeOutdated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if overTLS := r.TLS != nil; overTLS != s.gate.usesTLS() {
+		if overTLS := r.TLS != nil; overTLS != s.gate.usesTLS() && (overTLS || !onLoopback(r.RemoteAddr)) {
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)

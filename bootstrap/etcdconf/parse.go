@@ -18,9 +18,11 @@ import (
 type Checked struct {
 	// Etcd has neither a logger nor a ZapLoggerBuilder: whoever starts etcd supplies one.
 	Etcd *embed.Config
-	// Unknown are the keys that etcd does not know, sorted. A key inside a section is written "section.key". The letter case
-	// of a key makes no difference, to etcd neither.
-	Unknown []string
+	// Unknown are the keys that etcd does not know, sorted by key. The letter case of a key makes no difference, to etcd
+	// neither.
+	Unknown []UnknownKey
+	// Sidecars are the keys that are meant for the sidecar, sorted: the operator always sends them.
+	Sidecars []string
 	// Ignored are the keys that etcd knows but the wrapper decides, sorted: where log lines go and in what form.
 	Ignored []string
 	// Warnings are sentences about what etcd takes, but perhaps in another way than was meant.
@@ -52,7 +54,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 		return nil, err
 	}
 	return &Checked{
-		Etcd: cfg, Unknown: sifted.unknown, Ignored: sifted.ignored,
+		Etcd: cfg, Unknown: sifted.unknown, Sidecars: sifted.sidecars, Ignored: sifted.ignored,
 		Warnings: slices.Concat(warnings, sifted.warnings, doubts),
 	}, nil
 }

@@ -37,7 +37,8 @@ func sidecarYAML(t testing.TB) string {
 func TestParseReadsWhatTheSidecarServes(t *testing.T) {
 	checked := parse(t, sidecarYAML(t))
 
-	assert.Equal(t, []string{"member-name-prefix", "next-cluster-version-compatible"}, checked.Unknown)
+	assert.Equal(t, []string{"member-name-prefix", "next-cluster-version-compatible"}, checked.Sidecars)
+	assert.Empty(t, checked.Unknown, "nobody can do anything about the sidecar's keys")
 	assert.Empty(t, checked.Ignored)
 	cfg := checked.Etcd
 	assert.Equal(t, "etcd-main-0", cfg.Name)
@@ -84,13 +85,28 @@ func TestParseSetsKeysAside(t *testing.T) {
 	assert.Equal(t, []string{
 		"Logger", "enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json",
 	}, checked.Ignored)
-	assert.Equal(t, []string{
-		"Zap-Logger", "client-transport-security.foo", "name-", "peer-transport-security.bar",
+	assert.Equal(t, []etcdconf.UnknownKey{
+		{Key: "Zap-Logger"}, {Key: "client-transport-security.foo"}, {Key: "name-", Meant: "name"}, {Key: "peer-transport-security.bar"},
 	}, checked.Unknown)
 	assert.Equal(t, "debug", checked.Etcd.LogLevel)
 	assert.Equal(t, "zap", checked.Etcd.Logger)
 	assert.Equal(t, []string{embed.DefaultLogOutput}, checked.Etcd.LogOutputs)
 	assert.NoFileExists(t, "/tmp/etcd.log")
+}
+
+func TestATypingErrorIsToldWithWhatWasMeant(t *testing.T) {
+	checked := parse(t, minimal+"quota-backend-byte: 1\nsnapshot_count: 5\nHeartbeat-Intervall: 7\nshapshto-count: 1\nmember-name-prefix: x\n"+
+		"backups: 1\nclient-transport-security: {cert-fil: x, member-name-prefix: y}\n")
+	var told []string
+	for _, key := range checked.Unknown {
+		told = append(told, key.String())
+	}
+	assert.Equal(t, []string{
+		"Heartbeat-Intervall (did you mean heartbeat-interval?)", "backups",
+		"client-transport-security.cert-fil (did you mean client-transport-security.cert-file?)",
+		"client-transport-security.member-name-prefix",
+		"quota-backend-byte (did you mean quota-backend-bytes?)", "shapshto-count", "snapshot_count (did you mean snapshot-count?)",
+	}, told)
 }
 
 func TestParseGivesExperimentalKeysTheirEffect(t *testing.T) {

@@ -23,8 +23,9 @@ var mayBeNegative = []string{
 
 // sifting is a document divided into what etcd gets and what it does not.
 type sifting struct {
-	kept                       map[string]any
-	unknown, ignored, warnings []string
+	kept                        map[string]any
+	unknown                     []UnknownKey
+	sidecars, ignored, warnings []string
 }
 
 // sift drops unknown and wrapper-owned keys and checks the type of every other value. Keys are those of etcd's decoder,
@@ -33,7 +34,8 @@ func sift(raw map[string]any) (*sifting, error) {
 	s := &sifting{}
 	kept, err := s.section(nil, raw, reflect.TypeFor[settings]())
 	s.kept = kept
-	slices.Sort(s.unknown)
+	slices.SortFunc(s.unknown, func(a, b UnknownKey) int { return strings.Compare(a.Key, b.Key) })
+	slices.Sort(s.sidecars)
 	slices.Sort(s.ignored)
 	return s, err
 }
@@ -46,8 +48,10 @@ func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[
 		switch value, expected := raw[given], known[name]; {
 		case err != nil:
 			return nil, err
+		case expected == nil && len(in) == 0 && slices.Contains(sidecarKeys, name):
+			s.sidecars = append(s.sidecars, name)
 		case expected == nil:
-			s.unknown = append(s.unknown, strings.Join(path, "."))
+			s.unknown = append(s.unknown, unknownKey(in, name, known))
 		case len(in) == 0 && slices.Contains(wrapperOwned, name):
 			s.ignored = append(s.ignored, given)
 		default:

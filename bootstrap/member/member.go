@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,9 @@ type Member struct {
 	crashed   chan struct{}
 	lost      atomic.Pointer[error] // why etcd stopped by itself
 }
+
+// awaitsQuorum is how far a start has come that only other members can help.
+const awaitsQuorum = "waits for a leader, which needs a quorum of its cluster, and to join it"
 
 // errCrashed is what waits for an etcd that has crashed end with; the reason went to Options.Crash.
 var errCrashed = errors.New("etcd crashed")
@@ -120,6 +124,11 @@ func (m *Member) Open(ctx context.Context) error {
 // Doing says how far the start has come, as a clause about etcd; empty before Open. It may be called from any goroutine.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
+	if doing == awaitsQuorum {
+		if names := m.Missing(); len(names) > 0 {
+			return doing + "; it has no connection to " + strings.Join(names, ", ")
+		}
+	}
 	return doing
 }
 
@@ -141,7 +150,7 @@ func (m *Member) start() {
 }
 
 func (m *Member) awaitReady(ctx context.Context) error {
-	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
+	m.doing.Store(awaitsQuorum)
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 		m.keep()

@@ -129,6 +129,8 @@ func TestWithoutQuorumAMemberIsNeverReadyAndClosesSoon(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
+	assert.Contains(t, b.Doing(), "waits for a leader")
+	assert.Contains(t, b.Doing(), "it has no connection to etcd-1, etcd-2")
 	asked := time.Now()
 	opened, err := b.Close()
 	assert.True(t, opened)

@@ -1,5 +1,5 @@
 // Package commandline reads the command line as the operator writes it: in the dialect of Go's flag package, which the
-// program that the operator's pods were made for uses, with an environment variable for every flag. It owns the flags of
+// program that the operator's pods were made for uses, with environment variables for those that are settings of a pod. It owns the flags of
 // start-etcd, their defaults and their validation.
 //
 // The command hands its commands over as a struct for kong and gets the one that was chosen. Nothing here has an effect
@@ -28,6 +28,8 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 	parser, err := kong.New(commands,
 		kong.Name("etcd-wrapper"),
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
+		kong.Help(help),
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are told of once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath},
 		kong.DefaultEnvars(prefix),
 		kong.Writers(out, io.Discard), // errors are returned
@@ -55,7 +57,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	context, err := parser.Parse(asGoReadsFlags(args, passing(parser)))
+	context, err := parser.Parse(asGoReadsFlags(asked(args), passing(parser)))
 	if err != nil {
 		return nil, err
 	}

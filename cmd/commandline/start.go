@@ -17,27 +17,27 @@ const DefaultTerminationPath = "/dev/termination-log"
 // StartEtcd are the flags of `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
 // defaults and meaning, so that the operator's pods need no change.
 type StartEtcd struct {
-	WrapperPort      Port          `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
-	SidecarTLS       bool          `name:"backup-restore-tls-enabled" negatable:"" help:"Talk HTTPS to the sidecar."`
-	SidecarHostPort  string        `name:"backup-restore-host-port" default:":8080" placeholder:"HOST:PORT" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
-	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
-	EtcdServerName   string        `name:"etcd-server-name" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
-	EtcdClientPort   Port          `name:"etcd-client-port" default:"2379" help:"etcd's client port. Kept for the operator."`
-	EtcdCertPath     string        `name:"etcd-client-cert-path" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
-	EtcdKeyPath      string        `name:"etcd-client-key-path" placeholder:"PATH" help:"Key of the client certificate."`
-	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
+	WrapperPort      Port          `name:"etcd-wrapper-port" group:"The wrapper's own server" default:"9095" help:"Port of the wrapper's own server."`
+	SidecarTLS       bool          `name:"backup-restore-tls-enabled" group:"The sidecar" negatable:"" help:"Talk HTTPS to the sidecar."`
+	SidecarHostPort  string        `name:"backup-restore-host-port" group:"The sidecar" default:":8080" help:"Where the sidecar listens, without scheme; an empty host means localhost."`
+	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" group:"The sidecar" placeholder:"PATH" help:"CA bundle for the sidecar's certificate; required with TLS."`
+	EtcdServerName   string        `name:"etcd-server-name" group:"etcd" help:"Name in etcd's server certificate. Kept for the operator: readiness is seen from inside the process."`
+	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. Kept for the operator."`
+	EtcdCertPath     string        `name:"etcd-client-cert-path" group:"etcd" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
+	EtcdKeyPath      string        `name:"etcd-client-key-path" group:"etcd" placeholder:"PATH" help:"Key of the client certificate."`
+	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
 
-	VolumeDir        string `name:"volume-dir" default:"/var/etcd/data" placeholder:"DIR" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
-	StoredConfigPath string `name:"stored-config-path" default:"${home}/etcd.conf.yaml" placeholder:"PATH" help:"Where the fetched configuration is kept for debugging."`
-	WrapperCertPath  string `name:"etcd-wrapper-cert-path" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
-	WrapperKeyPath   string `name:"etcd-wrapper-key-path" placeholder:"PATH" help:"Key of that certificate."`
-	StopFromAnywhere bool   `name:"stop-from-anywhere" help:"Accept POST /stop from clients that are not on this host."`
-	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
-	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
-	EtcdDataVersion  string `name:"etcd-data-version" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
-	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
-	LogFormat        string `name:"log-format" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal."`
-	TerminationPath  string `name:"termination-message-path" default:"${termination}" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
+	VolumeDir        string `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
+	StoredConfigPath string `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Where the fetched configuration is kept for debugging."`
+	WrapperCertPath  string `name:"etcd-wrapper-cert-path" group:"The wrapper's own server" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
+	WrapperKeyPath   string `name:"etcd-wrapper-key-path" group:"The wrapper's own server" placeholder:"PATH" help:"Key of that certificate."`
+	StopFromAnywhere bool   `name:"stop-from-anywhere" group:"The wrapper's own server" help:"Accept POST /stop from clients that are not on this host."`
+	Standalone       bool   `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: the data directory is validated in this program."`
+	EtcdConfigFile   string `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	EtcdDataVersion  string `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
+	LogLevel         string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	LogFormat        string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
+	TerminationPath  string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Where Kubernetes reads why the container ended, if it exists."`
 }
 
 // Validate is called by kong. Each error names the flag.

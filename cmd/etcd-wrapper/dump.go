@@ -1,11 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 
-	"github.com/rs/zerolog"
-
-	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 )
@@ -19,7 +17,7 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 		_, err = fmt.Fprint(s.out, text)
 	}
 	if err != nil {
-		log := logstream.New(s.log, zerolog.InfoLevel)
+		log := s.logger()
 		log.Error().Err(err).Msg("cannot print the state machine")
 		return exitcode.NotTold
 	}
@@ -39,11 +37,12 @@ func (c dumpCommand) draw() (string, error) {
 	}
 }
 
-// noCommand is what runs when no command is named.
+// noCommand is what runs when no command is named. Whoever tries the program's name gets to know what it can do.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {
-	log := logstream.New(s.log, zerolog.InfoLevel)
-	log.Error().Msg("no command given; see etcd-wrapper --help")
+	var usage bytes.Buffer
+	_, _ = parse([]string{"--help"}, &usage) // it is Done
+	_, _ = s.log.Write(usage.Bytes())        // there is nobody else to tell
 	return exitcode.Usage
 }

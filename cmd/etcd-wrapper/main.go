@@ -10,24 +10,38 @@ import (
 	"os"
 	"slices"
 
+	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
 func main() {
 	log, flush := logstream.NeverWait(os.Stderr)
-	status := run(os.Args[1:], streams{out: os.Stdout, log: log})
+	status := run(os.Args[1:], streams{
+		out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), colour: terminal.Colourful(os.Stderr),
+	})
 	flush()
 	os.Exit(int(status))
 }
 
-// streams are what a command writes to: results for its caller, and the JSON log.
+// streams are what a command writes to: results for its caller, and the log. What the log leads to cannot be seen from it.
 type streams struct {
-	out io.Writer
-	log io.Writer
+	out      io.Writer
+	log      io.Writer
+	terminal bool // somebody reads the log at a terminal
+	colour   bool // which has colours
+}
+
+// logger is for commands that visitors run: JSON lines, or sentences at a terminal.
+func (s streams) logger() zerolog.Logger {
+	if s.terminal {
+		return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
+	}
+	return logstream.New(s.log, zerolog.InfoLevel)
 }
 
 // command is one of the program's commands.
@@ -35,11 +49,12 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// commandLine is what kong reads. Every flag of a command has an environment variable, ETCD_WRAPPER_ and its name in
-// capitals.
+// commandLine is what kong reads. Flags that are settings of a pod have an environment variable, ETCD_WRAPPER_ and their
+// name in capitals; the others have env:"-".
 type commandLine struct {
-	DumpFSM    bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
-	DumpFormat string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
+	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
+	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
+	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
 	Status  statusCommand  `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
@@ -60,8 +75,8 @@ func run(args []string, s streams) exitcode.Code {
 		return exitcode.Code(done)
 	}
 	if err != nil {
-		log := logstream.New(s.log, zerolog.InfoLevel)
-		log.Error().Err(err).Msg("wrong command line; see etcd-wrapper --help")
+		log := s.logger()
+		log.Error().Err(err).Msg("wrong command line (see etcd-wrapper --help)")
 		explainUsage(args, err)
 		return exitcode.Usage
 	}
@@ -73,6 +88,9 @@ func parse(args []string, out io.Writer) (command, error) {
 	chosen, err := commandline.Parse(&line, args, out)
 	if err != nil {
 		return nil, err
+	}
+	if line.ShowVersion {
+		return &versionCommand{}, nil
 	}
 	if line.DumpFSM {
 		return dumpCommand{format: line.DumpFormat}, nil

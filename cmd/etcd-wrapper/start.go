@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -42,7 +41,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
-	log := c.newLog(s.log)
+	log := c.newLog(s)
 	logstream.CaptureLibraries(log)
 	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
@@ -51,9 +50,10 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 }
 
 // newLog returns the log in the form that was asked for.
-func (c *startCommand) newLog(to io.Writer) zerolog.Logger {
+func (c *startCommand) newLog(s streams) zerolog.Logger {
+	to := s.log
 	if c.LogFormat == "console" {
-		to = logstream.ForPeople(to)
+		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
 	return logstream.New(to, c.Level())
 }
@@ -89,6 +89,11 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go func() { ready <- c.assemble(log) }()
 	select {
 	case p := <-ready:
+		ended := make(chan struct{})
+		if p.driver != nil {
+			go p.greet(log, c.LogFormat == "console", ended)
+		}
+		defer close(ended)
 		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
@@ -117,13 +122,22 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	p := &parts{driver: driver, world: all, report: report.New(driver, all, version)}
+	p := &parts{driver: driver, world: all, report: report.New(driver, all, version, podName())}
 	stopServer, status, err := c.serve(log, p, routes(p.report, counts))
 	if err != nil {
 		return failed(status, err)
 	}
 	p.end = []func(){end, stopServer}
 	return p
+}
+
+// podName is whom people know the process by: a pod's host name is its own, unless the pod is on the host's network.
+func podName() string {
+	name := os.Getenv("POD_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name
 }
 
 // routes are what the wrapper's server answers beside its own endpoints.
@@ -191,7 +205,7 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 	return client, func() {}, err
 }
 
-// serve binds the wrapper's own server and lets it answer as soon as it can know whether to speak TLS.
+// serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
@@ -201,13 +215,8 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		return nil, exitcode.ServerTaken, err
 	}
 	p.world.Connect(server, p.driver.Crash)
-	switch {
-	case c.WrapperCertPath != "":
-		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
-			return nil, exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
-		}
-	case !c.ExpectsTLS():
-		server.UsePlain()
+	if status, err := c.choose(server); err != nil {
+		return nil, status, err
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -224,4 +233,21 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		}
 		<-ended
 	}, exitcode.Clean, nil
+}
+
+// choose lets the server speak as long as etcd's configuration is not known.
+func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
+	switch {
+	case c.WrapperCertPath != "":
+		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
+			return exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
+		}
+	case c.ExpectsTLS():
+		if err := server.UseTemporary(); err != nil {
+			return exitcode.ServerTaken, err
+		}
+	default:
+		server.UsePlain()
+	}
+	return exitcode.Clean, nil
 }

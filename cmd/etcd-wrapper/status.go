@@ -6,9 +6,6 @@ import (
 	"errors"
 	"io"
 
-	"github.com/rs/zerolog"
-
-	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
@@ -17,8 +14,15 @@ import (
 // statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
 type statusCommand struct {
 	WrapperPort uint16 `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
-	Watch       bool   `name:"watch" short:"w" help:"Go on and tell every change, until the wrapper ends."`
-	Output      string `name:"output" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
+	Watch       bool   `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Output      string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
+}
+
+// Notes implements commandline.Noted.
+func (*statusCommand) Notes() string {
+	return "The port may also be given by the environment variable ETCD_WRAPPER_ETCD_WRAPPER_PORT.\n" +
+		exitStatuses(exitcode.Clean, "ready", exitcode.MemberNotReady, "not ready", exitcode.NoAnswer, "nobody answers on the port",
+			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read or printed")
 }
 
 func (c *statusCommand) execute(s streams) exitcode.Code {
@@ -29,7 +33,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 		return show(document)
 	}
 	if err := c.ask(receive); err != nil {
-		log := logstream.New(s.log, zerolog.InfoLevel)
+		log := s.logger()
 		log.Error().Err(err).Msg("cannot tell the status")
 		return unanswered(err)
 	}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"github.com/rs/zerolog"
-
 	"etcd-wrapper/cmd/etcdtools"
-	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 )
 
@@ -14,7 +11,7 @@ type etcdctlCommand struct {
 }
 
 func (c *etcdctlCommand) execute(s streams) exitcode.Code {
-	return ofTool(etcdtools.Etcdctl(c.Args, logstream.New(s.log, zerolog.InfoLevel)))
+	return ofTool(etcdtools.Etcdctl(c.Args, s.logger()))
 }
 
 // etcdutlCommand is etcd's own tool for files.

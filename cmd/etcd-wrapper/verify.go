@@ -15,8 +15,8 @@ import (
 // verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
 // data, in goroutines of theirs.
 type verifyCommand struct {
-	DataDir string `name:"data-dir" required:"" help:"etcd's data directory."`
-	Mode    string `name:"mode" enum:"sanity,full" default:"full" help:"How deeply to validate."`
+	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
+	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"How deeply to validate."`
 }
 
 func (c *verifyCommand) execute(s streams) exitcode.Code {

@@ -12,12 +12,21 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ForPeople turns the lines of a logger that writes to it into a form for people at a terminal, in colours where the
-// terminal has them.
-func ForPeople(to io.Writer) io.Writer {
-	return zerolog.ConsoleWriter{
-		Out: to, NoColor: !terminal.Colourful(to), TimeFormat: "15:04:05.000", FormatPrepare: forPeople,
+// Look is how the log looks to people.
+type Look struct {
+	Colour bool // the terminal has colours, and its owner nothing against them
+	All    bool // show what etcd says while all is well, too
+}
+
+// ForPeople turns the lines of a logger that writes to it into a form for people at a terminal.
+func ForPeople(to io.Writer, look Look) io.Writer {
+	console := zerolog.ConsoleWriter{
+		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: forPeople,
 	}
+	if look.All {
+		return console
+	}
+	return withoutChatter{console}
 }
 
 // forPeople makes a line fit for a terminal: nothing in it is obeyed there.

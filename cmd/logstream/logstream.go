@@ -15,9 +15,12 @@ import (
 )
 
 // writeTimes sets what zerolog keeps for the whole process. Loggers that are in use read it, so it is set once.
-var writeTimes = sync.OnceFunc(func() { zerolog.TimeFieldFormat = time.RFC3339Nano })
+var writeTimes = sync.OnceFunc(func() {
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
+})
 
-// New returns a logger that writes a JSON object a line, from level upwards.
+// New returns a logger that writes a JSON object a line, from level upwards. Times are in UTC, wherever the process runs.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
 	writeTimes()
 	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()

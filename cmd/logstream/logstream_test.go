@@ -13,20 +13,63 @@ import (
 
 func TestTheLogForPeople(t *testing.T) {
 	var out bytes.Buffer
-	log := New(ForPeople(&out), zerolog.InfoLevel)
+	log := New(ForPeople(&out, Look{}), zerolog.InfoLevel)
 	log.Debug().Msg("noise")
 	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after", 1234*time.Microsecond).Msg("hello")
-	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} INF Query → Wait +hello after=1ms\n$`, out.String())
+	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC INF Query → Wait +hello after=1ms\n$`, out.String())
+}
+
+func TestTheLogIsInUTCWhereverTheProcessRuns(t *testing.T) {
+	local := time.Local
+	time.Local = time.FixedZone("far east", 9*3600)
+	defer func() { time.Local = local }()
+	var out bytes.Buffer
+	log := New(&out, zerolog.InfoLevel)
+	log.Info().Msg("hello")
+	assert.Regexp(t, `"time":"[^"]+Z"`, out.String())
+}
+
+func TestColoursAreForWhomTheyWereAskedFor(t *testing.T) {
+	for _, colour := range []bool{true, false} {
+		var out bytes.Buffer
+		log := New(ForPeople(&out, Look{Colour: colour}), zerolog.InfoLevel)
+		log.Warn().Msg("hello")
+		assert.Equal(t, colour, bytes.Contains(out.Bytes(), []byte("\x1b[")), "%q", out.String())
+	}
+}
+
+func TestPeopleAreSparedWhatEtcdSaysWhileAllIsWell(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		var out bytes.Buffer
+		log := New(ForPeople(&out, Look{All: all}), zerolog.InfoLevel)
+		etcd := log.With().Str("component", "etcd").Logger()
+		etcd.Info().Msg("chatter")
+		etcd.Warn().Msg("slow disk")
+		log.Info().Msg("own word")
+		assert.Equal(t, all, bytes.Contains(out.Bytes(), []byte("chatter")))
+		assert.Contains(t, out.String(), "slow disk")
+		assert.Contains(t, out.String(), "own word")
+	}
+}
+
+func TestACommandSpeaksInSentencesAtATerminal(t *testing.T) {
+	var out bytes.Buffer
+	log := New(Sentences(&out), zerolog.InfoLevel)
+	log.Error().Str("error", "no answer").Msg("cannot tell the status")
+	log.Error().Msg("no more")
+	assert.Equal(t, "etcd-wrapper: cannot tell the status: no answer\netcd-wrapper: no more\n", out.String())
 }
 
 // A certificate of a stranger, or a URL with a password, ends up in errors, and those in the log.
 func TestTheLogShowsNeitherPasswordsNorWhatATerminalObeys(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
-		"json": func(to io.Writer) io.Writer { return to }, "console": ForPeople,
+		"json":      func(to io.Writer) io.Writer { return to },
+		"console":   func(to io.Writer) io.Writer { return ForPeople(to, Look{}) },
+		"sentences": Sentences,
 	} {
 		var out bytes.Buffer
 		log := New(open(&out), zerolog.InfoLevel)
-		log.Warn().Str("error", "x509: \x1b[2J\u009b31m").Strs("urls", []string{"http://user:hunter2@etcd:2379", "\u009b31m"}).
+		log.Warn().Str("error", "x509: \x1b[2J\u009b31m").Str("component", "grpc").Strs("urls", []string{"http://user:hunter2@etcd:2379", "\u009b31m"}).
 			Msg("certificate of \x1b]0;title\a http://user:hunter2@etcd:2379")
 		for _, harm := range []string{"\x1b", "\a", "\u009b", "hunter2"} {
 			assert.NotContains(t, out.String(), harm, format)

@@ -14,13 +14,35 @@ func (r *Report) Document() status.Document {
 	run, found, now := r.run.Snapshot(), r.world.Readiness(), time.Now()
 	return status.Document{
 		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
-		Ready:     run.State == lifecycle.Serving && found.Ready(now),
+		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
-		MemberID: r.world.MemberID(), Started: r.world.Began(), LastExit: r.world.LastExit(),
+		Pod: r.pod, MemberID: r.world.MemberID(), Member: r.world.Member(), Started: r.world.Began(), LastExit: r.world.LastExit(),
 		Versions:     status.Versions{Wrapper: r.version, Etcd: r.world.EtcdVersion(), Go: runtime.Version()},
 		Certificates: r.world.Certificates(), DataVersion: r.world.DataVersion(),
 		Checks: checks(found.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
 	}
+}
+
+// readySince is since when the document's ready is what it is. Being ready takes both the lifecycle and etcd, of which the
+// one that came last counts; to be unready one of them is enough, of which the first counts.
+func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
+	ofEtcd := found.Since(now)
+	if run.State == lifecycle.Serving {
+		if found.Ready(now) && ofEtcd.Before(run.Since) {
+			return run.Since
+		}
+		return ofEtcd
+	}
+	notServing := r.world.Began()
+	for _, step := range run.History {
+		if step.From == lifecycle.Serving && step.To != step.From {
+			notServing = step.At
+		}
+	}
+	if !found.Ready(now) && ofEtcd.Before(notServing) {
+		return ofEtcd
+	}
+	return notServing
 }
 
 func lastError(t lifecycle.Trouble) *status.Error {

@@ -23,7 +23,8 @@ type World interface {
 	Began() time.Time
 	LastExit() string
 	MemberID() string
-	Progress() string // of etcd's start, a clause; empty before it
+	Member() status.Member // its cluster, as etcd sees it; zero while etcd does not run
+	Progress() string      // of etcd's start, a clause; empty before it
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
@@ -37,11 +38,12 @@ type Report struct {
 	run     Lifecycle
 	world   World
 	version string
+	pod     string
 }
 
-// New returns a report on a run. version is the wrapper's own.
-func New(run Lifecycle, world World, version string) *Report {
-	return &Report{run: run, world: world, version: version}
+// New returns a report on a run. version is the wrapper's own, pod whom people know it by.
+func New(run Lifecycle, world World, version, pod string) *Report {
+	return &Report{run: run, world: world, version: version, pod: pod}
 }
 
 // Source is where the handler of GET /lifecycle gets its documents from.

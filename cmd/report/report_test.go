@@ -31,9 +31,15 @@ type place struct {
 	record   exitcode.Word
 }
 
-func (p *place) Began() time.Time           { return p.began }
-func (*place) LastExit() string             { return "crash" }
-func (*place) MemberID() string             { return "8e9e05c52164694d" }
+func (p *place) Began() time.Time { return p.began }
+func (*place) LastExit() string   { return "crash" }
+func (*place) MemberID() string   { return "8e9e05c52164694d" }
+func (*place) Member() status.Member {
+	return status.Member{
+		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6,
+		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
+	}
+}
 func (p *place) Progress() string           { return p.progress }
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
@@ -76,7 +82,7 @@ func full() *lifecycle.Snapshot {
 }
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
-	text, err := json.Marshal(New(machine{run}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document())
+	text, err := json.Marshal(New(machine{run}, &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
 	require.NoError(t, err)
 	return string(text)
 }
@@ -122,14 +128,25 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
-	told := New(machine{full()}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document()
+	told := New(machine{full()}, &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
 	visit("Document", reflect.ValueOf(&told))
+}
+
+func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
+	began, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+	since := func(run *lifecycle.Snapshot) time.Time {
+		return New(machine{run}, &place{began: began}, "v1", "etcd-main-0").Document().ReadySince
+	}
+	assert.Equal(t, began, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
+	left := lifecycle.Transition{At: at, From: lifecycle.Serving, To: lifecycle.Terminating}
+	assert.Equal(t, at, since(&lifecycle.Snapshot{State: lifecycle.Terminating, Since: at, History: []lifecycle.Transition{left}}))
+	assert.WithinDuration(t, time.Now(), since(&lifecycle.Snapshot{State: lifecycle.Serving, Since: at}), 10*time.Second, "since the monitor is there")
 }
 
 func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "etcd is started"}
 	there := &place{}
-	about := New(machine{run}, there, "v1")
+	about := New(machine{run}, there, "v1", "etcd-main-0")
 	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
 	assert.Equal(t, "etcd is started; it opens its data", about.Phase().Reason)
@@ -144,7 +161,7 @@ func TestTheLastWords(t *testing.T) {
 		run := full()
 		run.Trouble.At = time.Now().Add(-3 * time.Second)
 		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
-		about := New(machine{run}, there, "v1")
+		about := New(machine{run}, there, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop asked for (terminated)
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
@@ -171,7 +188,7 @@ func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := &hung{forever: make(chan struct{})}
 		began := time.Now()
-		words := New(machine{full()}, world, "v1").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		words := New(machine{full()}, world, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")

@@ -47,8 +47,11 @@ func (w *World) forfeit() {
 }
 
 func (w *World) nameOddities(checked *etcdconf.Checked) {
-	if len(checked.Unknown) > 0 {
-		w.log.Warn().Strs("keys", checked.Unknown).Msg("etcd does not know these keys of its configuration; ignored")
+	if len(checked.Sidecars) > 0 {
+		w.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
+	}
+	for _, key := range checked.Unknown {
+		w.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
 	if len(checked.Ignored) > 0 {
 		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
@@ -61,8 +64,9 @@ func (w *World) nameOddities(checked *etcdconf.Checked) {
 
 // useCertificates takes in the files that etcd serves and connects with.
 func (w *World) useCertificates(etcd *embed.Config) {
+	server, _, _ := w.config.ServerCertificate()
 	w.certificates.Use(map[string]string{
-		certificates.EtcdServer:   etcd.ClientTLSInfo.CertFile,
+		certificates.EtcdServer:   server,
 		certificates.EtcdServerCA: etcd.ClientTLSInfo.TrustedCAFile,
 		certificates.EtcdPeer:     etcd.PeerTLSInfo.CertFile,
 		certificates.EtcdPeerCA:   etcd.PeerTLSInfo.TrustedCAFile,
@@ -97,20 +101,23 @@ func (w *World) Open(ctx context.Context) error {
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {
 		defer close(w.monitored)
-		w.monitor.Run(watching, w.etcd)
+		w.monitor.Run(watching, watched{w.etcd, w.certificates})
 	}()
-	w.log.Info().Msg(w.usage())
 	return nil
 }
 
-// usage is the line that says how to use the member that has just become ready.
-func (w *World) usage() string {
-	scheme := "http"
-	if _, _, ok := w.config.ServerCertificate(); ok || w.flags.WrapperCertPath != "" {
-		scheme = "https"
-	}
-	endpoint := w.config.Etcd.AdvertiseClientUrls[0].String()
-	return fmt.Sprintf("etcd is ready: etcdctl --endpoints=%s put key value; curl %s://127.0.0.1:%d/readyz", endpoint, scheme, w.flags.WrapperPort)
+// watched is what the monitor looks at.
+type watched struct {
+	*member.Member
+	files *certificates.Files
+}
+
+// Certificates implements readiness.Target.
+func (w watched) Certificates(now time.Time) (ended, soon string) { return w.files.Judge(now) }
+
+// Usage is how to use the member, and the wrapper's server, once etcd is ready: the endpoint and the page's URL.
+func (w *World) Usage() (endpoint, page string) {
+	return w.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", w.flags.WrapperPort)
 }
 
 // Watch implements lifecycle.Member.

@@ -33,6 +33,26 @@ func (w *World) MemberID() string {
 	return id
 }
 
+// Member is its cluster as etcd sees it; zero while etcd does not run.
+func (w *World) Member() (told status.Member) {
+	etcd := w.opening.Load()
+	if etcd == nil {
+		return told
+	}
+	view, ok := etcd.View()
+	if !ok {
+		return told
+	}
+	told = status.Member{
+		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term,
+		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota,
+	}
+	for _, peer := range view.Peers {
+		told.Peers = append(told.Peers, status.Peer(peer))
+	}
+	return told
+}
+
 // Progress says how far etcd's start has come, as a clause about etcd; empty before it was opened.
 func (w *World) Progress() string {
 	if etcd := w.opening.Load(); etcd != nil {

@@ -60,12 +60,17 @@ func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
 	require.NoError(t, w.Open(t.Context()))
 	assert.Regexp(t, "^[0-9a-f]+$", w.MemberID())
 	assert.Contains(t, w.Progress(), "waits for a leader")
+	told := w.Member()
+	assert.Equal(t, "etcd-0", told.Name)
+	assert.Equal(t, w.MemberID(), told.Leader)
+	assert.True(t, told.Peers[0].Active && told.Peers[0].Leader, "it is alone")
 	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
 
 	opened, err := w.Close()
 	require.NoError(t, err)
 	assert.True(t, opened)
 	assert.False(t, w.Readiness().Ready(time.Now()))
+	assert.Zero(t, w.Member())
 	start, stop, _ := w.Durations()
 	assert.Positive(t, start)
 	assert.Positive(t, stop)
@@ -90,7 +95,7 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
 
 	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
-	for _, said := range []string{`"keys":["nonsense"]`, `"keys":["logger"]`, "force-new-cluster is set"} {
+	for _, said := range []string{`"key":"nonsense"`, `"keys":["logger"]`, "force-new-cluster is set"} {
 		assert.Contains(t, log.String(), said)
 	}
 }

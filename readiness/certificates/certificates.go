@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// rereadAfter is how old an answer about certificate files may be.
-const rereadAfter = 10 * time.Second
+// rereadAfter is how old what is known of the files may be.
+const rereadAfter = 3 * time.Second
 
 // maxBytes bounds what is read of one certificate file. The bundles of whole operating systems have a quarter of it.
 const maxBytes = 1 << 20
@@ -41,63 +41,95 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	mu     sync.Mutex
-	paths  map[string]string // by what they are for; empty where there is none
-	found  []status.Certificate
-	readAt time.Time
-	warned map[string]time.Time // the ends that were warned of
+	reading sync.Mutex // held while files are read, and by what only reading touches
+	warned  map[string]time.Time
+
+	mu    sync.Mutex        // held for moments only
+	paths map[string]string // by what they are for; empty where there is none
+	found []file            // sorted by what they are for
+	begun time.Time         // when they were read last
 }
 
-// New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. It
-// reads nothing yet.
+// file is what is in a certificate file.
+type file struct {
+	status.Certificate
+	leafEnds time.Time // when the first certificate in it ends, the one that is shown to the other side
+}
+
+// New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. They
+// are read in the background at once, and then again whenever somebody asks and they have not been for 3 s.
 func New(paths map[string]string, log zerolog.Logger) *Files {
-	return &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
+	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
+	f.refresh(time.Now())
+	return f
 }
 
-// Use adds further files, and reads all.
-func (f *Files) Use(paths map[string]string) {
+// refresh begins to read the files if that is due. Nobody waits for it: it ends within a second, whatever hangs.
+func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if now.Sub(f.begun) > rereadAfter {
+		f.begun = now
+		go f.read()
+	}
+}
+
+// Use adds further files, and reads all, which takes a second at most.
+func (f *Files) Use(paths map[string]string) {
+	f.mu.Lock()
 	maps.Copy(f.paths, paths)
+	f.mu.Unlock()
 	f.read()
 }
 
-// Now returns what is in the files, sorted by what they are for. What was read less than 10 s ago is not read again. A file
-// that can't be read is left out.
+// Now returns what was in the files when they were read last, sorted by what they are for, from memory. A file that can't
+// be read is left out.
 func (f *Files) Now() []status.Certificate {
+	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.readAt) > rereadAfter {
-		f.read()
+	told := make([]status.Certificate, len(f.found))
+	for i, each := range f.found {
+		told[i] = each.Certificate
 	}
-	return f.found
+	return told
 }
 
 // read looks at all files at once: of those on a mount that hangs, what was known before is told again.
 func (f *Files) read() {
-	known := f.found
-	f.found, f.readAt = nil, time.Now()
-	found := make(chan status.Certificate, len(f.paths))
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	f.mu.Lock()
+	paths, known := maps.Clone(f.paths), f.found
+	f.mu.Unlock()
+	read := make(chan file, len(paths))
 	var reading sync.WaitGroup
-	for name, path := range f.paths {
-		before := slices.IndexFunc(known, func(k status.Certificate) bool { return k.Name == name && k.Path == path })
+	for name, path := range paths {
 		reading.Go(func() {
-			expires, err := firstEnd(path)
-			if errors.Is(err, smallfile.ErrHangs) && before >= 0 {
-				expires, err = known[before].Expires, nil
-			}
-			if err == nil {
-				found <- status.Certificate{Name: name, Path: path, Expires: expires}
+			if content, ok := look(name, path, known); ok {
+				read <- content
 			}
 		})
 	}
 	reading.Wait() // for a second at most
-	close(found)
-	for certificate := range found {
-		f.found = append(f.found, certificate)
-		f.warn(certificate, f.readAt)
+	close(read)
+	var found []file
+	for content := range read {
+		found = append(found, content)
+		f.warn(content.Certificate, time.Now())
 	}
-	slices.SortFunc(f.found, func(a, b status.Certificate) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(found, func(a, b file) int { return strings.Compare(a.Name, b.Name) })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.found = found
+}
+
+func look(name, path string, known []file) (content file, ok bool) {
+	first, leaf, err := ends(path)
+	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, smallfile.ErrHangs) {
+		return known[before], true
+	}
+	return file{status.Certificate{Name: name, Path: path, Expires: first}, leaf}, err == nil
 }
 
 // warn logs once of each certificate that ends soon, and once more when it has ended.
@@ -119,18 +151,22 @@ func (f *Files) warn(c status.Certificate, now time.Time) {
 	line.Msg("a certificate expires soon")
 }
 
-// firstEnd is when the first certificate in a PEM file ends.
-func firstEnd(path string) (first time.Time, err error) {
+// ends are when the first to end of the certificates in a PEM file does, and when the one that stands first does.
+func ends(path string) (first, leaf time.Time, err error) {
 	content, err := smallfile.Read(path, maxBytes)
 	if err != nil {
-		return first, err
+		return first, leaf, err
 	}
 	err = errors.New("it has no certificate")
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		certificate, unreadable := x509.ParseCertificate(block.Bytes)
-		if unreadable == nil && (err != nil || certificate.NotAfter.Before(first)) {
-			first, err = certificate.NotAfter, nil
+		switch {
+		case unreadable != nil:
+		case err != nil:
+			first, leaf, err = certificate.NotAfter, certificate.NotAfter, nil
+		case certificate.NotAfter.Before(first):
+			first = certificate.NotAfter
 		}
 	}
-	return first, err
+	return first, leaf, err
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -58,12 +59,48 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), "expires soon"), log.String())
 }
 
-func TestFilesAreNotReadBeforeSomebodyAsks(t *testing.T) {
-	var log bytes.Buffer
-	files := certificates.New(map[string]string{certificates.SidecarCA: bundle(t, time.Now())}, zerolog.New(&log))
-	assert.Empty(t, log.String())
-	assert.Len(t, files.Now(), 1)
-	assert.NotEmpty(t, log.String())
+// running are files that were read. It needs fake time.
+func running(paths map[string]string) *certificates.Files {
+	files := certificates.New(paths, zerolog.Nop())
+	synctest.Wait()
+	return files
+}
+
+func TestARenewedCertificateIsSeenByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soon, late := time.Now().Add(time.Hour), time.Now().Add(1000*time.Hour)
+		path := bundle(t, soon)
+		files := running(map[string]string{certificates.EtcdServer: path})
+		require.Len(t, files.Now(), 1)
+		assert.Equal(t, soon.Unix(), files.Now()[0].Expires.Unix())
+		require.NoError(t, os.Rename(bundle(t, late), path))
+		time.Sleep(11 * time.Second)
+		files.Now() // asks
+		synctest.Wait()
+		assert.Equal(t, late.Unix(), files.Now()[0].Expires.Unix())
+	})
+}
+
+func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		server, peer := bundle(t, now.Add(80*time.Hour), now.Add(79*time.Hour)), bundle(t, now.Add(81*time.Hour))
+		files := running(map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
+		for _, c := range []struct {
+			after       time.Duration
+			ended, soon string
+		}{
+			{0, "^$", "^$"},
+			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC$`},
+			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; etcd_server .* has expired on .* UTC$"},
+			{80 * time.Hour, "^etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC, so that no client can connect; renew it", "^etcd_peer .* expires"},
+			{81 * time.Hour, "^etcd's server certificate", "^etcd_peer .* has expired"},
+		} {
+			ended, soon := files.Judge(now.Add(c.after))
+			assert.Regexp(t, c.ended, ended, "after %v", c.after)
+			assert.Regexp(t, c.soon, soon, "after %v", c.after)
+		}
+	})
 }
 
 // The path of a certificate may lead to a pipe that nobody writes to.
@@ -73,6 +110,7 @@ func TestACertificateThatBlocksDelaysNobody(t *testing.T) {
 	told := make(chan int, 1)
 	go func() {
 		files := certificates.New(map[string]string{certificates.SidecarCA: fifo, certificates.EtcdClient: os.DevNull}, zerolog.Nop())
+		files.Use(nil)
 		told <- len(files.Now())
 	}()
 	select {

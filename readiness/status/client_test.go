@@ -5,26 +5,33 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/readiness/status"
 )
 
-func TestTheClientFindsOutWhetherTheServerSpeaksTLS(t *testing.T) {
+func TestTheClientReadsTheDocument(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /lifecycle", status.Handler(newTeller().source()))
-	for name, serve := range map[string]func(http.Handler) *httptest.Server{
-		"plain": httptest.NewServer, "TLS": httptest.NewTLSServer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := serve(mux)
-			defer server.Close()
-			document, err := status.NewClient(portOf(server)).Fetch(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, "Query", document.State)
-		})
-	}
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	document, err := status.NewClient(portOf(server)).Fetch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "Query", document.State)
+}
+
+// A process that was stopped, or gets no CPU time, takes connections and says nothing.
+func TestTheClientDoesNotWaitForWhoeverSaysNothing(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	began := time.Now()
+	_, err = status.NewClient(uint16(silent.Addr().(*net.TCPAddr).Port)).Fetch(t.Context())
+	require.ErrorIs(t, err, status.ErrNoAnswer)
+	require.ErrorContains(t, err, "within 1s")
+	require.Less(t, time.Since(began), 4*time.Second)
 }
 
 func TestTheClientSaysThatNobodyAnswers(t *testing.T) {

@@ -14,20 +14,45 @@ type Document struct {
 	Since        time.Time     `json:"since"`                // when the state was entered
 	Reason       string        `json:"reason"`               // a sentence: why this state
 	Ready        bool          `json:"ready"`                // what /readyz says
+	ReadySince   time.Time     `json:"ready_since"`          // since when Ready is what it is
 	Attempt      int           `json:"attempt"`              // how often the state was entered the same way in a row
 	NextRetry    time.Time     `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
 	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over
 	Validation   *Validation   `json:"validation,omitempty"` // once it was asked for
 	SidecarWord  string        `json:"sidecar_word,omitempty"`
+	Pod          string        `json:"pod"`                 // or whatever the host is called
 	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
-	Started      time.Time     `json:"started"`             // when the process started
-	LastExit     string        `json:"last_exit"`           // how the run before this one ended: terminated, interrupt, crash or unknown
+	Member                     // once etcd is opened
+	Started      time.Time     `json:"started"`   // when the process started
+	LastExit     string        `json:"last_exit"` // how the run before this one ended: terminated, interrupt, crash or unknown
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
+}
+
+// Member is a member's cluster as the member sees it, and its own database. IDs are hexadecimal.
+type Member struct {
+	Name      string `json:"member_name,omitempty"`
+	ClusterID string `json:"cluster_id,omitempty"`
+	Leader    string `json:"leader,omitempty"` // its ID; empty if none is known
+	Term      uint64 `json:"term,omitempty"`
+	DBSize    int64  `json:"db_size,omitempty"`   // bytes of the file
+	DBInUse   int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
+	Quota     int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
+	Peers     []Peer `json:"peers,omitempty"`     // all members of the cluster, this one included, by name
+}
+
+// Peer is a member of the cluster.
+type Peer struct {
+	ID      string   `json:"id"`
+	Name    string   `json:"name"` // empty until it has told it
+	URLs    []string `json:"urls"`
+	Active  bool     `json:"active"` // this member has a connection to it
+	Leader  bool     `json:"leader"`
+	Learner bool     `json:"learner"` // it has no vote yet
 }
 
 // What LastExit is, beside the words of the exit record.

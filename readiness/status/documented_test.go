@@ -21,9 +21,10 @@ func fields(of reflect.Type) map[string]reflect.Type {
 	if of.Kind() != reflect.Struct || of == reflect.TypeFor[time.Time]() {
 		return found
 	}
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-		found[name] = of.Field(i).Type
+	for _, field := range reflect.VisibleFields(of) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous {
+			found[name] = field.Type
+		}
 	}
 	return found
 }

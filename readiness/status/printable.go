@@ -9,7 +9,7 @@ import (
 // printable returns the document with every text that may quote a stranger made fit for a terminal. What is shared with
 // others is left alone.
 func (d Document) printable() Document {
-	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.MemberID, &d.LastExit} {
+	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.Pod, &d.MemberID, &d.Name, &d.LastExit} {
 		*text = printable.Line(*text)
 	}
 	if d.LastError != nil {
@@ -24,6 +24,10 @@ func (d Document) printable() Document {
 	}
 	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
 	d.Certificates = shown(d.Certificates, func(c *Certificate) *string { return &c.Path })
+	d.Peers = shown(d.Peers, func(p *Peer) *string { return &p.Name })
+	for i := range d.Peers {
+		d.Peers[i].URLs = shown(d.Peers[i].URLs, func(url *string) *string { return url })
+	}
 	d.Transitions = shown(d.Transitions, func(t *Transition) *string { return &t.Reason })
 	return d
 }

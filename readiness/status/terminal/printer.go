@@ -1,8 +1,10 @@
 package terminal
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,16 +29,14 @@ const lastSteps = 10
 // Print writes one document in full. The error is the stream's.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s\n%s\n\n", p.strong(d.State), p.readiness(d.Ready), d.Reason)
+	now := time.Now()
+	fmt.Fprintf(&b, "%s%s, %s\n%s\n\n", whose(d), p.strong(d.State), p.readiness(d.Ready), d.Reason)
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, fact := range facts(d) {
-		fmt.Fprintf(table, "%s\t%s\n", fact[0], fact[1]) //nolint:errcheck // a strings.Builder takes everything
+	for _, fact := range facts(d, now) {
+		fmt.Fprintf(table, "%s\t%s\n", fact.name, fact.is) //nolint:errcheck // a strings.Builder takes everything
 	}
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything
-	b.WriteString("\nchecks\n")
-	for _, check := range d.Checks {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
-	}
+	b.WriteString("\nchecks\n" + p.checks(d.Checks))
 	fmt.Fprintf(&b, "\nlatest steps\n")
 	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
 		b.WriteString("  " + stepLine(step))
@@ -45,59 +45,51 @@ func (p *Printer) Print(d status.Document) error {
 	return err
 }
 
-// facts are what there is to know about a run, each with its name.
-func facts(d status.Document) [][2]string {
-	all := [][2]string{{"since", fmt.Sprintf("%s (%s)", clock(d.Since), Rounded(time.Since(d.Since)))}}
-	if d.Attempt > 1 {
-		all = append(all, [2]string{"attempt", fmt.Sprint(d.Attempt)})
+func whose(d status.Document) string {
+	if d.Pod == "" {
+		return ""
 	}
-	if !d.NextRetry.IsZero() {
-		all = append(all, [2]string{"next step", "within " + Rounded(max(0, time.Until(d.NextRetry))).String()})
-	}
-	if e := d.LastError; e != nil {
-		all = append(all, [2]string{"last trouble", fmt.Sprintf("%s %s: %s", clock(e.At), e.Class, e.Message)})
-	}
-	if v := d.Validation; v != nil {
-		all = append(all, [2]string{"validation", v.Mode + ": " + v.Reason})
-	}
-	if d.SidecarWord != "" {
-		all = append(all, [2]string{"sidecar said", d.SidecarWord})
-	}
-	all = append(all, [2]string{"last exit", d.LastExit})
-	if d.MemberID != "" {
-		all = append(all, [2]string{"member", d.MemberID})
-	}
-	if v := d.DataVersion; v != nil {
-		all = append(all, [2]string{"data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason)})
-	}
-	for _, file := range d.Certificates {
-		if file.ExpiresSoon(time.Now()) {
-			all = append(all, [2]string{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires), file.Path)})
-		}
-	}
-	return append(all, [2]string{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)})
+	return d.Pod + ": "
 }
 
-func validity(expires time.Time) string {
-	if time.Now().After(expires) {
-		return "has expired at " + expires.Format(time.RFC3339)
+// checks is one line if all fail for one reason: etcd does not run.
+func (p *Printer) checks(all []status.Check) string {
+	differs := func(c status.Check) bool { return c.Status != "failed" || c.Reason != all[0].Reason }
+	if len(all) > 0 && !slices.ContainsFunc(all, differs) {
+		return fmt.Sprintf("  %s  %s\n", p.verdict("failed"), all[0].Reason)
 	}
-	return "expires at " + expires.Format(time.RFC3339)
-}
-
-// PrintChanges writes the transitions that an earlier document did not have, and that readiness has changed. The error is
-// the stream's.
-func (p *Printer) PrintChanges(d status.Document) error {
 	var b strings.Builder
+	for _, check := range all {
+		fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
+	}
+	return b.String()
+}
+
+// change is a line about something that happened.
+type change struct {
+	at   time.Time
+	line string
+}
+
+// PrintChanges writes the transitions that an earlier document did not have, and that readiness has changed, in the order
+// in which they happened. The error is the stream's.
+func (p *Printer) PrintChanges(d status.Document) error {
+	var changes []change
 	for _, step := range d.Transitions {
 		if step.At.After(p.until) {
-			b.WriteString(stepLine(step))
+			changes = append(changes, change{step.At, stepLine(step)})
 			p.until = step.At
 		}
 	}
 	if d.Ready != p.ready {
-		fmt.Fprintf(&b, "%s  %s\n", clock(time.Now()), p.readiness(d.Ready))
+		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper that does not tell is of another version
+		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
+	}
+	slices.SortStableFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
+	var b strings.Builder
+	for _, change := range changes {
+		b.WriteString(change.line)
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
@@ -109,7 +101,7 @@ func stepLine(step status.Transition) string {
 		way += fmt.Sprintf(" ×%d", step.Times)
 	}
 	took := Rounded(time.Duration(step.After * float64(time.Second)))
-	return fmt.Sprintf("%s  %-26s  after %-7s  %s\n", clock(step.At), way, took, step.Reason)
+	return fmt.Sprintf("%s  %-26s  after %-7s  %s\n", moment(step.At), way, took, step.Reason)
 }
 
 func (p *Printer) readiness(ready bool) string {

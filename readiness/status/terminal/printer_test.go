@@ -16,8 +16,17 @@ import (
 func document() status.Document {
 	now := time.Now()
 	return status.Document{
+		Pod: "etcd-main-0", ReadySince: now.Add(-time.Hour), Started: now.Add(-2 * time.Hour),
+		Member: status.Member{
+			Name: "main-0", ClusterID: "cdf8", Leader: "91bc", Term: 7, DBSize: 3 << 29, DBInUse: 5 << 20, Quota: 2 << 30,
+			Peers: []status.Peer{
+				{ID: "abc", Name: "main-0", Active: true},
+				{ID: "91bc", Name: "main-1", Active: true, Leader: true},
+				{ID: "fd42", URLs: []string{"http://main-2:2380"}, Learner: true},
+			},
+		},
 		State: "Wait", Since: now.Add(-90 * time.Second), Reason: "the sidecar validates", Attempt: 2, NextRetry: now.Add(time.Minute),
-		LastError:  &status.Error{At: now, Class: "sidecar", Message: "no answer"},
+		LastError:  &status.Error{At: now.Add(-3 * time.Second), Class: "sidecar", Message: "no answer"},
 		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarWord: "Progress", MemberID: "abc", LastExit: "crash",
 		Versions:    status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
 		Checks:      []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
@@ -34,15 +43,23 @@ func document() status.Document {
 	}
 }
 
+// at is a moment in the reader's zone.
+const at = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+`
+
 func TestADocumentIsPrintedInFull(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, NewPrinter(&out).Print(document()))
 	for _, line := range []string{
-		`^Wait, not ready$`, `^the sidecar validates$`, `^since +\S+ \(1m30s\)$`, `^attempt +2$`, `^next step +within (1m0s|59s)$`,
-		`^last trouble +\S+ sidecar: no answer$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
-		`^member +abc$`, `^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^certificate +etcd_server has expired at \S+: /a$`, `^certificate +etcd_peer expires at \S+: /b$`,
+		`^etcd-main-0: Wait, not ready$`, `^the sidecar validates$`, `^in Wait since +` + at + `, 1m30s ago$`, `^attempt +2$`,
+		`^not ready since +` + at + `, 1h0m0s ago$`, `^next step +within (1m0s|59s)$`,
+		`^last trouble +sidecar: no answer\n +` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
+		`^member +main-0 \(abc\)$`, `^cluster +cdf8$`, `^leader +main-1 \(91bc\), term 7$`,
+		`^database +1.5 GiB, of it 5.0 MiB in use, 75% of its quota of 2.0 GiB$`,
+		`^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^peers +active   main-0 \(abc\)\n +active   main-1 \(91bc\), leader\n +missing  http://main-2:2380 \(fd42\), learner$`,
+		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
+		`^process started +` + at + `, 2h0m0s ago$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space  $`,
-		`^  \S+  Query → Wait +after 4ms +it validates$`, `^  \S+  Query stays ×7 +after 1m1s +again$`,
+		`^  ` + at + `  Query → Wait +after 4ms +it validates$`, `^  ` + at + `  Query stays ×7 +after 1m1s +again$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out.String())
 	}
@@ -62,6 +79,30 @@ func TestChangesArePrintedOnce(t *testing.T) {
 	for _, line := range []string{"Query → Wait", "Query stays", "Wait → Query", "  ready\n"} {
 		assert.Equal(t, 1, strings.Count(out.String(), line), "%s in\n%s", line, out.String())
 	}
+}
+
+func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
+	var out bytes.Buffer
+	told := document()
+	told.Checks = []status.Check{
+		{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"},
+	}
+	require.NoError(t, NewPrinter(&out).Print(told))
+	assert.Contains(t, out.String(), "\nchecks\n  failed    etcd does not run\n\n")
+}
+
+func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
+	assert.Equal(t, "none is known, term 3", leader(status.Document{Member: status.Member{ClusterID: "1", Term: 3}}))
+	assert.Empty(t, leader(status.Document{}), "etcd does not run")
+}
+
+func TestReadinessIsStampedWithTheMomentAtWhichItChanged(t *testing.T) {
+	var out bytes.Buffer
+	told := document()
+	told.Ready, told.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	require.NoError(t, NewPrinter(&out).PrintChanges(told))
+	first, _, _ := strings.Cut(out.String(), "\n")
+	assert.Equal(t, told.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "before what happened later")
 }
 
 func TestColoursAreForTerminals(t *testing.T) {

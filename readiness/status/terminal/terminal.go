@@ -34,8 +34,6 @@ func Rounded(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-func clock(at time.Time) string { return at.Local().Format(time.TimeOnly) }
-
 // What terminals understand (ECMA-48).
 const (
 	bold   = 1

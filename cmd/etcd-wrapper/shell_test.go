@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+)
+
+// said is what a command prints and logs, and its exit status.
+func said(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
+	t.Helper()
+	var printed, logged bytes.Buffer
+	status = run(args, streams{out: &printed, log: &logged, terminal: atTerminal})
+	return printed.String(), logged.String(), status
+}
+
+func TestWithoutArgumentsTheUsageIsToldAsAnError(t *testing.T) {
+	out, log, status := said(t, false)
+	assert.Equal(t, exitcode.Usage, status)
+	assert.Empty(t, out)
+	assert.Contains(t, log, "Usage: etcd-wrapper <command>")
+	assert.Contains(t, log, "start-etcd")
+}
+
+func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		has  string
+	}{
+		{[]string{"help"}, "--dump-fsm"},
+		{[]string{"--help"}, "Usage: etcd-wrapper <command>"},
+		{[]string{"-h"}, "Commands:"},
+		{[]string{"help", "start-etcd"}, "Usage: etcd-wrapper start-etcd"},
+		{[]string{"start-etcd", "--help"}, "--volume-dir"},
+		{[]string{"help", "status"}, "  75     not ready"},
+		{[]string{"--version"}, "etcd 3.6."},
+		{[]string{"version"}, "etcd 3.6."},
+	} {
+		out, log, status := said(t, false, c.args...)
+		assert.Equal(t, exitcode.Clean, status, c.args)
+		assert.Contains(t, out, c.has, c.args)
+		assert.Empty(t, log, c.args)
+	}
+	_, _, status := said(t, false, "help", "nonsense")
+	assert.Equal(t, exitcode.Usage, status)
+}
+
+func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
+	out, _, _ := said(t, false, "help", "start-etcd")
+	assert.NotContains(t, out, "--dump-fsm")
+	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are told of once")
+	assert.Contains(t, out, "The sidecar\n", "flags stand in groups")
+	for _, code := range exitcode.Codes() {
+		assert.Contains(t, out, code.String())
+	}
+}
+
+func TestAtATerminalErrorsAreSentences(t *testing.T) {
+	_, log, _ := said(t, true, "start-etcd", "--nope")
+	assert.Equal(t, "etcd-wrapper: wrong command line (see etcd-wrapper --help): unknown flag --nope\n", log)
+	_, log, _ = said(t, false, "start-etcd", "--nope")
+	assert.Contains(t, log, `"error":"unknown flag --nope"`)
+}
+
+func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
+	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
+	require.NoError(t, err)
+	for _, flag := range parser.Model.Flags {
+		assert.Empty(t, flag.Envs, flag.Name)
+	}
+	for _, command := range parser.Model.Leaves(false) {
+		for _, flag := range command.Flags {
+			wanted := command.Name == "start-etcd" || flag.Name == "etcd-wrapper-port"
+			assert.Equal(t, wanted, len(flag.Envs) == 1, "--%s of %s", flag.Name, command.Name)
+		}
+	}
+}

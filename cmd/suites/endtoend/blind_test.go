@@ -1,0 +1,94 @@
+package endtoend_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/exitcode"
+)
+
+// A kubelet checks no certificate, and somebody in the pod runs status: both are answered before etcd's certificate is
+// known, when the answer matters most.
+func TestAPodWithTLSAnswersInEveryPhase(t *testing.T) {
+	t.Parallel()
+	for state, hinder := range map[string]func(*harness.Sidecar){
+		"Query":       func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Hang },
+		"Wait":        func(s *harness.Sidecar) { s.Takes = harness.Forever },
+		"FetchConfig": func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Hang },
+	} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+			p.SpeakTLS(ca, ca.Bundle())
+			p.DemandCertificates(ca)
+			hinder(p.Sidecar)
+			run := p.Start()
+			run.AwaitState(state)
+			answersInTime(t, p, state)
+			if state == "Wait" {
+				p.Sidecar.Conclude()
+			}
+			p.Sidecar.Heal()
+			run.AwaitReady()
+			assert.Equal(t, "etcd-main-local", p.ShownToClients(), "the temporary certificate is gone")
+			run.StopCleanly()
+		})
+	}
+}
+
+func answersInTime(t *testing.T, p *harness.Pod, state string) {
+	t.Helper()
+	probe := &http.Client{Transport: &http.Transport{TLSClientConfig: certificates.Insecure()}, Timeout: 5 * time.Second}
+	for path, code := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/livez": http.StatusOK} {
+		began := time.Now()
+		response, err := probe.Get(fmt.Sprintf("https://127.0.0.1:%d%s", p.Port, path))
+		require.NoError(t, err, "%s in %s", path, state)
+		assert.NoError(t, response.Body.Close())
+		assert.Equal(t, code, response.StatusCode, "%s in %s", path, state)
+		t.Logf("%s in %s: %d after %v", path, state, code, time.Since(began))
+	}
+	began := time.Now()
+	out, log, code := p.Begin("status").Wait()
+	t.Logf("status in %s: after %v", state, time.Since(began))
+	assert.Equal(t, int(exitcode.MemberNotReady), code, log)
+	assert.Contains(t, out, ", not ready\n") // a validation is asked about: Wait and Query alternate
+}
+
+func TestAPlainConfigurationAfterTLSWasAnnouncedIsServedPlainly(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	client := ca.Issue("client")
+	p.Flags = append(p.Flags, "--etcd-client-cert-path="+client.Cert, "--etcd-client-key-path="+client.Key)
+	run := p.StartReady()
+	_, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), certificates.Insecure())
+	require.Error(t, err, "no TLS any more")
+	run.StopCleanly()
+}
+
+func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *testing.T) {
+	t.Parallel()
+	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
+	ca.IssuesUntil(time.Now().Add(-time.Hour))
+	p.DemandCertificates(ca)
+	run := p.Start()
+	run.AwaitState("Serving")
+	var out string
+	harness.Eventually(t, "the check fails", func() bool {
+		out, _, _ = p.Begin("status").Wait()
+		return strings.Contains(out, "failed    certificates  etcd's server certificate") && strings.Contains(out, "ok        quorum")
+	})
+	assert.Contains(t, out, "Serving, not ready\n")
+	ca.IssuesUntil(time.Now().Add(1000 * time.Hour))
+	ca.Issue("etcd-main-local")
+	run.AwaitReady()
+	run.StopCleanly()
+}
