@@ -172,3 +172,16 @@ func TestAListenerThatIsLostClosesEtcdAndRecordsNothing(t *testing.T) {
 		assert.NotContains(t, s.did(), "leave reason")
 	})
 }
+
+func TestAFileSystemWithoutLocksKeepsEtcdFromNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.lockData = func() error { return errStage }
+		wait := s.run(t)
+		pass(time.Minute)
+		assert.Equal(t, Serving, s.driver.Snapshot().State)
+		assert.NotContains(t, s.did(), "forfeit record")
+		s.sigterm()
+		wait()
+	})
+}
