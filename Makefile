@@ -15,11 +15,11 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-backup test-faults test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build test bench lint test-backup test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Run a single etcd member, without a sidecar, with its data in .run; Ctrl-C stops it
 	@[ -t 2 ] && format=console || format=json; \
@@ -43,6 +43,10 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
+
+test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
+	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
+	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v

@@ -14,6 +14,7 @@ const (
 	corrupt
 	listener
 	space
+	dataVersion
 	checkCount
 )
 
@@ -30,6 +31,8 @@ var checks = [checkCount]struct {
 	corrupt:  {"no_corrupt_alarm", (*watch).judgeCorruptAlarm},
 	listener: {"client_listener", (*watch).judgeListener},
 	space:    {"space", (*watch).judgeSpace},
+
+	dataVersion: {"data_version", (*watch).judgeDataVersion},
 }
 
 // report has every check judge anew.
@@ -84,6 +87,13 @@ func (w *watch) judgeListener() (Verdict, string) {
 func (w *watch) judgeSpace() (Verdict, string) {
 	if _, raised := w.target.Alarms(); raised {
 		return Degraded, "etcd has raised the alarm NOSPACE: reads work, writes are refused"
+	}
+	return OK, ""
+}
+
+func (w *watch) judgeDataVersion() (Verdict, string) {
+	if reason := w.target.Unreadable(); reason != "" {
+		return Degraded, reason
 	}
 	return OK, ""
 }

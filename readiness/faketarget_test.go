@@ -13,6 +13,7 @@ type fakeTarget struct {
 	corrupt  bool
 	noSpace  bool
 	listener error
+	tooNew   string
 	read     func(context.Context) error
 	changed  chan struct{}
 
@@ -78,4 +79,10 @@ func (m *fakeTarget) ListenerError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.listener
+}
+
+func (m *fakeTarget) Unreadable() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tooNew
 }

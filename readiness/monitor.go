@@ -18,12 +18,14 @@ type Target interface {
 	LinearizableRead(ctx context.Context) error
 	// LeaderChanged is closed at the next change of leader.
 	LeaderChanged() <-chan struct{}
-	// HasLeader, IsLearner, Alarms and ListenerError answer from memory and never block.
+	// The methods below answer from memory and never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
 	// ListenerError says why the client listener died; nil while it lives.
 	ListenerError() error
+	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.
+	Unreadable() string
 }
 
 // Monitor watches one member at a time and publishes what it finds.

@@ -126,6 +126,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"corrupt":  {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
 		"listener": {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space": {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"too new":  {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
 	} {
 		spoiled[c.check] = true
 		t.Run(name, func(t *testing.T) {

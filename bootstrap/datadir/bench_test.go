@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"etcd-wrapper/bootstrap"
@@ -21,8 +22,12 @@ import (
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{
-		"sanity":  func() error { return verdict(b, dir, bootstrap.Sanity) },
-		"full":    func() error { return verdict(b, dir, bootstrap.Full) },
+		"sanity": func() error { return verdict(b, dir, bootstrap.Sanity) },
+		"full":   func() error { return verdict(b, dir, bootstrap.Full) },
+		"versions": func() error {
+			_, err := ClusterVersions(dir, layout.ToWALDir(dir))
+			return err
+		},
 		"inspect": func() error { return Inspect(dir, Identity{Name: "default"}, zerolog.Nop()) },
 		"log": func() error {
 			_, err := readLog(b.Context(), survey(dir))

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/dataversion"
 )
 
 // streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
@@ -25,7 +26,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields are required.
+// Options configure a Member. All fields but DataVersion are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -34,6 +35,8 @@ type Options struct {
 	// ClosePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
 	// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
 	ClosePatience time.Duration
+	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
+	DataVersion dataversion.Version
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 }
@@ -50,6 +53,7 @@ type Member struct {
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
 	startErr error         // valid once started is closed
 
+	keeping   keeping
 	crashOnce sync.Once
 	crashed   chan struct{}
 	lost      atomic.Pointer[error] // why etcd stopped by itself
@@ -88,6 +92,9 @@ func (m *Member) Open(ctx context.Context) error {
 		m.opened = true // what is unfit must not be taken for good by the next start
 		m.startErr = err
 		close(m.started)
+		return err
+	}
+	if err := m.announce(ctx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -137,6 +144,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
 	select {
 	case <-m.etcd.Server.ReadyNotify():
+		m.keep()
 		return nil
 	case <-m.crashed:
 		return errCrashed
@@ -187,6 +195,7 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
+	m.keeping.end()
 	m.drain.begin()
 	if !m.ready() || !m.HasLeader() {
 		// Without quorum etcd's own close would wait for answers that cannot come.

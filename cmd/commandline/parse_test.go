@@ -68,6 +68,7 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 		"--etcd-config-file":        {"--etcd-config-file=x"},
 		"--volume-dir":              {"--volume-dir="},
 		"--stored-config-path":      {"--stored-config-path="},
+		"--etcd-data-version":       {"--etcd-data-version=3.4"},
 		"--log-level":               {"--log-level=loud"},
 		"--backup-restore-host-prt": {"--backup-restore-host-prt=:1"},
 	} {
@@ -86,6 +87,20 @@ func TestPathsAreOnTheVolume(t *testing.T) {
 	assert.Equal(t, line.Start.RecordPath()+".crash", line.Start.CrashNotePath())
 	assert.Regexp(t, "^/.*/v/new.etcd$", line.Start.DataDir())
 	assert.Equal(t, ":9", line.Start.Address())
+}
+
+func TestASidecarHasTheDataKeptForEtcd3_5(t *testing.T) {
+	for expected, flags := range map[string][]string{
+		"3.5":                 nil,
+		"3.6":                 {"--standalone"},
+		"3.6 with a sidecar":  {"--etcd-data-version=3.6"},
+		"3.5 without sidecar": {"--standalone", "--etcd-data-version=3.5"},
+	} {
+		var line commands
+		_, err := Parse(&line, append([]string{"start-etcd"}, flags...), io.Discard)
+		require.NoError(t, err)
+		assert.Equal(t, expected[:3], line.Start.DataVersion(), expected)
+	}
 }
 
 // Kubernetes makes three variables of a Service's name; one of them may have the name of a flag.

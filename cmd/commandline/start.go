@@ -34,6 +34,7 @@ type StartEtcd struct {
 	StopFromAnywhere bool   `name:"stop-from-anywhere" help:"Accept POST /stop from clients that are not on this host."`
 	Standalone       bool   `name:"standalone" help:"Run without a sidecar: the data directory is validated in this program."`
 	EtcdConfigFile   string `name:"etcd-config-file" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	EtcdDataVersion  string `name:"etcd-data-version" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
 	LogLevel         string `name:"log-level" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
 	LogFormat        string `name:"log-format" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal."`
 	TerminationPath  string `name:"termination-message-path" default:"${termination}" placeholder:"PATH" help:"Where Kubernetes reads why the container ended, if it exists."`
@@ -71,6 +72,18 @@ func (f *StartEtcd) absolute() error {
 
 // ExpectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
 func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
+
+// DataVersion is the oldest etcd that has to be able to read the data: the sidecar runs etcd 3.5 on them.
+func (f *StartEtcd) DataVersion() string {
+	switch {
+	case f.EtcdDataVersion != "":
+		return f.EtcdDataVersion
+	case f.Standalone:
+		return "3.6"
+	default:
+		return "3.5"
+	}
+}
 
 // Level is the least severe level that is logged.
 func (f *StartEtcd) Level() zerolog.Level {

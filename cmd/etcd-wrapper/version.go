@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"runtime"
 
-	etcd "go.etcd.io/etcd/api/v3/version"
-
+	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/exitcode"
 )
 
@@ -16,6 +15,6 @@ type versionCommand struct{}
 
 func (*versionCommand) execute(s streams) exitcode.Code {
 	fmt.Fprintf(s.out, "etcd-wrapper %s\netcd %s\n%s %s/%s\n", //nolint:errcheck // there is nobody left to tell
-		version, etcd.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		version, dataversion.Embedded, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return exitcode.Clean
 }

@@ -4,8 +4,6 @@ import (
 	"runtime"
 	"time"
 
-	etcd "go.etcd.io/etcd/api/v3/version"
-
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/status"
@@ -19,9 +17,9 @@ func (r *Report) Document() status.Document {
 		Ready:     run.State == lifecycle.Serving && found.Ready(now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
 		MemberID: r.world.MemberID(), Started: r.world.Began(), LastExit: r.world.LastExit(),
-		Versions:     status.Versions{Wrapper: r.version, Etcd: etcd.Version, Go: runtime.Version()},
-		Certificates: r.world.Certificates(),
-		Checks:       checks(found.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
+		Versions:     status.Versions{Wrapper: r.version, Etcd: r.world.EtcdVersion(), Go: runtime.Version()},
+		Certificates: r.world.Certificates(), DataVersion: r.world.DataVersion(),
+		Checks: checks(found.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
 	}
 }
 

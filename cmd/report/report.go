@@ -26,6 +26,8 @@ type World interface {
 	Progress() string // of etcd's start, a clause; empty before it
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
+	EtcdVersion() string              // of the embedded etcd, whatever it announces
+	DataVersion() *status.DataVersion // nil before etcd is ready
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }

@@ -37,6 +37,12 @@ func (*place) MemberID() string             { return "8e9e05c52164694d" }
 func (p *place) Progress() string           { return p.progress }
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
+func (*place) EtcdVersion() string { return "3.6.16" }
+
+func (*place) DataVersion() *status.DataVersion {
+	return &status.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true}
+}
+
 func (*place) Certificates() []status.Certificate {
 	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", Expires: time.Unix(4e9, 0)}}
 }

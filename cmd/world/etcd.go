@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
 	"etcd-wrapper/lifecycle"
@@ -32,6 +33,7 @@ func (w *World) Configure(yaml []byte) error {
 	w.useCertificates(checked.Etcd)
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
+		DataVersion: dataversion.Parse(w.flags.DataVersion()),
 	})
 	w.opening.Store(w.etcd)
 	return nil

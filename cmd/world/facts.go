@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/status"
@@ -45,6 +46,25 @@ func (w *World) Readiness() *readiness.Report { return w.monitor.Report() }
 
 // Certificates are those in use.
 func (w *World) Certificates() []status.Certificate { return w.certificates.Now() }
+
+// EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
+func (*World) EtcdVersion() string { return dataversion.Embedded }
+
+// DataVersion is how far the data are kept at the wanted version; nil before etcd is ready.
+func (w *World) DataVersion() *status.DataVersion {
+	etcd := w.opening.Load()
+	if etcd == nil {
+		return nil
+	}
+	is, ok := etcd.DataVersion()
+	if !ok {
+		return nil
+	}
+	return &status.DataVersion{
+		Wanted: is.Wanted.String(), Cluster: is.Cluster.String(), Storage: is.Storage.String(),
+		Phase: string(is.Phase), Reason: is.Reason, Readable: is.Readable,
+	}
+}
 
 // Record reads the exit record anew, as the next start will find it. The error says why there is no clean one.
 func (w *World) Record() (exitcode.Word, error) {

@@ -16,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable *prometheus.Desc
 }
 
 func newDocument(now func() status.Document, states []string) *document {
@@ -30,6 +30,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
+		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 	}
 }
 
@@ -39,7 +40,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable} {
 		to <- each
 	}
 }
@@ -60,6 +61,9 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, file := range is.Certificates {
 		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.Expires.Unix()), file.Name)
+	}
+	if v := is.DataVersion; v != nil {
+		gauge(d.readable, v.Readable, v.Wanted)
 	}
 	spent := spent(is, now)
 	for _, state := range d.states {

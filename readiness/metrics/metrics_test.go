@@ -22,6 +22,7 @@ func document() status.Document {
 		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
 		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
+		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
 		Edges: []status.Edge{
 			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
@@ -76,6 +77,7 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`etcd_start_duration_seconds 2`,
 		`etcd_stop_duration_seconds 3`,
 		`etcd_drain_duration_seconds 1`,
+		`data_version_readable{wanted="3.5"} 1`,
 		`certificate_expiry_timestamp_seconds{certificate="etcd_server"} 4e+09`,
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)

@@ -15,7 +15,7 @@ var versions = status.Versions{Wrapper: "v0.4.0", Etcd: "3.6.16", Go: "go1.26.0"
 
 func verdicts(word, reason string) []status.Check {
 	var all []status.Check
-	for _, name := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space"} {
+	for _, name := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "data_version"} {
 		all = append(all, status.Check{Name: name, Status: word, Reason: reason})
 	}
 	return all

@@ -24,6 +24,7 @@ type Document struct {
 	LastExit     string        `json:"last_exit"`           // how the run before this one ended: terminated, interrupt, crash or unknown
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
+	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
@@ -61,6 +62,16 @@ type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
+}
+
+// DataVersion is how far the data are kept at a version that an older etcd can read.
+type DataVersion struct {
+	Wanted   string `json:"wanted"`   // 3.5 or 3.6
+	Cluster  string `json:"cluster"`  // 3.5, for example, or unknown
+	Storage  string `json:"storage"`  // of this member's database, likewise
+	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
+	Reason   string `json:"reason"`   // of the phase: a clause, for people
+	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
 }
 
 // Certificate is a certificate file in use.

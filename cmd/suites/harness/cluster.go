@@ -22,15 +22,29 @@ func Cluster(t *testing.T, size int) (pods []*Pod, runs []*Run) {
 // Members are the pods of one new cluster.
 func Members(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
-	var members []string
-	for i := range size {
+	pods = numbered(t, size)
+	introduce(pods)
+	return pods
+}
+
+// numbered are pods whose members have names of their own.
+func numbered(t *testing.T, count int) (pods []*Pod) {
+	t.Helper()
+	for i := range count {
 		p := NewPod(t)
 		p.Config["name"] = fmt.Sprintf("etcd-main-%d", i)
-		members = append(members, fmt.Sprintf("etcd-main-%d=%s", i, p.PeerURL()))
 		pods = append(pods, p)
+	}
+	return pods
+}
+
+// introduce tells each member of all.
+func introduce(pods []*Pod) {
+	var members []string
+	for _, p := range pods {
+		members = append(members, fmt.Sprintf("%s=%s", p.Config["name"], p.PeerURL()))
 	}
 	for _, p := range pods {
 		p.Config["initial-cluster"] = strings.Join(members, ",")
 	}
-	return pods
 }

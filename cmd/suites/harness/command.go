@@ -22,10 +22,15 @@ type Command struct {
 // Begin runs a command that is told where the pod's wrapper is.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
+	return p.begin(exec.Command(Program, args...))
+}
+
+func (p *Pod) begin(cmd *exec.Cmd) *Command {
+	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
 	require.NoError(p.T, err)
 	defer out.Close() // the command has it, too
-	c := &Command{t: p.T, cmd: exec.Command(Program, args...), out: out.Name(), ended: make(chan struct{})}
+	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
 	c.cmd.Env = p.environment("ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
 	require.NoError(p.T, c.cmd.Start())

@@ -87,7 +87,13 @@ func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yam
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
 // PeerURL is where the other members of the cluster reach this one.
-func (p *Pod) PeerURL() string { return fmt.Sprintf("http://127.0.0.1:%d", p.PeerPort) }
+func (p *Pod) PeerURL() string {
+	scheme := "http"
+	if p.Config["peer-transport-security"] != nil {
+		scheme = "https"
+	}
+	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.PeerPort)
+}
 
 // Endpoint is the URL that etcd serves its clients at.
 func (p *Pod) Endpoint() string {

@@ -67,6 +67,9 @@ func facts(d status.Document) [][2]string {
 	if d.MemberID != "" {
 		all = append(all, [2]string{"member", d.MemberID})
 	}
+	if v := d.DataVersion; v != nil {
+		all = append(all, [2]string{"data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason)})
+	}
 	for _, file := range d.Certificates {
 		if file.ExpiresSoon(time.Now()) {
 			all = append(all, [2]string{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires), file.Path)})

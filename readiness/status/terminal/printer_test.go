@@ -19,8 +19,9 @@ func document() status.Document {
 		State: "Wait", Since: now.Add(-90 * time.Second), Reason: "the sidecar validates", Attempt: 2, NextRetry: now.Add(time.Minute),
 		LastError:  &status.Error{At: now, Class: "sidecar", Message: "no answer"},
 		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarWord: "Progress", MemberID: "abc", LastExit: "crash",
-		Versions: status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
-		Checks:   []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
+		Versions:    status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
+		Checks:      []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
+		DataVersion: &status.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster runs at 3.5"},
 		Certificates: []status.Certificate{
 			{Name: "etcd_server", Path: "/a", Expires: now.Add(-time.Hour)},
 			{Name: "etcd_peer", Path: "/b", Expires: now.Add(time.Hour)},
@@ -39,7 +40,7 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	for _, line := range []string{
 		`^Wait, not ready$`, `^the sidecar validates$`, `^since +\S+ \(1m30s\)$`, `^attempt +2$`, `^next step +within (1m0s|59s)$`,
 		`^last trouble +\S+ sidecar: no answer$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
-		`^member +abc$`, `^certificate +etcd_server has expired at \S+: /a$`, `^certificate +etcd_peer expires at \S+: /b$`,
+		`^member +abc$`, `^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^certificate +etcd_server has expired at \S+: /a$`, `^certificate +etcd_peer expires at \S+: /b$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space  $`,
 		`^  \S+  Query → Wait +after 4ms +it validates$`, `^  \S+  Query stays ×7 +after 1m1s +again$`,
 	} {

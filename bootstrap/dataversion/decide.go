@@ -1,0 +1,101 @@
+package dataversion
+
+import (
+	"fmt"
+	"strings"
+)
+
+// facts are what a member knows of its cluster, at one moment.
+type facts struct {
+	announced Version // by this member
+	cluster   Version // unknown until the cluster has decided
+	storage   Version
+	downgrade Version // the target of the downgrade that is enabled, if one is
+	leader    bool    // this member leads
+	newcomers []string
+}
+
+// act is what a member asks its cluster for.
+type act int
+
+const (
+	nothing act = iota
+	enable      // the downgrade to the wanted version
+	cancel      // the downgrade
+)
+
+// Phase is where the keeping of the version stands.
+type Phase string
+
+// The phases, in no order: a cluster goes from each to each.
+const (
+	Waiting   Phase = "waiting"     // for something that the reason names
+	Lowering  Phase = "lowering"    // etcd's downgrade was asked for and is not over
+	Holding   Phase = "holding"     // etcd's downgrade keeps the version at the wanted one
+	LettingGo Phase = "letting go"  // of the downgrade, for a member that is to join
+	Rising    Phase = "rising"      // to a wanted version that is higher
+	Kept      Phase = "kept"        // at the wanted version, and nothing is needed for it
+	Foreign   Phase = "not changed" // somebody asked etcd for something else
+)
+
+// decision is what to do about the facts, and how that is told to people.
+type decision struct {
+	act    act
+	phase  Phase
+	reason string
+}
+
+// decide compares the facts with what is wanted. Every member lets go of a downgrade for a newcomer, because the leader
+// may be a plain etcd, which would not; everything else is for the leader to ask for, so that members that want different
+// versions do not take turns.
+func decide(wanted Version, f facts) decision {
+	downgrading := f.downgrade != (Version{})
+	switch {
+	case f.cluster == (Version{}):
+		return decision{nothing, Waiting, "the cluster has not decided on its version yet"}
+	case downgrading && len(f.newcomers) > 0:
+		return decision{cancel, LettingGo, "etcd admits no new member during a downgrade, and " + joining(f.newcomers)}
+	case downgrading && f.downgrade != Of3_5:
+		return decision{nothing, Foreign, fmt.Sprintf("somebody asked for a downgrade to %s", f.downgrade)}
+	case wanted == Of3_5:
+		return lower(f, downgrading)
+	default:
+		return rise(wanted, f, downgrading)
+	}
+}
+
+func lower(f facts, downgrading bool) decision {
+	switch {
+	case !Of3_5.Less(f.cluster) && Of3_5.Less(f.storage):
+		return decision{nothing, Lowering, "the cluster has come down, and etcd is about to convert this member's storage"}
+	case !Of3_5.Less(f.cluster) && downgrading:
+		return decision{nothing, Holding, "a downgrade holds the cluster, until every member has been started again"}
+	case !Of3_5.Less(f.cluster):
+		return decision{nothing, Kept, "the cluster runs at " + f.cluster.String()}
+	case downgrading:
+		return decision{nothing, Lowering, "the downgrade to 3.5 was asked for; etcd carries it out within seconds"}
+	case len(f.newcomers) > 0:
+		return decision{nothing, Waiting, "the downgrade to 3.5 is not asked for yet: " + joining(f.newcomers)}
+	case !f.leader:
+		return decision{nothing, Waiting, "the leader has to ask for the downgrade to 3.5"}
+	default:
+		return decision{enable, Lowering, "the cluster runs at " + f.cluster.String() + ", and 3.5 has to be able to read its data"}
+	}
+}
+
+func rise(wanted Version, f facts, downgrading bool) decision {
+	switch {
+	case downgrading && f.leader:
+		return decision{cancel, Rising, "a downgrade holds the cluster, and " + wanted.String() + " is wanted"}
+	case downgrading:
+		return decision{nothing, Waiting, "the leader has to end the downgrade"}
+	case f.cluster.Less(wanted):
+		return decision{nothing, Waiting, "the cluster rises to " + wanted.String() + " when every member announces that"}
+	default:
+		return decision{nothing, Kept, "the cluster runs at " + f.cluster.String()}
+	}
+}
+
+func joining(newcomers []string) string {
+	return "this is joining: " + strings.Join(newcomers, ", ")
+}

@@ -1,0 +1,125 @@
+package dataversion
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+)
+
+const (
+	// interval is how often the cluster is looked at. That costs a few reads of memory and one of the database's page.
+	interval = time.Second
+	// patience bounds one request to the cluster.
+	patience = 5 * time.Second
+)
+
+// notLookedAt is the reason of the first state.
+const notLookedAt = "the cluster has not been looked at yet"
+
+// State is what there is to know about the data's version.
+type State struct {
+	Wanted  Version `json:"wanted"`
+	Cluster Version `json:"cluster"` // unknown until the cluster has decided
+	Storage Version `json:"storage"` // of this member's database
+	Phase   Phase   `json:"phase"`
+	Reason  string  `json:"reason"` // of the phase: a clause, for people
+	// Readable is true if an etcd of the wanted version can read the data, whenever this one ends.
+	Readable bool `json:"readable"`
+}
+
+// server is the part of etcd that a Keeper needs.
+type server interface {
+	facts() facts
+	downgrade(ctx context.Context, target Version) error
+	cancelDowngrade(ctx context.Context) error
+}
+
+// Keeper keeps cluster and storage version at the wanted one. Its state may be read from any goroutine.
+type Keeper struct {
+	wanted Version
+	server server
+	log    zerolog.Logger
+	state  atomic.Pointer[State]
+}
+
+// New returns a keeper for a server that has joined its cluster. It does nothing before Run.
+func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Keeper {
+	return newKeeper(wanted, embeddedServer{server}, log)
+}
+
+func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
+	k := &Keeper{wanted: wanted, server: server, log: log}
+	k.state.Store(&State{Wanted: wanted})
+	f := server.facts() // so that a member which needs nothing is readable from the first moment
+	k.state.Store(&State{
+		Wanted: wanted, Cluster: f.cluster, Storage: f.storage, Phase: Waiting, Reason: notLookedAt, Readable: k.readable(f),
+	})
+	return k
+}
+
+// Run looks at the cluster until ctx ends, every second, and asks it for what is needed. Call it once, and let it return
+// before etcd is closed.
+func (k *Keeper) Run(ctx context.Context) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		k.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// State is the latest.
+func (k *Keeper) State() State { return *k.state.Load() }
+
+func (k *Keeper) look(ctx context.Context) {
+	f := k.server.facts()
+	d := decide(k.wanted, f)
+	level := zerolog.InfoLevel
+	if err := k.do(ctx, d.act); err != nil && ctx.Err() == nil {
+		d.phase, d.reason, level = Waiting, "etcd did not take it: "+err.Error(), zerolog.WarnLevel
+	}
+	if d.phase == Foreign {
+		level = zerolog.WarnLevel
+	}
+	k.publish(level, State{
+		Wanted: k.wanted, Cluster: f.cluster, Storage: f.storage, Phase: d.phase, Reason: d.reason, Readable: k.readable(f),
+	})
+}
+
+// readable knows that a cluster never decides on more than a member announces. It waits for one more look after the
+// cluster has come down: etcd then writes the snapshot that makes a start forget the higher version.
+func (k *Keeper) readable(f facts) bool {
+	if f.cluster == (Version{}) {
+		return !k.wanted.Less(f.announced)
+	}
+	return !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(k.State().Cluster)
+}
+
+func (k *Keeper) do(ctx context.Context, what act) error {
+	ctx, done := context.WithTimeout(ctx, patience)
+	defer done()
+	switch what {
+	case enable:
+		return k.server.downgrade(ctx, k.wanted)
+	case cancel:
+		return k.server.cancelDowngrade(ctx)
+	case nothing:
+	}
+	return nil
+}
+
+// publish logs a state that differs from the one before. What can't be done is a warning.
+func (k *Keeper) publish(level zerolog.Level, state State) {
+	if before := k.state.Swap(&state); *before == state {
+		return
+	}
+	k.log.WithLevel(level).Stringer("wanted", state.Wanted).Stringer("cluster", state.Cluster).Stringer("storage", state.Storage).
+		Str("phase", string(state.Phase)).Bool("readable", state.Readable).Msg("version of the data: " + state.Reason)
+}

@@ -1,0 +1,128 @@
+package dataversion
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// scripted is a server that does what it is asked for, unless it refuses.
+type scripted struct {
+	mu      sync.Mutex
+	now     facts
+	refuses error
+	asked   int
+}
+
+func (s *scripted) facts() facts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now
+}
+
+func (s *scripted) downgrade(_ context.Context, target Version) error {
+	return s.ask(func() { s.now.cluster, s.now.storage, s.now.downgrade = target, target, target })
+}
+
+func (s *scripted) cancelDowngrade(context.Context) error {
+	return s.ask(func() { s.now.downgrade = Version{} })
+}
+
+func (s *scripted) ask(change func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	if s.refuses == nil {
+		change()
+	}
+	return s.refuses
+}
+
+func (s *scripted) change(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// run has a keeper look at the server until the test ends, on a clock of the test's own.
+func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffer) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	k = newKeeper(wanted, s, zerolog.New(log))
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.Run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	synctest.Wait()
+	return k, log
+}
+
+func TestAKeeperLowersHoldsAndLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}}
+		k, _ := run(t, Of3_5, s)
+		require.Equal(t, Lowering, k.State().Phase)
+		require.False(t, k.State().Readable)
+		later()
+		require.Equal(t, Holding, k.State().Phase)
+		require.False(t, k.State().Readable, "before etcd has had the time to write its snapshot")
+		later()
+		require.True(t, k.State().Readable)
+		s.change(func() { s.now.newcomers = []string{"learner c, which has no vote yet"} })
+		later()
+		require.Equal(t, LettingGo, k.State().Phase)
+		require.Equal(t, Version{}, s.facts().downgrade)
+		later()
+		require.Equal(t, Kept, k.State().Phase)
+		require.Equal(t, 2, s.asked, "once for each")
+	})
+}
+
+func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}, refuses: errors.New("no leader")}
+		k, log := run(t, Of3_5, s)
+		for range 5 {
+			later()
+		}
+		require.Equal(t, 6, s.asked)
+		require.Equal(t, "etcd did not take it: no leader", k.State().Reason)
+		require.Equal(t, 1, strings.Count(log.String(), "did not take it"), "said once")
+		require.Contains(t, log.String(), `"level":"warn"`)
+		s.change(func() { s.refuses = nil })
+		later()
+		later()
+		later()
+		require.True(t, k.State().Readable)
+	})
+}
+
+func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
+	require.Equal(t, State{Wanted: Of3_5, Phase: Waiting, Reason: notLookedAt}, k.State())
+	k = newKeeper(Of3_5, &scripted{now: facts{announced: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "the cluster can't decide on more")
+	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())
+	require.False(t, k.State().Readable)
+	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_5, storage: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "nothing has to come down")
+}
+
+// later lets the keeper look once more.
+func later() {
+	synctest.Wait()
+	<-time.After(interval)
+	synctest.Wait()
+}

@@ -1,0 +1,128 @@
+package dataversion
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
+)
+
+const (
+	// letGo is how long a new member waits for its peers to let go of a downgrade: they look once a second, and electing a
+	// leader takes seconds more.
+	letGo = time.Minute
+	// askAgain is the pause before peers are asked again, and answerWithin how long one of them may take.
+	askAgain     = 500 * time.Millisecond
+	answerWithin = 5 * time.Second
+	// answerSize bounds what is read of an answer, in bytes.
+	answerSize = 4 << 10
+)
+
+// AwaitPeers is for a member without data that joins a running cluster. It returns the cluster's version as soon as etcd
+// would admit the member, and an error if its peers hold a downgrade for a minute, or ctx ends. say is told, once, why it
+// waits. If no peer can be asked it returns at once with a zero version: etcd finds that out too, and says more about it.
+func AwaitPeers(ctx context.Context, config *embed.Config, say func(reason string)) (Version, error) {
+	peers, err := peersOf(config)
+	if err != nil {
+		return Version{}, nil //nolint:nilerr // see above
+	}
+	defer peers.client.CloseIdleConnections()
+	return peers.await(ctx, letGo, say)
+}
+
+type peers struct {
+	urls   []string
+	client *http.Client
+}
+
+func peersOf(config *embed.Config) (*peers, error) {
+	members, err := types.NewURLsMap(config.InitialCluster)
+	if err != nil {
+		return nil, err
+	}
+	delete(members, config.Name)
+	transport, err := rafthttp.NewRoundTripper(config.PeerTLSInfo, answerWithin)
+	if err != nil {
+		return nil, err
+	}
+	urls := slices.Sorted(slices.Values(members.URLs()))
+	return &peers{urls: urls, client: &http.Client{Transport: transport, Timeout: answerWithin}}, nil
+}
+
+func (p *peers) await(ctx context.Context, bound time.Duration, say func(reason string)) (Version, error) {
+	deadline := time.Now().Add(bound)
+	for told := false; p.downgrading(ctx); told = true {
+		if !told {
+			say("waits until its peers let go of a downgrade, during which etcd admits no new member")
+		}
+		if time.Now().After(deadline) {
+			return Version{}, fmt.Errorf("cannot join: for %s the cluster has been held at an older version by a downgrade, during "+
+				"which etcd admits no new member; end it with `etcdctl downgrade cancel` on one of its members", bound)
+		}
+		select {
+		case <-ctx.Done():
+			return Version{}, fmt.Errorf("gave up while peers hold a downgrade: %w", ctx.Err())
+		case <-time.After(askAgain):
+		}
+	}
+	return p.version(ctx), nil
+}
+
+// downgrading is what the first peer that answers says; it asks its leader first, so that one is enough.
+func (p *peers) downgrading(ctx context.Context) bool {
+	for _, url := range p.urls {
+		answer, err := p.get(ctx, url+etcdserver.DowngradeEnabledPath)
+		if err != nil {
+			continue
+		}
+		if enabled, err := strconv.ParseBool(string(answer)); err == nil {
+			return enabled
+		}
+	}
+	return false
+}
+
+// version is the cluster's, the highest that a peer names: one that was away may lag behind.
+func (p *peers) version(ctx context.Context) (highest Version) {
+	for _, url := range p.urls {
+		answer, err := p.get(ctx, url+"/version")
+		if err != nil {
+			continue
+		}
+		var versions version.Versions
+		if err := json.Unmarshal(answer, &versions); err != nil {
+			continue
+		}
+		if v := Parse(versions.Cluster); highest.Less(v) {
+			highest = v
+		}
+	}
+	return highest
+}
+
+func (p *peers) get(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.New(response.Status)
+	}
+	return io.ReadAll(io.LimitReader(response.Body, answerSize))
+}

@@ -1,0 +1,166 @@
+package endtoend_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// downgrade has the tests run, too, that take clusters from etcd 3.5 to ours and back.
+var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
+
+// told is what etcd says of versions, the zero value if it says nothing.
+func told(p *harness.Pod) (v version.Versions) {
+	response, err := http.Get(p.Endpoint() + "/version")
+	if err != nil {
+		return v
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err == nil {
+		_ = json.Unmarshal(body, &v) // the zero value then
+	}
+	return v
+}
+
+// at waits until cluster and storage are at a version.
+func at(p *harness.Pod, wanted string) {
+	p.T.Helper()
+	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
+		now := told(p)
+		return now.Cluster == wanted && now.Storage == wanted
+	})
+}
+
+func putMany(p *harness.Pod, from, to int) {
+	p.T.Helper()
+	client := p.Etcd()
+	for i := from; i < to; i++ {
+		_, err := client.Put(p.T.Context(), fmt.Sprint("key-", i), fmt.Sprint(i))
+		require.NoError(p.T, err)
+	}
+}
+
+// holds fails unless every key below count is there.
+func holds(p *harness.Pod, count int) {
+	p.T.Helper()
+	client := p.Etcd()
+	for i := range count {
+		reply, err := client.Get(p.T.Context(), fmt.Sprint("key-", i))
+		require.NoError(p.T, err)
+		require.Len(p.T, reply.Kvs, 1, "key-%d of %d", i, count)
+	}
+}
+
+// readByOld has etcd 3.5 run on the pod's data and fails unless it serves every key below count.
+func readByOld(p *harness.Pod, count int) {
+	p.T.Helper()
+	old := p.BeginOldEtcd()
+	p.Get("key-0") // it needs a moment to listen
+	require.Equal(p.T, "3.5.27", told(p).Server)
+	holds(p, count)
+	old.Stop()
+}
+
+func TestEtcd3_5ReadsWhatAPodLeavesBehind(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(run *harness.Run, early []byte){
+		"stopped": func(run *harness.Run, _ []byte) { run.StopCleanly() },
+		"killed":  func(run *harness.Run, _ []byte) { run.Kill() },
+		"killed, the database behind the log": func(run *harness.Run, early []byte) {
+			run.Kill()
+			require.NoError(run.T, os.WriteFile(run.Pod.Database(), early, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			run := p.StartReady()
+			early, err := os.ReadFile(p.Database())
+			require.NoError(t, err)
+			putMany(p, 0, 100)
+			end(run, early)
+			readByOld(p, 100)
+			run = p.StartReady()
+			holds(p, 100)
+			run.StopCleanly()
+		})
+	}
+}
+
+func TestThePodTellsOfTheDatasVersion(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	at(p, "3.5.0")
+	assert.Equal(t, "3.5.27+3.6.16", told(p).Server)
+	harness.Eventually(t, "the version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
+	about := run.Status()
+	assert.Equal(t, "3.6.16", about.Versions.Etcd, "what is in the program, not what it announces")
+	assert.Equal(t, "3.5", about.DataVersion.Wanted)
+	assert.True(t, about.DataVersion.Readable)
+	_, checks := run.Request(http.MethodGet, "/readyz?verbose")
+	assert.Contains(t, checks, "[+]data_version ok\n")
+	_, metrics := run.Request(http.MethodGet, "/metrics")
+	assert.Contains(t, metrics, `etcd_wrapper_data_version_readable{wanted="3.5"} 1`)
+	out, _, _ := p.Begin("status").Wait()
+	assert.Contains(t, out, "3.5 wanted, kept: the cluster runs at 3.5")
+	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "there was never a doubt")
+	run.StopCleanly()
+}
+
+func TestStandaloneNobodyNeedsAnOldVersion(t *testing.T) {
+	t.Parallel()
+	p := standalone(t)
+	run := p.StartReady()
+	at(p, "3.6.0")
+	assert.Equal(t, "3.6.16", told(p).Server)
+	assert.Equal(t, "3.6", run.Status().DataVersion.Wanted)
+	run.StopCleanly()
+}
+
+func TestTheWantedVersionMayGoUpAndDownAgain(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	at(p, "3.5.0")
+	putMany(p, 0, 20)
+	run.StopCleanly()
+
+	run = p.StartReady("--etcd-data-version=3.6")
+	at(p, "3.6.0")
+	putMany(p, 20, 40)
+	run.StopCleanly()
+
+	run = p.StartReady()
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // and it was ready all the same
+	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
+	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
+	harness.Eventually(t, "the check says so", func() bool { return dataVersionCheck(run) == "ok" })
+	putMany(p, 40, 60)
+	run.Kill()
+	readByOld(p, 60)
+
+	run = p.StartReady()
+	harness.Eventually(t, "nothing needs to hold it", func() bool { return run.Status().DataVersion.Phase == "kept" })
+	assert.Equal(t, "3.5.27+3.6.16", told(p).Server)
+	run.StopCleanly()
+}
+
+func dataVersionCheck(run *harness.Run) string {
+	for _, check := range run.Status().Checks {
+		if check.Name == "data_version" {
+			return check.Status
+		}
+	}
+	return "missing"
+}

@@ -1,0 +1,246 @@
+package endtoend_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+func optIn(t *testing.T) {
+	t.Helper()
+	if !*downgrade {
+		t.Skip("takes long: run it with -downgrade")
+	}
+	t.Parallel()
+}
+
+// oldCluster is three members of etcd 3.5 that talk TLS to each other, with some keys.
+func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
+	t.Helper()
+	pods = harness.MembersWithTLS(t, 3)
+	for _, p := range pods {
+		old = append(old, p.BeginOldEtcd())
+	}
+	putMany(pods[0], 0, keys)
+	return pods, old
+}
+
+func TestDowngradeOfThreeMembersOneByOneAndBack(t *testing.T) {
+	optIn(t)
+	pods, old := oldCluster(t, 10)
+	keys := 10
+	var runs []*harness.Run
+	for i, p := range pods {
+		old[i].Stop()
+		runs = append(runs, p.StartReady())
+		putMany(p, keys, keys+10)
+		keys += 10
+		holds(p, keys)
+	}
+	for _, p := range pods {
+		at(p, "3.5.0")
+	}
+	for i, p := range pods {
+		runs[i].StopCleanly()
+		old[i] = p.BeginOldEtcd()
+		putMany(p, keys, keys+10)
+		keys += 10
+		holds(p, keys)
+	}
+}
+
+// A sidecar replaces a lost volume by a learner of the same name.
+func TestDowngradedClusterOfBothReplacesALostVolume(t *testing.T) {
+	optIn(t)
+	pods, old := oldCluster(t, 10)
+	old[2].Stop()
+	lost := pods[2].StartReady()
+	lost.Kill()
+	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
+	rejoin(t, pods[0], pods[2])
+	run := pods[2].Start()
+	promote(t, pods[0])
+	run.AwaitReady()
+	holds(pods[2], 10)
+	at(pods[2], "3.5.0")
+	run.StopCleanly()
+}
+
+func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
+	optIn(t)
+	pods := harness.MembersWithTLS(t, 3)
+	runs := startAll(pods)
+	putMany(pods[0], 0, 10)
+	runs[2].Kill()
+	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
+	rejoin(t, pods[0], pods[2])
+	joined := pods[2].Start("--etcd-data-version=3.6")
+	promote(t, pods[0])
+	joined.AwaitReady()
+	holds(pods[2], 10)
+	harness.Eventually(t, "it waits for the others", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
+	for _, p := range pods {
+		at(p, "3.5.0")
+	}
+	joined.StopCleanly()
+	readable := pods[2].StartReady() // as the others
+	harness.Eventually(t, "it is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
+}
+
+// While etcd's own downgrade holds a cluster, etcd turns members without data away.
+func TestDowngradeIsLetGoOfForALostVolume(t *testing.T) {
+	optIn(t)
+	pods := harness.MembersWithTLS(t, 3)
+	runs := startAll(pods, "--etcd-data-version=3.6")
+	for _, p := range pods {
+		at(p, "3.6.0")
+	}
+	putMany(pods[0], 0, 10)
+	for _, run := range runs {
+		run.Kill()
+	}
+	runs = startAll(pods)
+	for _, run := range runs {
+		harness.Eventually(t, "the version is held", func() bool {
+			about := run.Status().DataVersion
+			return about != nil && about.Readable && about.Phase == "holding"
+		})
+	}
+	runs[2].Kill()
+	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
+	rejoin(t, pods[0], pods[2])
+	joined := pods[2].Start()
+	promote(t, pods[0])
+	joined.AwaitReady()
+	holds(pods[2], 10)
+	for _, p := range pods {
+		at(p, "3.5.0")
+	}
+	require.NotEmpty(t, slices.Concat(runs[0].Log.Matching(harness.Line{"phase": "letting go"}), runs[1].Log.Matching(harness.Line{"phase": "letting go"})))
+	for _, run := range []*harness.Run{joined, runs[1], runs[0]} {
+		run.Kill()
+	}
+	for _, p := range pods {
+		p.BeginOldEtcd()
+	}
+	for _, p := range pods {
+		holds(p, 10)
+	}
+}
+
+// startAll starts the members of one cluster and waits until all are ready.
+func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
+	for _, p := range pods {
+		runs = append(runs, p.Start(flags...))
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	return runs
+}
+
+// An older state of the volume comes back, from before the cluster rose. A leader that knows that the member had more
+// kills it, whatever the versions are; one that was elected afterwards has it catch up.
+func TestDowngradedMemberCatchesUpFromBeforeTheRise(t *testing.T) {
+	optIn(t)
+	pods, runs := harness.Cluster(t, 3)
+	putMany(pods[0], 0, 10)
+	runs[2].StopCleanly()
+	backup := filepath.Join(pods[2].Dir, "backup")
+	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
+	runs[0].StopCleanly()
+	runs[1].Kill() // it has no quorum any more
+	runs = startAll(pods, "--etcd-data-version=3.6")
+	for _, p := range pods {
+		at(p, "3.6.0")
+	}
+	putMany(pods[0], 10, 20)
+	for _, i := range []int{2, 1, 0} {
+		runs[i].Kill()
+	}
+	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
+	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
+	startAll(pods[:2], "--etcd-data-version=3.6")
+
+	first := pods[2].Start() // wants 3.5, and has no word of 3.6 in its data
+	ended := false
+	harness.Eventually(t, "it is ready or ends", func() bool {
+		select {
+		case <-first.Ended:
+			ended = true
+		default:
+		}
+		return ended || first.Readyz() == 200
+	})
+	t.Logf("the first start ended: %t", ended)
+	if ended {
+		pods[2].StartReady()
+	}
+	holds(pods[2], 20)
+}
+
+// rejoin removes the other's member and adds it anew, as a learner.
+func rejoin(t *testing.T, p, other *harness.Pod) {
+	t.Helper()
+	client := p.Etcd()
+	members, err := client.MemberList(t.Context())
+	require.NoError(t, err)
+	for _, member := range members.Members {
+		if member.Name == other.Config["name"] {
+			eventually(t, "it is removed", func(ctx context.Context) error {
+				_, err := client.MemberRemove(ctx, member.ID)
+				return err
+			})
+		}
+	}
+	eventually(t, "it is added", func(ctx context.Context) error {
+		_, err := client.MemberAddAsLearner(ctx, []string{other.PeerURL()})
+		return err
+	})
+	other.Config["initial-cluster-state"] = "existing"
+}
+
+// promote gives the learner a vote as soon as it has caught up.
+func promote(t *testing.T, p *harness.Pod) {
+	t.Helper()
+	client := p.Etcd()
+	eventually(t, "the learner has a vote", func(ctx context.Context) error {
+		members, err := client.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		return promoteIn(ctx, client, members.Members)
+	})
+}
+
+func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
+	for _, member := range members {
+		if member.IsLearner {
+			_, err := client.MemberPromote(ctx, member.ID)
+			return err
+		}
+	}
+	return nil
+}
+
+// eventually repeats what etcd refuses for a while: changes of members, until all have been connected for seconds.
+func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
+	t.Helper()
+	harness.Eventually(t, what, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := do(ctx)
+		return err == nil || strings.Contains(err.Error(), "member not found")
+	})
+}
