@@ -59,7 +59,11 @@ type contents struct {
 	applied uint64 // index of the last entry of the log that has reached it; 0 if there is none
 	members int    // of the cluster
 	keyless bool   // not one revision is in it
+	since36 bool   // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
 }
+
+// single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
+func (c contents) single36() bool { return c.members == 1 && c.since36 }
 
 // empty says that no client's write was ever stored. etcd may have told the database who the first members are, one entry
 // for each, before the log had that.
@@ -67,10 +71,12 @@ func (c contents) empty() bool { return c.keyless && c.applied <= uint64(c.membe
 
 func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
+	meta := tx.Bucket(schema.Meta.Name())
 	return contents{
 		applied: applied,
 		members: count(tx.Bucket(schema.Members.Name())),
 		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
+		since36: meta != nil && meta.Get(schema.MetaStorageVersionName) != nil,
 	}, err
 }
 

@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,36 +14,56 @@ import (
 
 // history is what a WAL tells when it is read from its first record to its last.
 type history struct {
-	last      uint64           // index of the last entry
-	committed uint64           // highest index that was recorded as committed
-	received  uint64           // index of the newest snapshot that stands for entries which are not in the log
-	snapshots []walpb.Snapshot // every snapshot the WAL knows of, oldest first
-	checksum  uint32           // running checksum, carried from segment to segment
-	entry     raftpb.Entry     // the last one; its memory serves for the next
+	last      uint64     // index of the last entry
+	committed uint64     // highest index that was recorded as committed
+	received  uint64     // index of the newest snapshot that stands for entries which are not in the log
+	snapshots []recorded // every snapshot the WAL knows of, oldest first
+	checksum  uint32     // running checksum, carried from segment to segment
+	metadata  []byte     // whose log it is
+	breach    breach     // where the last segment ends
+	segment   int        // which one is read, from 0 on
+}
+
+// recorded is a snapshot that the WAL knows of.
+type recorded struct {
+	walpb.Snapshot
+
+	segment int
 }
 
 // readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
 // is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
-func readLog(ctx context.Context, m *member) (history, error) {
+func readLog(ctx context.Context, m *member) (*history, error) {
 	segments := m.segments()
 	_, before, _ := parseSegmentName(segments[0])
-	written := history{last: before}
-	for i, name := range segments {
-		path := m.segment(name)
-		err := readSegment(path, func(s *segment) error { return written.takeSegment(ctx, s) })
-		if errors.Is(err, io.ErrUnexpectedEOF) && i == len(segments)-1 {
+	written := &history{last: before}
+	for written.segment = range segments {
+		path, take := m.segment(segments[written.segment]), written.takeSegment
+		isLast := written.segment == len(segments)-1
+		if isLast {
+			take = written.takeTail
+		}
+		err := readSegment(path, func(s *segment) error { return take(ctx, s) })
+		if errors.Is(err, io.ErrUnexpectedEOF) && isLast {
 			break
 		}
-		if errors.Is(err, errNoRecord) && i == 0 && len(segments) > 1 {
+		if errors.Is(err, errNoRecord) && written.segment == 0 && len(segments) > 1 {
 			written.beginAt(segments[1])
 			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
 			continue
 		}
 		if err != nil {
-			return history{}, fmt.Errorf("WAL segment %s: %w", path, err)
+			return written, fmt.Errorf("WAL segment %s: %w", path, err)
 		}
 	}
 	return written, nil
+}
+
+// takeTail takes the last segment, and looks behind the place where it can't be read on.
+func (h *history) takeTail(ctx context.Context, s *segment) error {
+	err := h.takeSegment(ctx, s)
+	h.breach = breachIn(s, h)
+	return err
 }
 
 // errNoRecord is of a segment that is empty, or holds nothing but zeros.
@@ -76,9 +97,11 @@ func (h *history) takeSegment(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// take adds one record to the history. Records that tell nothing here are left to etcd's own wal.Verify.
+// take adds one record to the history, and refuses what etcd refuses when it replays it.
 func (h *history) take(record record) error {
 	switch record.kind {
+	case wal.MetadataType:
+		return h.takeMetadata(record.data)
 	case wal.CrcType:
 		if h.checksum != 0 && record.crc != h.checksum {
 			return wal.ErrCRCMismatch
@@ -93,20 +116,33 @@ func (h *history) take(record record) error {
 		h.committed = state.Commit
 	case wal.SnapshotType:
 		return h.takeSnapshot(record.data)
+	default:
+		return fmt.Errorf("a record of unknown type %d", record.kind)
+	}
+	return nil
+}
+
+// takeMetadata wants each segment to be of the same member.
+func (h *history) takeMetadata(data []byte) error {
+	if h.metadata != nil && !bytes.Equal(h.metadata, data) {
+		return wal.ErrMetadataConflict
+	}
+	if h.metadata == nil {
+		h.metadata = bytes.Clone(data)
 	}
 	return nil
 }
 
 // takeEntry lets an entry override those from its index on, as raft does after a change of leader, but leave no gap.
 func (h *history) takeEntry(data []byte) error {
-	h.entry = raftpb.Entry{Data: h.entry.Data[:0]}
-	if err := h.entry.Unmarshal(data); err != nil {
-		return fmt.Errorf("unreadable entry: %w", err)
+	index := entryIndex(data)
+	switch {
+	case index == 0:
+		return errors.New("unreadable entry")
+	case index > h.last+1:
+		return fmt.Errorf("entry %d follows entry %d", index, h.last)
 	}
-	if h.entry.Index > h.last+1 {
-		return fmt.Errorf("entry %d follows entry %d", h.entry.Index, h.last)
-	}
-	h.last = h.entry.Index
+	h.last = index
 	return nil
 }
 
@@ -116,7 +152,7 @@ func (h *history) takeSnapshot(data []byte) error {
 	if err := snapshot.Unmarshal(data); err != nil {
 		return fmt.Errorf("unreadable snapshot record: %w", err)
 	}
-	h.snapshots = append(h.snapshots, snapshot)
+	h.snapshots = append(h.snapshots, recorded{snapshot, h.segment})
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
 	}

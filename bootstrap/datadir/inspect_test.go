@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -11,6 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -74,4 +81,46 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 			assert.Equal(t, test.log == "", log.Len() == 0)
 		})
 	}
+}
+
+// A member whose log is shorter than its database has acknowledged to its leader what it does not have any more.
+func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T) {
+	for name, learner := range map[string]bool{"another voter": false, "a learner": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Born(t)
+			addMember(t, dir, learner)
+			require.NoError(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()))
+			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
+			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
+			err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+			require.ErrorContains(t, err, "it ends at index 4, while the database holds what came until 5")
+			require.ErrorContains(t, err, "in a larger cluster, set the data directory aside and replace the member")
+			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "while the database holds what came until 5")
+		})
+	}
+}
+
+// A leader's snapshot is recorded in the log before its database is swapped in; the entries before were never there.
+func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
+	dir := datadirtest.Born(t)
+	addMember(t, dir, false)
+	log, err := wal.Open(zap.NewNop(), dir+"/member/wal", walpb.Snapshot{})
+	require.NoError(t, err)
+	_, _, _, err = log.ReadAll()
+	require.NoError(t, err)
+	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1000, Term: 2, ConfState: &raftpb.ConfState{}}))
+	require.NoError(t, log.Close())
+	update(t, dir, func(tx *bolt.Tx) error { // as after the swap
+		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 1000))
+	})
+	require.NoError(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()))
+}
+
+func addMember(t *testing.T, dir string, learner bool) {
+	t.Helper()
+	update(t, dir, func(tx *bolt.Tx) error {
+		value, err := json.Marshal(map[string]any{"id": 7, "isLearner": learner, "peerURLs": []string{"http://b:1"}})
+		require.NoError(t, err)
+		return tx.Bucket([]byte("members")).Put([]byte("0000000000000007"), value)
+	})
 }

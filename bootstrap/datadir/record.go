@@ -107,3 +107,27 @@ func (f frame) isTorn() bool {
 	}
 	return false
 }
+
+// entryIndex is that of an entry, which is at its beginning: what it holds may be large. 0 is none.
+func entryIndex(entry []byte) uint64 { return varint(entry, 3) }
+
+// varint is the number of a protobuf message's field, 0 if it has none. What comes after the field is not read.
+func varint(message []byte, wanted protowire.Number) uint64 {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return 0
+		}
+		message = message[n:]
+		if number == wanted && kind == protowire.VarintType {
+			value, _ := protowire.ConsumeVarint(message)
+			return value
+		}
+		n = protowire.ConsumeFieldValue(number, kind, message)
+		if n < 0 {
+			return 0
+		}
+		message = message[n:]
+	}
+	return 0
+}

@@ -13,8 +13,9 @@ import (
 // segment is a file of the log, mapped into memory, and how far it was read. Frames are visited without looking into
 // them, which is what speed needs, or as records whose checksums are compared.
 type segment struct {
+	file    *os.File
 	content []byte
-	at      int64 // where the next frame begins, in bytes
+	at      int64 // where the next frame begins, in bytes; after damage was found, where that begins
 	torn    bool  // after the last frame: something is left that is no whole frame
 }
 
@@ -28,27 +29,27 @@ type frame struct {
 // readSegment calls read with the segment at path. Nothing that read was given may be kept.
 func readSegment(path string, read func(s *segment) error) error {
 	return guarded(func() error {
-		content, unmap, err := mapped(path)
+		file, err := os.Open(path)
 		if err != nil {
 			return err
 		}
-		defer unmap()
-		return read(&segment{content: content})
+		defer file.Close() // nothing was written
+		content, err := mapped(file)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(content) }()     // nil, if the file is empty
+		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // a hint
+		return read(&segment{file: file, content: content})
 	})
 }
 
-func mapped(path string) (content []byte, unmap func(), err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer file.Close() // nothing was written; what is mapped stays
+func mapped(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
-		return nil, func() {}, err
+		return nil, err
 	}
-	content, err = unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	return content, func() { _ = unix.Munmap(content) }, err
+	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
 // frames visits what is left of the segment. It ends where the file does, at the zeros that etcd sets aside for what
@@ -93,6 +94,9 @@ func (s *segment) records() iter.Seq2[record, error] {
 		sum := uint32(0) // a segment begins with a record that says what the one before ended with
 		for f := range s.frames() {
 			r, err := f.check(sum)
+			if err != nil {
+				s.at = f.at
+			}
 			if !yield(r, err) || err != nil {
 				return
 			}

@@ -80,8 +80,17 @@ func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
 
 // damage flips a bit, or zeros a few bytes or what a disk writes at once, or cuts the end off.
 func damage(content []byte, used int64, random *rand.Rand) []byte {
-	broken, at := append([]byte(nil), content...), random.Int64N(used)
-	switch random.IntN(4) {
+	at := random.Int64N(used)
+	if random.IntN(4) == 0 {
+		return append([]byte(nil), content[:at]...)
+	}
+	return damageAt(content, at, random)
+}
+
+// damageAt leaves the end where it is.
+func damageAt(content []byte, at int64, random *rand.Rand) []byte {
+	broken := append([]byte(nil), content...)
+	switch random.IntN(3) {
 	case 0:
 		broken[at] ^= 1 << random.IntN(8)
 	case 1:
@@ -89,8 +98,6 @@ func damage(content []byte, used int64, random *rand.Rand) []byte {
 	case 2:
 		at -= at % sector
 		clear(broken[at:min(at+sector, int64(len(broken)))])
-	case 3:
-		broken = broken[:at]
 	}
 	return broken
 }
@@ -105,8 +112,8 @@ func TestEachRecordOfALogHasItsPlace(t *testing.T) {
 				next = s.at
 				r, err := f.parse()
 				require.NoError(t, err)
-				assert.Equal(t, indexIn(t, r), f.index())
 				if r.kind == wal.EntryType {
+					assert.Equal(t, wal.MustUnmarshalEntry(r.data).Index, entryIndex(r.data))
 					ends = append(ends, s.at)
 				}
 			}
@@ -114,19 +121,6 @@ func TestEachRecordOfALogHasItsPlace(t *testing.T) {
 		}))
 		assert.Equal(t, datadirtest.EntryEnds(t, path), ends)
 	}
-}
-
-// indexIn has etcd read the record.
-func indexIn(t *testing.T, r record) uint64 {
-	t.Helper()
-	var snapshot walpb.Snapshot
-	switch r.kind {
-	case wal.EntryType:
-		return wal.MustUnmarshalEntry(r.data).Index
-	case wal.SnapshotType:
-		require.NoError(t, snapshot.Unmarshal(r.data))
-	}
-	return snapshot.Index
 }
 
 // etcd's parser takes fields in any order, fields that it does not know, and more bits than a checksum has.

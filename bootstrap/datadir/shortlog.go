@@ -1,18 +1,17 @@
 package datadir
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/server/v3/storage/wal"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// refuseShort is an error if the database was cut off, or if a member that is alone in its cluster has a log that ends
-// before its database does. etcd mends a torn log by cutting it off. It would drop what is proposed until the log is as
-// long again, and what the log had and the database had not is lost, though it was acknowledged. In a larger cluster a
-// member gets the rest from its leader. What can't be read is left to etcd, which says why.
+// refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
+// by cutting it off, and serves without what was acknowledged behind the damage. What can't be read is left to etcd, which
+// says why.
 func refuseShort(m *member) error {
 	var found contents
 	err := readDatabase(m.database, func(tx *bolt.Tx) (err error) {
@@ -22,69 +21,50 @@ func refuseShort(m *member) error {
 	if errors.Is(err, errCutOff) {
 		return cutOff.because(m.database, err)
 	}
-	if err != nil || found.members != 1 {
+	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	last, err := lastIndex(m)
-	if err != nil || last >= found.applied {
+	tail, err := readTail(m)
+	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	return shortLog.because(m.wal.path, last, found.applied)
+	return found.refuseTail(m, tail)
 }
 
-// lastIndex is that of the log's last entry, or of a snapshot that stands for more. Only the last segment is read, whose
-// name tells what the ones before end with, and its records are not checked, which etcd does later: that is ten times as
-// fast.
-func lastIndex(m *member) (last uint64, err error) {
-	segments := m.segments()
-	if err := m.wal.unreadable(); err != nil || len(segments) == 0 {
-		return 0, err
+// readTail is the history of the last segment, up to where it can't be read on. The segment's name tells what the ones
+// before end with; damage there makes etcd give up.
+func readTail(m *member) (*history, error) {
+	if err := m.wal.unreadable(); err != nil || len(m.segments()) == 0 {
+		return nil, fmt.Errorf("there is no log: %w", err)
 	}
-	newest := segments[len(segments)-1]
-	_, last, ok := parseSegmentName(newest)
+	newest := m.newestSegment()
+	_, before, ok := parseSegmentName(filepath.Base(newest))
 	if !ok {
-		return 0, fmt.Errorf("%s is not a WAL segment", m.segment(newest))
+		return nil, fmt.Errorf("%s is not a WAL segment", newest)
 	}
-	err = readSegment(m.segment(newest), func(s *segment) error {
-		for frame := range s.frames() {
-			last = max(last, frame.index())
-		}
+	tail := &history{last: before}
+	err := readSegment(newest, func(s *segment) error {
+		_ = tail.takeTail(context.Background(), s) // what comes before is what counts
 		return nil
 	})
-	return last, err
+	return tail, err
 }
 
-// index is that of a record that is an entry or a snapshot, 0 of others. Only the beginning of an entry is read, where its
-// index is; what it holds may be large.
-func (f frame) index() uint64 {
-	r, _ := f.parse() // the record of one that can't be read is none of the two
-	switch r.kind {
-	case wal.EntryType:
-		return varint(r.data, 3)
-	case wal.SnapshotType:
-		return varint(r.data, 1)
-	default:
-		return 0
-	}
+// newestSegment is the path of the last segment.
+func (m *member) newestSegment() string {
+	segments := m.segments()
+	return m.segment(segments[len(segments)-1])
 }
 
-// varint is the number of a protobuf message's field, 0 if it has none. What comes after the field is not read.
-func varint(message []byte, wanted protowire.Number) uint64 {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return 0
-		}
-		message = message[n:]
-		if number == wanted && kind == protowire.VarintType {
-			value, _ := protowire.ConsumeVarint(message)
-			return value
-		}
-		n = protowire.ConsumeFieldValue(number, kind, message)
-		if n < 0 {
-			return 0
-		}
-		message = message[n:]
+// refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database. In
+// the second case a member that is alone would drop what is proposed until the log is as long again. Another one may have
+// acknowledged to a leader what it does not have any more, and help to elect one that does not have it either.
+func (c contents) refuseTail(m *member, tail *history) error {
+	switch {
+	case tail.breach.proven(c.single36()):
+		return lostTail.because(m.newestSegment(), tail.breach.at, tail.breach.last, tail.breach.commitment(), c.applied)
+	case tail.last < c.applied:
+		return shortLog.because(m.wal.path, tail.last, c.applied)
 	}
-	return 0
+	return nil
 }

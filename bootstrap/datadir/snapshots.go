@@ -16,7 +16,7 @@ import (
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be read
 // and that the WAL knows of, or none, which is index 0. etcd sets a file aside that it can't read; whether the log holds
 // everything from the snapshot before it is checkReplay's and checkConsistency's concern.
-func verifySnapshots(ctx context.Context, m *member, written history) (newest walpb.Snapshot, err error) {
+func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
 			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))

@@ -115,7 +115,7 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "has applied entry 2")
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "the database holds what came until 2")
 	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
 

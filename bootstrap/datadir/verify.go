@@ -7,9 +7,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -45,7 +43,7 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	if err := refuseLostRestore(m); err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
 		return err
 	}
-	return verifyLog(ctx, m, found.applied)
+	return verifyLog(ctx, m, found)
 }
 
 // verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it. One that is
@@ -53,6 +51,9 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
 	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
 		return contents{keyless: true}, err
+	}
+	if mode != bootstrap.Sanity {
+		defer readAhead(ctx, m.database)()
 	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) error {
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
@@ -105,38 +106,29 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	return found, nil
 }
 
-// verifyLog reads the WAL and the snapshots, and compares them with the last entry that the database has applied.
-func verifyLog(ctx context.Context, m *member, applied uint64) error {
+// verifyLog reads the WAL and the snapshots, and compares them with what the database says of itself.
+func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m)
-	if err != nil && ctx.Err() == nil {
-		err = damagedLog.because(err)
-	}
-	if err != nil {
+	if err != nil && !written.breach.proven(found.single36()) {
+		if ctx.Err() == nil {
+			err = damagedLog.because(err)
+		}
 		return err
 	}
 	if err := checkStrays(m, written.last); err != nil {
+		return err
+	}
+	if err := found.refuseTail(m, written); err != nil {
 		return err
 	}
 	newest, err := verifySnapshots(ctx, m, written)
 	if err != nil {
 		return err
 	}
-	if err := checkReplay(m, newest); err != nil {
+	if err := checkReplay(m, written, newest); err != nil {
 		return err
 	}
-	return checkConsistency(m, written, newest, applied)
-}
-
-// checkReplay asks etcd whether it can start from the newest snapshot with what follows in the WAL.
-func checkReplay(m *member, newest walpb.Snapshot) error {
-	err := guarded(func() error {
-		_, err := wal.Verify(zap.NewNop(), m.wal.path, newest)
-		return err
-	})
-	if err != nil {
-		return brokenReplay.because(m.wal.path, newest.Index, err)
-	}
-	return nil
+	return checkConsistency(m, written, newest, found.applied)
 }
 
 // errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.
@@ -144,16 +136,14 @@ var errReceived = errors.New("it lacks entries that a snapshot stands for, and t
 
 // checkConsistency checks that WAL, snapshot and database tell one story.
 //
-// What was applied or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry with the
-// committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the commit index,
-// while the database is flushed every 100 ms. And a snapshot has to be in the database, or lie next to it to be swapped
-// in (etcd's RecoverSnapshotBackend).
-func checkConsistency(m *member, written history, newest walpb.Snapshot, applied uint64) error {
+// What was applied (refuseTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
+// with the committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the
+// commit index, while the database is flushed every 100 ms. And a snapshot has to be in the database, or lie next to it
+// to be swapped in (etcd's RecoverSnapshotBackend).
+func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:
 		return lostEntries.because(m.wal.path, written.last, fmt.Sprintf("entry %d was committed", written.committed))
-	case applied > written.last:
-		return lostEntries.because(m.wal.path, written.last, fmt.Sprintf("%s has applied entry %d", m.database, applied))
 	case newest.Index < written.received && written.received <= written.committed:
 		return brokenReplay.because(m.wal.path, newest.Index, errReceived)
 	case newest.Index > applied && !m.hasReceived(newest.Index):

@@ -111,7 +111,7 @@ func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
 
 // A leader's snapshot stands for entries that the log has not: without its file etcd can't go on.
 func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
-	written := history{last: 10}
+	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
 	require.NoError(t, err)
 	require.NoError(t, written.takeSnapshot(leaders))
@@ -214,6 +214,6 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	var written history
 	written.beginAt("0000000000000001-0000000000000041.wal")
 	written.last, written.committed = 100, 100
-	require.ErrorContains(t, checkConsistency(survey(dir), written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
-	require.NoError(t, checkConsistency(survey(dir), written, walpb.Snapshot{Index: 0x40}, 100))
+	require.ErrorContains(t, checkConsistency(survey(dir), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
+	require.NoError(t, checkConsistency(survey(dir), &written, walpb.Snapshot{Index: 0x40}, 100))
 }

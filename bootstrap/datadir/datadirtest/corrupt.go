@@ -56,21 +56,34 @@ func FirstSegment(dir string) string {
 }
 
 // EntryEnds are the offsets at which the segment's entries end.
-func EntryEnds(t *testing.T, segment string) (ends []int64) {
+func EntryEnds(t *testing.T, segment string) []int64 {
+	t.Helper()
+	_, ends := entries(t, segment)
+	return ends
+}
+
+// EntryBegins are the offsets at which the segment's entries begin.
+func EntryBegins(t *testing.T, segment string) []int64 {
+	t.Helper()
+	begins, _ := entries(t, segment)
+	return begins
+}
+
+func entries(t *testing.T, segment string) (begins, ends []int64) {
 	t.Helper()
 	file, err := os.Open(segment)
 	require.NoError(t, err)
 	defer file.Close() // nothing was written
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
-	for record := (walpb.Record{}); decoder.Decode(&record) == nil; {
+	for record, begin := (walpb.Record{}), int64(0); decoder.Decode(&record) == nil; begin = decoder.LastOffset() {
 		switch record.Type {
 		case wal.CrcType:
 			decoder.UpdateCRC(record.Crc)
 		case wal.EntryType:
-			ends = append(ends, decoder.LastOffset())
+			begins, ends = append(begins, begin), append(ends, decoder.LastOffset())
 		}
 	}
-	return ends
+	return begins, ends
 }
 
 // MakeUnborn leaves behind what an etcd does that is killed in the first moment of its first start.

@@ -1,0 +1,88 @@
+package datadir
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// Whatever happened to a log, it can be replayed from a snapshot if etcd's own verification says so.
+func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
+	dir := datadirtest.New(t)
+	segments := datadirtest.Segments(t, dir)
+	whole, err := readLog(t.Context(), survey(dir))
+	require.NoError(t, err)
+	require.Greater(t, len(whole.snapshots), 2)
+	noSuch, otherTerm := walpb.Snapshot{Index: 7, Term: 2}, walpb.Snapshot{Index: 51, Term: 1}
+	require.ErrorIs(t, whole.beginsWith(noSuch, 0), wal.ErrSnapshotNotFound)
+	require.ErrorIs(t, whole.beginsWith(otherTerm, 0), wal.ErrSnapshotMismatch)
+	replayed := map[bool]int{}
+	for seed := range *logsPerWriter * 4 {
+		dice := rand.New(rand.NewPCG(seed, 4))
+		broken := segments[dice.IntN(len(segments))]
+		content, err := os.ReadFile(broken)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(broken, damage(content, int64(len(content)), dice), 0o600))
+		here := replayedHere(t, dir, walpb.Snapshot{})
+		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
+		replayed[here]++
+		for _, from := range append(whole.snapshots, recorded{Snapshot: noSuch}, recorded{Snapshot: otherTerm}) {
+			if replayedHere(t, dir, from.Snapshot) { // more is looked at here: what comes before the snapshot
+				assert.True(t, verifiedByEtcd(dir, from.Snapshot), "seed %d, %s, from %d", seed, broken, from.Index)
+			}
+		}
+		require.NoError(t, os.WriteFile(broken, content, 0o600))
+	}
+	assert.NotZero(t, replayed[true])
+	assert.NotZero(t, replayed[false])
+}
+
+// verifiedByEtcd has the whole log read first, as etcd does when it starts, and then what follows the snapshot.
+func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
+	return nil == guarded(func() error {
+		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {
+			return err
+		}
+		_, err := wal.Verify(zap.NewNop(), dir+"/member/wal", from)
+		return err
+	})
+}
+
+// openedByEtcd has etcd open and repair a copy of the log, from its first entry on.
+func openedByEtcd(t *testing.T, dir string) bool {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "wal")
+	require.NoError(t, os.CopyFS(path, os.DirFS(dir+"/member/wal")))
+	open := func() error {
+		log, err := wal.Open(zap.NewNop(), path, walpb.Snapshot{})
+		if err != nil {
+			return err
+		}
+		defer log.Close() // a copy
+		_, _, _, err = log.ReadAll()
+		return err
+	}
+	err := guarded(open)
+	if errors.Is(err, io.ErrUnexpectedEOF) && wal.Repair(zap.NewNop(), path) {
+		err = guarded(open)
+	}
+	return err == nil
+}
+
+func replayedHere(t *testing.T, dir string, from walpb.Snapshot) bool {
+	t.Helper()
+	m := survey(dir)
+	written, err := readLog(t.Context(), m)
+	return err == nil && checkReplay(m, written, from) == nil
+}

@@ -1,0 +1,117 @@
+package datadir
+
+import (
+	"encoding/binary"
+	"iter"
+
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
+)
+
+// word is what the beginning of every frame is a multiple of, in bytes: that is what etcd pads them for.
+const word = 8
+
+// survivor is a record that lies behind the place from which on a segment can't be read.
+type survivor struct {
+	record
+
+	at      int64 // in bytes
+	checked bool  // whether its data are known to be whole
+}
+
+// survivors visits the intact records behind the place where s ends. Nothing says where they begin, so any frame is taken
+// whose checksum the one behind it continues; that one's data are proven to be whole by it, those of the first are not.
+// Where damage follows on damage, it looks on behind that.
+func (s *segment) survivors() iter.Seq[survivor] {
+	return func(yield func(survivor) bool) {
+		if s.endsWithOneFrame() {
+			return
+		}
+		for at := s.nextData(s.at); at >= 0; at = s.nextData(at) {
+			chain, more := s.chain(at, yield)
+			if !more {
+				return
+			}
+			at = max(chain, at+word)
+		}
+	}
+}
+
+// endsWithOneFrame is true if nothing but zeros follows what can't be read, as after a power loss. What that frame holds
+// is not looked into: a value may be anything, records of a log included.
+func (s *segment) endsWithOneFrame() bool {
+	last := segment{content: s.content, at: s.at}
+	_, whole := last.next()
+	return whole && s.nextData(last.at) < 0
+}
+
+// chain visits the records from the frame at that place on, as long as each continues the checksum of the one before, and
+// returns where they end. If there are not two, it visits none.
+func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bool) {
+	rest := segment{content: s.content, at: at}
+	f, whole := rest.next()
+	before, ok := f.parseCanonical()
+	if !whole || !ok || !plausible(before) {
+		return at, true
+	}
+	end, before.sum = at, before.crc
+	for f := range rest.frames() {
+		r, err := f.check(before.sum)
+		if err != nil || !plausible(r) {
+			break
+		}
+		if end == at && !yield(survivor{record: before, at: at}) || !yield(survivor{record: r, at: f.at, checked: true}) {
+			return end, false
+		}
+		before, end = r, rest.at
+	}
+	return end, true
+}
+
+// plausible is true of the records that etcd writes behind the first ones of a segment.
+func plausible(r record) bool {
+	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
+}
+
+// nextData is where the first word from at on begins that is not zero, -1 if there is none. What the file system only has
+// set aside is not read: usually that is most of the segment.
+func (s *segment) nextData(at int64) int64 {
+	size := int64(len(s.content))
+	for at < size {
+		begin, end := s.extent(at)
+		for at = max(at, begin); at < end; at += word {
+			if !isZero(s.content[at:min(at+word, size)]) {
+				return at
+			}
+		}
+	}
+	return -1
+}
+
+// extent is the next part of the file, in bytes, that is no hole. Where a file system can't tell, it is the rest.
+func (s *segment) extent(at int64) (begin, end int64) {
+	size := int64(len(s.content))
+	begin, err := unix.Seek(int(s.file.Fd()), at, unix.SEEK_DATA)
+	if err == unix.ENXIO {
+		return size, size
+	}
+	if err != nil {
+		return at, size
+	}
+	if end, err = unix.Seek(int(s.file.Fd()), begin, unix.SEEK_HOLE); err != nil {
+		return begin, size
+	}
+	return begin - begin%word, min(end, size)
+}
+
+func isZero(piece []byte) bool {
+	if len(piece) == word {
+		return binary.LittleEndian.Uint64(piece) == 0
+	}
+	for _, b := range piece {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
