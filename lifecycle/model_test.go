@@ -68,7 +68,7 @@ func outcomes(action Action, now truth) []outcome {
 	case ServeReadyz:
 		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.ServerTaken})}
 	case LockData:
-		return []outcome{intrusion, ends(ConfigValid, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.EtcdFailed})}
+		return []outcome{intrusion, ends(ConfigValid, Payload{})}
 	case RemoveRecord:
 		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
 		return []outcome{removed, ends(EtcdFailed, Payload{Status: exitcode.BadRecord})}

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,14 +166,18 @@ func TestAConfigurationFromLongBeforeTheVerdictIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
-		answered := 0
+		var asked atomic.Int32
 		s.config = func(ctx context.Context) error {
-			if answered++; answered == 1 {
+			if asked.Add(1) == 1 {
 				return nil
 			}
 			return slowly(ctx)
 		}
-		time.AfterFunc(time.Second, func() { s.say(bootstrap.Progress); s.yaml = clusterOfThree })
+		time.AfterFunc(time.Second, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.yaml = clusterOfThree
+		})
 		time.AfterFunc(15*time.Second, func() { s.say(bootstrap.Successful) })
 		served(t, s)
 		assert.Equal(t, clusterOfThree, s.configured)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,10 @@ import (
 func TestAnEtcdOnTheDataEndsTheRecordAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		in := true
+		var in atomic.Bool
+		in.Store(true)
 		s.probe = func() error {
-			if in {
+			if in.Load() {
 				return fmt.Errorf("/data: %w", bootstrap.ErrDataInUse)
 			}
 			return nil
@@ -30,7 +32,7 @@ func TestAnEtcdOnTheDataEndsTheRecordAtOnce(t *testing.T) {
 		pass(time.Minute)
 		assert.Contains(t, s.did(), "forfeit record", "while it waits")
 		assert.NotContains(t, s.did(), "trigger full")
-		in = false
+		in.Store(false)
 		pass(time.Minute)
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
 		s.sigterm()
@@ -42,9 +44,10 @@ func TestAnEtcdOnTheDataEndsTheRecordAtOnce(t *testing.T) {
 func TestADataDirectoryThatAnotherWrapperHasLockedIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		in := true
+		var in atomic.Bool
+		in.Store(true)
 		s.lockData = func() error {
-			if in {
+			if in.Load() {
 				return bootstrap.ErrDataInUse
 			}
 			return nil
@@ -54,7 +57,7 @@ func TestADataDirectoryThatAnotherWrapperHasLockedIsWaitedFor(t *testing.T) {
 		assert.Equal(t, FetchConfig, s.driver.Snapshot().State)
 		assert.Contains(t, s.did(), "forfeit record")
 		assert.NotContains(t, s.did(), "remove record")
-		in = false
+		in.Store(false)
 		pass(time.Minute)
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
 		s.sigterm()
@@ -71,9 +74,9 @@ func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage()
-				times := 0
+				var times atomic.Int32
 				spoil(s, func() error {
-					if times++; times <= 5 {
+					if times.Add(1) <= 5 {
 						return bootstrap.CertificateError{Cause: errStage}
 					}
 					return nil
@@ -131,9 +134,10 @@ func TestASidecarThatAcceptsAndGoesOnSayingNewIsTriggeredLessAndLessOften(t *tes
 func TestTroubleThatComesBackIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
-		fails := true
+		var fails atomic.Bool
+		fails.Store(true)
 		s.status = func(context.Context) error {
-			if fails {
+			if fails.Load() {
 				return errStage
 			}
 			return nil
@@ -141,9 +145,9 @@ func TestTroubleThatComesBackIsNews(t *testing.T) {
 		wait := s.run(t)
 		pass(time.Minute)
 		assert.Greater(t, s.driver.Snapshot().Attempt, 5)
-		fails = false
+		fails.Store(false)
 		pass(5 * time.Minute)
-		fails = true
+		fails.Store(true)
 		pass(16 * time.Second)
 		assert.Less(t, s.driver.Snapshot().Attempt, 10)
 		news := 0
@@ -170,5 +174,18 @@ func TestAListenerThatIsLostClosesEtcdAndRecordsNothing(t *testing.T) {
 		assert.Contains(t, s.did(), "close etcd")
 		assert.NotContains(t, s.did(), "write terminated")
 		assert.NotContains(t, s.did(), "leave reason")
+	})
+}
+
+func TestAFileSystemWithoutLocksKeepsEtcdFromNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.lockData = func() error { return errStage }
+		wait := s.run(t)
+		pass(time.Minute)
+		assert.Equal(t, Serving, s.driver.Snapshot().State)
+		assert.NotContains(t, s.did(), "forfeit record")
+		s.sigterm()
+		wait()
 	})
 }

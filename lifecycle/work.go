@@ -163,14 +163,11 @@ func unlessCertificates(err error, status exitcode.Code) completion {
 
 func (w *work) lockData(context.Context) completion {
 	err := w.world.Volume.LockData()
-	switch {
-	case errors.Is(err, bootstrap.ErrDataInUse):
+	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
-	case err != nil:
-		return completion{ConfigInvalid, Payload{Err: err, Status: exitcode.EtcdFailed}}
-	default:
-		return completion{ConfigValid, Payload{}}
 	}
+	// A file system without locks stops nobody; of a directory that can't be used etcd says so, once the record is gone.
+	return completion{ConfigValid, Payload{Err: err}}
 }
 
 func (w *work) removeRecord(ctx context.Context) completion {

@@ -26,7 +26,7 @@ type Volume interface {
 	// Logs are the directories on the volume that hold a log of etcd's.
 	Logs() []string
 	// LockData takes the lock of the data directory that the configuration names, or fails at once, with
-	// bootstrap.ErrDataInUse if another process holds it.
+	// bootstrap.ErrDataInUse if another process holds it. With any other error etcd goes on without the lock.
 	LockData() error
 }
 

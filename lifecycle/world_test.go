@@ -153,7 +153,10 @@ func (s stageSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 
 func (s stageSidecar) Config(ctx context.Context) ([]byte, error) {
 	s.note("fetch config")
-	return []byte(s.yaml), s.config(ctx)
+	s.mu.Lock()
+	yaml := []byte(s.yaml)
+	s.mu.Unlock()
+	return yaml, s.config(ctx)
 }
 
 func (s stageVolume) Lock() error { return s.lock() }
