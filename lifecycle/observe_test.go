@@ -85,7 +85,7 @@ func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
 				times[tally.Guard] += tally.Times
 			}
 		}
-		assert.Equal(t, map[Guard]int{SaysFailed: 1, Always: 2}, times)
+		assert.Equal(t, map[Guard]int{SaysFailed: 1, SaysProgress: 2}, times)
 	})
 }
 

@@ -56,6 +56,7 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 			return completion{Crashed, Payload{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
+			done.payload.Err = withRoom(done.payload.Err)
 			return done
 		}
 	}
@@ -74,7 +75,11 @@ func (w *work) askStatus(ctx context.Context) completion {
 	if err != nil {
 		return completion{NoAnswer, Payload{Err: err}}
 	}
-	return completion{Replied, Payload{Word: word, Detail: string(word)}}
+	payload := Payload{Word: word}
+	if explainer, is := w.world.Sidecar.(Explainer); is && word == bootstrap.Failed {
+		payload.Err = explainer.WhyFailed()
+	}
+	return completion{Replied, payload}
 }
 
 // probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
