@@ -10,7 +10,7 @@ function gone(now, holds) {
   const edges = now.edges.filter(holds);
   return {
     times: edges.reduce((sum, edge) => sum + edge.times, 0),
-    last: edges.map((edge) => edge.last).sort().at(-1),
+    last: edges.map((edge) => edge.last).sort((a, b) => new Date(a) - new Date(b)).at(-1),
     spent: edges.reduce((sum, edge) => sum + edge.spent, 0),
   };
 }

@@ -28,7 +28,7 @@ function trouble(now) {
   const { at, class: kind, message, over, ended } = now.last_error;
   const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), now.reason.includes(message) ? "" : ": " + message];
   if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["trouble", text, "trouble"];
-  const end = ended ?? (now.state === "Serving" && now.since > at ? now.since : undefined);
+  const end = ended ?? (now.state === "Serving" && new Date(now.since) > new Date(at) ? now.since : undefined);
   return ["last trouble", [...text, ...(end ? [" — over since ", moment(end)] : [" — over"])], "quiet"];
 }
 

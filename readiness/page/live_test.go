@@ -1,11 +1,13 @@
 package page_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -31,6 +33,7 @@ func TestInABrowserThePage(t *testing.T) {
 		{"shows hidden characters and runs nothing that it shows", showHiddenCharacters},
 		{"tells who this is, as far as that is known", tellWhoThisIs},
 		{"tells times in the reader's zone, with their date", tellTimes},
+		{"counts by the clock of the process, not by the reader's", countByTheProcess},
 		{"fits a desk and a phone", fitTheScreen},
 		{"is legible, light and dark, live and grey", beLegible},
 	} {
@@ -84,7 +87,7 @@ func greyAndLiveAgain(b browser) {
 	b.later(time.Hour)
 	require.Equal(b.t, stood, b.Text("#facts"), "no clock goes on")
 
-	p.now = waiting()
+	p.tell(func(d *status.Document) { *d = waiting() })
 	p.start()
 	b.Has("body:not(.lost)")
 	b.Shows("#state", "Wait")
@@ -186,6 +189,7 @@ func tellWhoThisIs(b browser) {
 	} {
 		b.Shows("#facts", fact)
 	}
+	require.False(b.t, b.Is(`document.getElementById("members").hidden`))
 	b.Has("#peers li.ok:nth-child(2)", "#peers li.failed:nth-child(3)")
 	b.Shows("#peers", "missingetcd-main-2, learner")
 }
@@ -198,13 +202,26 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 
 func tellTimes(b browser) {
 	d := serving()
-	d.Since, d.Started = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC), before(90*time.Second)
+	d.Since, d.Started = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC), before(90*time.Minute)
 	b.Run(emulation.SetTimezoneOverride("Asia/Kolkata"))
 	b.open(d)
 	b.Shows("#zone", "times in UTC+05:30 (Asia/")
 	b.Shows("#facts", "3 Feb 2001 09:35:06, for ")
 	b.Has(`#facts time[datetime="2001-02-03T04:05:06.000Z"]`)
-	b.Shows("#facts", ", 1 min ago")
-	b.later(time.Hour)
 	b.Shows("#facts", ", 1 h ago")
+	b.later(48 * time.Hour)
+	b.Shows("#facts", ", 2 d ago")
+}
+
+func countByTheProcess(b browser) {
+	var wrong page.ScriptIdentifier
+	b.Run(chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		wrong, err = page.AddScriptToEvaluateOnNewDocument(`{ const real = Date.now; Date.now = () => real() + 7200000 }`).Do(ctx)
+		return err
+	}))
+	d := serving()
+	d.Since = before(210 * time.Minute)
+	b.open(d)
+	b.Shows("#facts", "for 3 h")
+	b.Run(page.RemoveScriptToEvaluateOnNewDocument(wrong))
 }

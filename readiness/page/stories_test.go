@@ -7,10 +7,9 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// The documents that the tests tell. Times count back from when the test began.
-var began = time.Now()
+// The documents that the tests tell. Their times count back from the moment at which they are made.
 
-func before(d time.Duration) time.Time { return began.Add(-d) }
+func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
 var versions = status.Versions{Wrapper: "v0.4.0", Etcd: "3.6.16", Go: "go1.26.0"}
 
@@ -26,7 +25,7 @@ func verdicts(word, reason string) []status.Check {
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
-		State: "Wait", Since: before(4 * time.Second), Attempt: 17, NextRetry: began.Add(9 * time.Second),
+		State: "Wait", Since: before(4 * time.Second), Attempt: 17, NextRetry: before(-9 * time.Second),
 		Reason:    "the sidecar does not answer: " + refused,
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
 		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
@@ -58,7 +57,7 @@ func serving() status.Document {
 		Validation:  &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
 		SidecarWord: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",
 		Versions: versions, Checks: verdicts("ok", ""),
-		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", Expires: began.Add(61 * time.Hour)}},
+		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", Expires: before(-61 * time.Hour)}},
 		Transitions: []status.Transition{
 			step(255*time.Second, "Query", "begun", "", "Query", "ask where initialization stands, with the volume's lock held", 1, 0),
 			step(252*time.Second, "Query", "no answer", "", "Wait", "the sidecar does not answer: connection refused", 3, .004),

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -121,12 +122,16 @@ func (b *Tab) Is(expression string, parts ...any) (yes bool) {
 	return yes
 }
 
-// Holds waits until a condition holds.
+// Holds waits until a condition holds, across pages: while one page takes the place of another, nothing does.
 func (b *Tab) Holds(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
-	err := chromedp.Run(b.ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(Patience)))
-	require.NoError(b.t, err, "%s\n%s", expression, b.Text("main"))
+	holds := func() (yes bool) {
+		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
+	}
+	if !assert.Eventually(b.t, holds, Patience, 20*time.Millisecond) {
+		require.Fail(b.t, "does not hold", "%s\n%s", expression, b.Text("header")+b.Text("main"))
+	}
 }
 
 // Has waits for elements.
