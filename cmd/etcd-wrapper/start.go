@@ -31,7 +31,11 @@ import (
 const farewell = lifecycle.TakingDown * 2 / 5
 
 // startCommand is `start-etcd`.
-type startCommand struct{ commandline.StartEtcd }
+type startCommand struct {
+	commandline.StartEtcd
+
+	message *exitcode.Message
+}
 
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Code {
@@ -46,6 +50,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	logstream.CaptureLibraries(log)
 	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
+	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)
 	return outcome.Status
 }
@@ -66,7 +71,7 @@ func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome, words
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := exitcode.Explain(c.TerminationPath, words); err != nil {
+	if err := c.message.Say(words); err != nil {
 		log.Warn().Err(err).Msg("Kubernetes is not told why")
 	}
 }
@@ -110,8 +115,26 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer}
+	p.end = []func(){end, stopServer, c.watch(log, p.report)}
 	return p
+}
+
+// watch has the log and the termination message kept up to date until what it returns is called.
+func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		about.Watch(ctx, log, func() {
+			if err := c.message.Prepare(about.LostWords(c.CrashNotePath())); err != nil {
+				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
+			}
+		})
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // routes are what the wrapper's server answers beside its own endpoints.

@@ -32,7 +32,7 @@ type place struct {
 }
 
 func (p *place) Began() time.Time           { return p.began }
-func (*place) LastExit() string             { return "crash" }
+func (*place) LastExit() (string, string)   { return "crash", "panic: by the test" }
 func (*place) MemberID() string             { return "8e9e05c52164694d" }
 func (p *place) Progress() string           { return p.progress }
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
@@ -55,8 +55,10 @@ func (p *place) Record() (exitcode.Word, error) {
 func full() *lifecycle.Snapshot {
 	at := time.Unix(1.8e9, 0)
 	return &lifecycle.Snapshot{
-		State: lifecycle.Terminating, Since: at, Reason: "stop asked for", Attempt: 3, NextRetry: at,
-		Trouble:    lifecycle.Trouble{At: at, Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace"},
+		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
+		Trouble: lifecycle.Trouble{
+			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace",
+		},
 		Word:       bootstrap.Successful,
 		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},
 		History: []lifecycle.Transition{{
@@ -126,8 +128,8 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	about := New(machine{run}, there, "v1")
 	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
-	assert.Equal(t, "etcd is started; it opens its data", about.Phase().Reason)
-	assert.Equal(t, "etcd is started; it opens its data", about.Document().Reason)
+	assert.Equal(t, "etcd is started; etcd opens its data", about.Phase().Reason)
+	assert.Equal(t, "etcd is started; etcd opens its data", about.Document().Reason)
 	run.State = lifecycle.Serving
 	assert.Equal(t, "etcd is started", about.Phase().Reason)
 	assert.True(t, about.Phase().Serving)
@@ -143,7 +145,7 @@ func TestTheLastWords(t *testing.T) {
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
-last trouble: etcd, 3s ago: etcd stopped
+last trouble: etcd, 3s ago, over since: etcd stopped
 `, about.LastWords(lifecycle.Outcome{Reason: "stop asked for (terminated)\nand a trace"}))
 		there.record = ""
 		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")

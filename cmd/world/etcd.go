@@ -76,6 +76,7 @@ func (w *World) Open(ctx context.Context) error {
 	w.durations.start.Store(int64(took))
 	w.counts.EtcdStarted(took)
 	w.memberID.Store(w.etcd.ID().String())
+	w.past.serves()
 	watching, stop := context.WithCancel(context.Background())
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {

@@ -42,7 +42,7 @@ type World struct {
 	crash   func(error) // set before the lifecycle begins
 
 	began        time.Time
-	lastExit     string
+	past         *past
 	memberID     atomic.Value // a string, once etcd is ready
 	durations    durations
 	certificates *certificates.Files
@@ -71,10 +71,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 			certificates.SidecarCA:     flags.SidecarCAPath,
 		}, log),
 	}
-	w.lastExit = w.howTheLastRunEnded()
-	if reason := w.note.Previous(); reason != "" {
-		log.Warn().Str("reason", reason).Msg("the last run on this volume crashed")
-	}
+	w.past = newPast(flags, w.record, w.note, log)
 	return w
 }
 
@@ -99,9 +96,10 @@ func (w *World) Lock() error {
 	if err := w.volume.Lock(); err != nil {
 		return err
 	}
-	if err := w.note.Arm(); err != nil {
+	if err := w.note.Arm(w.past.loops); err != nil {
 		w.log.Warn().Err(err).Msg("a crash would leave no reason behind")
 	}
+	w.past.begin()
 	return nil
 }
 
@@ -123,7 +121,14 @@ func (w *World) Expose() error {
 
 // Settle puts away what only a crash needs. Call it when the lifecycle has ended.
 func (w *World) Settle(outcome lifecycle.Outcome) {
-	if outcome.Status == exitcode.Crashed {
+	defer w.past.end(outcome)
+	switch outcome.Status {
+	case exitcode.Crashed:
+		return
+	case exitcode.OutOfTime:
+		if err := leaveDump(w.note, outcome); err != nil {
+			w.log.Warn().Err(err).Msg("what the stop waited for could not be left behind")
+		}
 		return
 	}
 	if err := w.note.Discard(); err != nil {
