@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -103,7 +104,7 @@ type parts struct {
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
-		return failed(exitcode.Usage, err)
+		return failed(blame(err), err)
 	}
 	counts := metrics.New()
 	all := world.New(&c.StartEtcd, counts, log)
@@ -156,6 +157,14 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
+// blame tells a flag that is wrong from a configuration that is.
+func blame(err error) exitcode.Code {
+	if errors.Is(err, standalone.ErrConfig) {
+		return exitcode.BadConfig
+	}
+	return exitcode.Usage
+}
+
 // briefly is the termination message of a run that did not begin.
 func briefly(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
@@ -194,7 +203,7 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 		initializer := standalone.New(standalone.Options{
 			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
 		})
-		return initializer, initializer.Close, nil
+		return initializer, initializer.Close, initializer.CheckConfig()
 	}
 	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
 		HostPort: c.SidecarHostPort, TLS: c.SidecarTLS, CAPath: c.SidecarCAPath,
