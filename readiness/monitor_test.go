@@ -48,7 +48,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 	require.False(t, ready(m))
 	require.False(t, new(Report).Ready(time.Now()), "zero report")
 	for _, c := range m.Report().Checks(time.Now()) {
-		require.Equal(t, Check{c.Name, Failed, "etcd is not watched"}, c)
+		require.Equal(t, Check{c.Name, Failed, "etcd does not run"}, c)
 	}
 }
 

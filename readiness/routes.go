@@ -111,11 +111,16 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
 }
 
-// listing has one line per check, the lifecycle's first. Reasons quote strangers: they must neither fake lines nor reach a
+// listing has one line per check, the lifecycle's first, and one for all that cannot be made as long as etcd does not run. Reasons quote strangers: they must neither fake lines nor reach a
 // terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var b strings.Builder
-	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
+	b.WriteString(lifecycleCheck(now, phase).line())
+	if report.checks[0].Reason == notRunning {
+		fmt.Fprintf(&b, "[-]all others failed: %s\n", notRunning)
+		return b.String()
+	}
+	for _, c := range report.Checks(now) {
 		b.WriteString(c.line())
 	}
 	return b.String()

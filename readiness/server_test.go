@@ -104,7 +104,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 	s.UsePlain()
 	res, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, 503, res.StatusCode)
-	require.Equal(t, 7, strings.Count(body, "\n"), body)
+	require.Equal(t, 3, strings.Count(body, "\n"), body)
 	require.Contains(t, body, "[-]lifecycle failed: StartEtcd for 12s")
 }
 

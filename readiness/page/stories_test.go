@@ -30,7 +30,7 @@ func waiting() status.Document {
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
 		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
 		Validation: &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
-		Checks:     verdicts("failed", "etcd is not watched"),
+		Checks:     verdicts("failed", "etcd does not run"),
 		Transitions: []status.Transition{
 			{At: before(26 * time.Hour), From: "Query", Event: "begun", To: "Query", Times: 1, Reason: "ask where initialization stands, with the volume's lock held"},
 			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, After: .012, Reason: "the initialization failed; the log of whoever ran it says why"},

@@ -3,6 +3,7 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -34,8 +35,12 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything
 	b.WriteString("\nchecks\n")
-	for _, check := range d.Checks {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
+	if alike(d.Checks) {
+		fmt.Fprintf(&b, "  %s  all: %s\n", p.verdict(d.Checks[0].Status), d.Checks[0].Reason)
+	} else {
+		for _, check := range d.Checks {
+			fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
+		}
 	}
 	fmt.Fprintf(&b, "\nlatest steps\n")
 	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
@@ -45,9 +50,20 @@ func (p *Printer) Print(d status.Document) error {
 	return err
 }
 
+// alike reports whether there is one reason for all checks: etcd does not run.
+func alike(checks []status.Check) bool {
+	return len(checks) > 1 && checks[0].Reason != "" && !slices.ContainsFunc(checks, func(c status.Check) bool {
+		return c.Status != checks[0].Status || c.Reason != checks[0].Reason
+	})
+}
+
 // facts are what there is to know about a run, each with its name.
 func facts(d status.Document) [][2]string {
-	all := [][2]string{{"since", fmt.Sprintf("%s (%s)", clock(d.Since), Rounded(time.Since(d.Since)))}}
+	began := d.PhaseSince
+	if began.IsZero() { // a wrapper of an older version
+		began = d.Since
+	}
+	all := [][2]string{{"since", fmt.Sprintf("%s (%s)", clock(began), Rounded(time.Since(began)))}}
 	if d.Attempt > 1 {
 		all = append(all, [2]string{"attempt", fmt.Sprint(d.Attempt)})
 	}
@@ -55,7 +71,7 @@ func facts(d status.Document) [][2]string {
 		all = append(all, [2]string{"next step", "within " + Rounded(max(0, time.Until(d.NextRetry))).String()})
 	}
 	if e := d.LastError; e != nil {
-		all = append(all, [2]string{"last trouble", fmt.Sprintf("%s %s: %s", clock(e.At), e.Class, e.Message)})
+		all = append(all, trouble(e))
 	}
 	if v := d.Validation; v != nil {
 		all = append(all, [2]string{"validation", v.Mode + ": " + v.Reason})
@@ -63,7 +79,11 @@ func facts(d status.Document) [][2]string {
 	if d.SidecarWord != "" {
 		all = append(all, [2]string{"sidecar said", d.SidecarWord})
 	}
-	all = append(all, [2]string{"last exit", d.LastExit})
+	lastExit := d.LastExit
+	if d.LastExitReason != "" {
+		lastExit += ": " + d.LastExitReason
+	}
+	all = append(all, [2]string{"last exit", lastExit})
 	if d.MemberID != "" {
 		all = append(all, [2]string{"member", d.MemberID})
 	}
@@ -73,6 +93,18 @@ func facts(d status.Document) [][2]string {
 		}
 	}
 	return append(all, [2]string{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)})
+}
+
+// trouble says since when it lasts and how often it was met, or that it is over.
+func trouble(e *status.Error) [2]string {
+	met := ""
+	if e.Times > 1 {
+		met = fmt.Sprintf(", %d times since %s", e.Times, clock(e.Since))
+	}
+	if e.Ended.IsZero() {
+		return [2]string{"trouble", fmt.Sprintf("%s%s %s: %s", clock(e.At), met, e.Class, e.Message)}
+	}
+	return [2]string{"last trouble", fmt.Sprintf("%s%s, over since %s, %s: %s", clock(e.At), met, clock(e.Ended), e.Class, e.Message)}
 }
 
 func validity(expires time.Time) string {

@@ -38,7 +38,7 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	require.NoError(t, NewPrinter(&out).Print(document()))
 	for _, line := range []string{
 		`^Wait, not ready$`, `^the sidecar validates$`, `^since +\S+ \(1m30s\)$`, `^attempt +2$`, `^next step +within (1m0s|59s)$`,
-		`^last trouble +\S+ sidecar: no answer$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
+		`^trouble +\S+ sidecar: no answer$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
 		`^member +abc$`, `^certificate +etcd_server has expired at \S+: /a$`, `^certificate +etcd_peer expires at \S+: /b$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space  $`,
 		`^  \S+  Query → Wait +after 4ms +it validates$`, `^  \S+  Query stays ×7 +after 1m1s +again$`,
@@ -47,6 +47,21 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	}
 	assert.NotContains(t, out.String(), "/c", "a certificate that is good for long is not worth a line")
 	assert.NotContains(t, out.String(), "\x1b", "no colour but on a terminal")
+}
+
+func TestTroubleIsOverWhenItIsOver(t *testing.T) {
+	var out bytes.Buffer
+	told := document()
+	told.LastError.Times, told.LastError.Since, told.LastError.Ended = 7, told.LastError.At.Add(-time.Hour), told.LastError.At
+	told.LastExit, told.LastExitReason = "failed", "status 70, port taken"
+	for i := range told.Checks {
+		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
+	}
+	require.NoError(t, NewPrinter(&out).Print(told))
+	assert.Regexp(t, `(?m)^last trouble +\S+, 7 times since \S+, over since \S+, sidecar: no answer$`, out.String())
+	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
+	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
+	assert.Contains(t, out.String(), "  failed    all: etcd does not run\n")
 }
 
 func TestChangesArePrintedOnce(t *testing.T) {
