@@ -23,7 +23,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 		d.timeline.validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
-	d.logTaken(taken, payload, pause)
+	d.logTaken(taken, pause)
 	if was.lasts() && d.timeline.trouble.Ended.Equal(now) {
 		d.logOver(was, now)
 	}
@@ -47,7 +47,7 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 
 // logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. Whoever watches the
 // snapshots reminds people of what lasts.
-func (d *Driver) logTaken(taken Transition, payload Payload, pause time.Duration) {
+func (d *Driver) logTaken(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
 		Int("times", taken.Times).Dur("after", taken.After)
@@ -59,13 +59,14 @@ func (d *Driver) logTaken(taken Transition, payload Payload, pause time.Duration
 
 // level is that of an alert for trouble: error where the run ends by it, warn where it goes on.
 func (d *Driver) level(taken Transition) zerolog.Level {
-	news := d.timeline.trouble.At.Equal(taken.At)
+	trouble := d.timeline.trouble
+	bad := trouble.At.Equal(taken.At)
 	switch {
-	case taken.Times > 1 && !(news && d.timeline.trouble.Times == 1):
+	case taken.Times > 1 && (!bad || trouble.Times > 1):
 		return zerolog.DebugLevel
-	case news && (taken.To == Terminating || taken.To == Terminated):
+	case bad && (taken.To == Terminating || taken.To == Terminated):
 		return zerolog.ErrorLevel
-	case news:
+	case bad:
 		return zerolog.WarnLevel
 	default:
 		return zerolog.InfoLevel

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -52,23 +53,21 @@ func (m *memory) keep(of looks, verdict error) {
 // lookAt takes a fingerprint of all names, sizes, times, modes and inodes. Nothing but a change of the files, which the
 // change time tells of, makes another one. A directory that can't be listed looks like an empty one.
 func lookAt(dataDir string, mode bootstrap.Mode) looks {
-	sum := sha256.New()
+	var seen strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			fmt.Fprintf(sum, "%q: %v\n", path, err)
+			fmt.Fprintf(&seen, "%q: %v\n", path, err)
 			return nil //nolint:nilerr // it is part of how the directory looks
 		}
 		info, err := entry.Info()
 		if err != nil {
-			fmt.Fprintf(sum, "%q: %v\n", path, err)
+			fmt.Fprintf(&seen, "%q: %v\n", path, err)
 			return nil //nolint:nilerr // as above
 		}
-		fmt.Fprintf(sum, "%q %v %d %d %s\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
+		fmt.Fprintf(&seen, "%q %v %d %d %s\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(info))
 		return nil
 	})
-	now := looks{dataDir: dataDir, mode: mode}
-	sum.Sum(now.files[:0])
-	return now
+	return looks{dataDir: dataDir, mode: mode, files: sha256.Sum256([]byte(seen.String()))}
 }
 
 // explained is why the last validation failed, for whoever asks.

@@ -122,16 +122,15 @@ func (w *World) Expose() error {
 // Settle puts away what only a crash needs. Call it when the lifecycle has ended.
 func (w *World) Settle(outcome lifecycle.Outcome) {
 	defer w.past.end(outcome)
-	switch outcome.Status {
+	var err error
+	switch outcome.Status { //nolint:exhaustive // of all others there is nothing more to tell
 	case exitcode.Crashed:
-		return
 	case exitcode.OutOfTime:
-		if err := leaveDump(w.note, outcome); err != nil {
-			w.log.Warn().Err(err).Msg("what the stop waited for could not be left behind")
-		}
-		return
+		err = leaveDump(w.note, outcome)
+	default:
+		err = w.note.Discard()
 	}
-	if err := w.note.Discard(); err != nil {
-		w.log.Warn().Err(err).Msg("the crash note could not be put away")
+	if err != nil {
+		w.log.Warn().Err(err).Msg("the crash note could not be settled")
 	}
 }
