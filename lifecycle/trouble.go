@@ -48,13 +48,16 @@ func (t Trouble) live(row *Row, payload Payload, now time.Time) Trouble {
 	case found.Class == "" && t.lasts() && t.overBy(row):
 		t.Ended = now
 		return t
-	case found.Class == "":
+	case found.Class == "", t.echoedBy(row):
 		return t
 	case t.lasts() && t.Class == found.Class && t.on == found.on:
 		found.Since, found.Times = t.Since, t.Times+1
 	}
 	return found
 }
+
+// echoedBy reports whether a row only repeats this trouble: an etcd that failed is not closed in order, either.
+func (t Trouble) echoedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Trouble) lasts() bool { return t.Class != "" && t.Ended.IsZero() }
 

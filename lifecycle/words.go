@@ -29,7 +29,7 @@ var words = []wording{
 	{From: Query, On: Replied, When: SaysFailed, Say: "the initialization failed and is tried again; " + lookAtSidecar, Fail: "the initialization failed", Next: "nothing is changed or deleted; mend the cause, or set the data directory aside and restore a backup: it is looked at again when a file has changed"},
 	{From: Query, On: Replied, When: SaysProgress, Say: "the initialization is running; a large database takes long"},
 	{From: Query, On: Replied, Say: "the sidecar said a word that this version does not know", Next: "see that the versions of etcd-wrapper and of backup-restore fit each other"},
-	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and " + lookAtSidecar},
+	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and look at its log"},
 
 	{From: Trigger, On: Accepted, Say: "the initialization was asked for"},
 	{From: Trigger, On: NotAccepted, Say: "the initialization could not be asked for", Next: "it is tried again"},
@@ -41,7 +41,7 @@ var words = []wording{
 	{From: FetchConfig, On: ConfigUnavailable, Say: "etcd's configuration cannot be fetched", Next: "the data is validated and is not validated again; " + lookAtSidecar},
 	{From: FetchConfig, On: Elapsed, Say: "asks for the configuration again", Goes: true},
 
-	{From: BeforeVerdict, On: ConfigPrefetched, Say: "etcd's configuration was fetched early", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
+	{From: BeforeVerdict, On: ConfigPrefetched, Say: "the early fetch of etcd's configuration has ended", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
 	{From: FetchConfig, On: ConfigPrefetched, When: ConfigKept, Say: "the early fetch has brought etcd's configuration", Goes: true},
 	{From: FetchConfig, On: ConfigPrefetched, Say: "etcd's configuration was fetched too early to be used", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
 
@@ -58,13 +58,13 @@ var words = []wording{
 	{From: Serving, On: Signal, Say: "stop asked for"},
 	{From: Serving, On: StopPosted, Say: "stop asked for by POST /stop"},
 
-	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the trace"},
-	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the trace"},
+	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason"},
+	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason"},
 
 	{From: Terminating, On: EtcdClosed, When: NeverOpened, Say: "etcd was never opened; the exit record stays as it was"},
-	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed; the exit record is written"},
+	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed in order; now the exit record may say so"},
 	{From: Terminating, On: EtcdClosed, Say: "etcd is closed; no exit record is written, so the next start validates in full", Fail: "etcd was not closed in order", Next: nothingLost},
-	{From: Terminating, On: RecordSettled, Say: "the exit record is as it should be", Fail: "the exit record could not be written", Next: nothingLost},
+	{From: Terminating, On: RecordSettled, Say: "all that the next start needs is on the disk", Fail: "the exit record could not be written", Next: nothingLost},
 	{From: Terminating, On: Elapsed, Say: "the stop ran out of its budget and is cut off", Next: "exit_code.crash on the volume keeps what every goroutine did; " + nothingLost},
 	{From: Terminating, On: Signal, When: SecondSignal, Say: "a second signal forces the end", Next: nothingLost},
 	{From: Terminating, On: Signal, Say: "the stop is under way already", Goes: true},

@@ -145,6 +145,16 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 	}
 }
 
+func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.open = func(context.Context) error { return errors.New("port taken") }
+		s.shut = func() error { return errors.New("never opened") }
+		s.run(t)()
+		assert.Contains(t, s.driver.Snapshot().Trouble.Text, "port taken")
+	})
+}
+
 func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)

@@ -132,7 +132,7 @@ func (m *Member) start() {
 }
 
 func (m *Member) awaitReady(ctx context.Context) error {
-	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it")
+	m.doing.Store("waits for a leader, which needs a quorum of its cluster, and to join it: see that enough of the other members run and that their peer URLs can be reached")
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 		m.doing.Store("")

@@ -203,7 +203,10 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 		initializer := standalone.New(standalone.Options{
 			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
 		})
-		return initializer, initializer.Close, initializer.CheckConfig()
+		if err := initializer.CheckConfig(); err != nil {
+			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
+		}
+		return initializer, initializer.Close, nil
 	}
 	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
 		HostPort: c.SidecarHostPort, TLS: c.SidecarTLS, CAPath: c.SidecarCAPath,
@@ -218,7 +221,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		Routes: routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
-		return nil, exitcode.ServerTaken, err
+		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
 	}
 	p.world.Connect(server, p.driver.Crash)
 	switch {

@@ -70,7 +70,7 @@ func (w *World) warnOf(etcd *embed.Config) {
 func (w *World) Open(ctx context.Context) error {
 	began := time.Now()
 	if err := w.etcd.Open(ctx); err != nil {
-		return err
+		return bootstrap.Advised(err, w.config.Etcd.Dir)
 	}
 	took := time.Since(began)
 	w.durations.start.Store(int64(took))

@@ -86,7 +86,10 @@ func (w *World) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.World {
 
 // Connect gives the world what can only be made when it is there: the wrapper's server, and whom to tell that etcd has
 // crashed. Call it once, before the lifecycle begins.
-func (w *World) Connect(server Server, crash func(reason error)) { w.server, w.crash = server, crash }
+func (w *World) Connect(server Server, crash func(reason error)) {
+	w.server = server
+	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
+}
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }

@@ -71,7 +71,7 @@ func facts(d status.Document) [][2]string {
 		all = append(all, [2]string{"next step", "within " + Rounded(max(0, time.Until(d.NextRetry))).String()})
 	}
 	if e := d.LastError; e != nil {
-		all = append(all, trouble(e))
+		all = append(all, trouble(e, d.Reason))
 	}
 	if v := d.Validation; v != nil {
 		all = append(all, [2]string{"validation", v.Mode + ": " + v.Reason})
@@ -95,16 +95,22 @@ func facts(d status.Document) [][2]string {
 	return append(all, [2]string{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)})
 }
 
-// trouble says since when it lasts and how often it was met, or that it is over.
-func trouble(e *status.Error) [2]string {
-	met := ""
+// trouble says since when it lasts and how often it was met, or that it is over. What the reason of the state says
+// already is not repeated.
+func trouble(e *status.Error, reason string) [2]string {
+	name, told := "trouble", clock(e.At)
 	if e.Times > 1 {
-		met = fmt.Sprintf(", %d times since %s", e.Times, clock(e.Since))
+		told += fmt.Sprintf(", %d times since %s", e.Times, clock(e.Since))
 	}
-	if e.Ended.IsZero() {
-		return [2]string{"trouble", fmt.Sprintf("%s%s %s: %s", clock(e.At), met, e.Class, e.Message)}
+	if !e.Ended.IsZero() {
+		name = "last trouble"
+		told += ", over since " + clock(e.Ended)
 	}
-	return [2]string{"last trouble", fmt.Sprintf("%s%s, over since %s, %s: %s", clock(e.At), met, clock(e.Ended), e.Class, e.Message)}
+	told += ", " + e.Class
+	if !strings.Contains(reason, e.Message) {
+		told += ": " + e.Message
+	}
+	return [2]string{name, told}
 }
 
 func validity(expires time.Time) string {
