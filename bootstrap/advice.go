@@ -14,24 +14,36 @@ import (
 
 // Advised adds to an error of the operating system what a person needs to mend it: how full a disk is, as whom this
 // process may not do something. dir is where it happened, unless the error names a file itself. It looks at the disk, so
-// it may block; the error that it returns wraps err.
+// it may block. The error that it returns wraps err; one that has advice already is returned as it is.
 func Advised(err error, dir string) error {
+	var already *advised
+	if err == nil || errors.As(err, &already) {
+		return err
+	}
 	if path := pathOf(err); path != "" {
 		dir = filepath.Dir(path)
 	}
 	switch {
-	case err == nil:
-		return nil
 	// etcd's fatal failures are texts.
 	case is(err, syscall.ENOSPC), is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w (%senlarge the volume or make room on it)", err, room(dir))
+		return &advised{err, room(dir) + "enlarge the volume or make room on it"}
 	case is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w (end the process that listens there)", err)
+		return &advised{err, "end the process that listens there"}
 	case is(err, syscall.EACCES), is(err, syscall.EPERM):
-		return fmt.Errorf("%w (see owner and mode of it; this process is user %d, group %d)", err, os.Geteuid(), os.Getegid())
+		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	}
 	return err
 }
+
+// advised is an error with advice.
+type advised struct {
+	cause  error
+	advice string
+}
+
+func (a *advised) Error() string { return a.cause.Error() + " (" + a.advice + ")" }
+
+func (a *advised) Unwrap() error { return a.cause }
 
 func is(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())

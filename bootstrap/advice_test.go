@@ -26,6 +26,7 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		advised := bootstrap.Advised(err, dir)
 		assert.Regexp(t, said, advised.Error())
 		assert.ErrorIs(t, advised, err)
+		assert.Equal(t, advised, bootstrap.Advised(advised, dir), "once is enough")
 	}
 	other := errors.New("other")
 	assert.Equal(t, other, bootstrap.Advised(other, dir))

@@ -24,7 +24,10 @@ func (w *World) Durations() (start, stop, drain time.Duration) {
 func (w *World) Began() time.Time { return w.began }
 
 // LastExit is how the run before this one ended: a word of the exit record or of package status, and why.
-func (w *World) LastExit() (class, reason string) { return w.past.class, w.past.reason }
+func (w *World) LastExit() (class, reason string) {
+	last := w.past.ended()
+	return last.class, last.reason
+}
 
 // MemberID is etcd's, hexadecimal; empty until etcd is ready.
 func (w *World) MemberID() string {

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,55 +19,78 @@ import (
 )
 
 // past is what this run knows of the one before it, and what it tells the one after it. It is for people: the choice of
-// the validation mode is the exit record's alone.
+// the validation mode is the exit record's alone. Its methods may be called from any goroutine.
 type past struct {
-	class  string // as status.Document.LastExit
-	reason string
-	loops  bool // no run has served since the first crash that is kept
+	flags  *commandline.StartEtcd
+	record *exitcode.Record
+	crash  *exitcode.CrashNote
+	log    zerolog.Logger
+	busy   sync.WaitGroup
 
-	path string
-	log  zerolog.Logger
 	mu   sync.Mutex
+	last lastExit
 	held bool // the volume is ours, and so is the note
 	run  exitcode.LastRun
-	busy sync.WaitGroup
 }
 
-// withoutAWord is the reason of an end that nobody could write one for.
-const withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), or the node or its power was lost"
+// lastExit is how the last run on a volume ended.
+type lastExit struct {
+	class  string // as status.Document.LastExit
+	reason string
+	loops  bool // it did not serve
+}
+
+// What is said where nobody could write down how a run ended.
+const (
+	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), or the node or its power was lost"
+	goesOn       = "another process holds the volume"
+	noNote       = "nobody has left a note of it on the volume"
+)
 
 // newPast looks at what the last run left on the volume. It changes nothing.
 func newPast(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *past {
-	p := &past{path: flags.LastRunPath(), log: log, run: exitcode.LastRun{Began: time.Now()}}
-	last, err := exitcode.ReadLastRun(p.path)
-	p.loops = !last.Served
-	word, unclean := record.Read()
-	crash := note.Previous()
-	switch known := err == nil; {
-	case known && !last.Ended.IsZero() && last.Status == exitcode.Crashed, crash != "" && last.Ended.IsZero():
-		p.class, p.reason = status.ExitCrash, orElse(crash, last.Reason)
-	case known && !last.Ended.IsZero() && last.Status != exitcode.Clean:
-		p.class, p.reason = status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason)
-	case known && last.Ended.IsZero():
-		p.class, p.reason = status.ExitKilled, withoutAWord
-	case unclean == nil:
-		p.class = string(word)
-	case known && !last.Served:
-		p.class, p.reason = string(exitcode.Terminated), last.Reason
-	case nothingOn(flags.VolumeDir):
-		p.class = status.ExitNone
-	default:
-		p.class, p.reason = status.ExitUnknown, "nobody has left a note of it on the volume"
-	}
-	p.tell(note.First())
+	p := &past{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
+	p.last = p.look()
 	return p
 }
 
-func orElse(text, other string) string {
-	if text == "" {
-		return other
+// look reads how the last run ended. That it was killed is true only if it does not go on.
+func (p *past) look() lastExit {
+	last, err := exitcode.ReadLastRun(p.flags.LastRunPath())
+	told, orderly := err == nil, !last.Ended.IsZero()
+	word, unclean := p.record.Read()
+	crash := p.crash.Previous()
+	is := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
+	switch {
+	case orderly && last.Status == exitcode.Crashed, !orderly && crash != "":
+		return is(status.ExitCrash, cmp.Or(crash, last.Reason))
+	case orderly && last.Status != exitcode.Clean:
+		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
+	case told && !orderly:
+		return is(status.ExitKilled, withoutAWord)
+	case unclean == nil:
+		return is(string(word), "")
+	case told && !last.Served: // the record is older: there was none, and the stop left it so
+		return is(string(exitcode.Terminated), last.Reason)
+	case nothingOn(p.flags.VolumeDir):
+		return is(status.ExitNone, "")
+	default:
+		return is(status.ExitUnknown, noNote)
 	}
-	return text
+}
+
+// ended is how the last run ended.
+func (p *past) ended() lastExit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// waits says that another process holds the volume, whose run has not ended yet.
+func (p *past) waits() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = lastExit{class: status.ExitUnknown, reason: goesOn}
 }
 
 // nothingOn reports whether a volume has never been used. What file systems bring along does not count.
@@ -79,31 +103,33 @@ func nothingOn(volume string) bool {
 }
 
 // tell logs an end that somebody should look at.
-func (p *past) tell(first string) {
+func (p *past) tell(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
 		status.ExitFailed: "the last run on this volume failed",
 		status.ExitKilled: "the last run on this volume was killed",
-	}[p.class]
+	}[last.class]
 	if message == "" {
 		return
 	}
-	line := p.log.Warn().Str("reason", p.reason)
-	if first != "" && first != p.reason && p.loops {
+	line := p.log.Warn().Str("reason", last.reason)
+	if first := p.crash.First(); last.loops && first != "" && first != last.reason {
 		line = line.Str("first_crash", first)
 	}
-	line.Msg(message + ": " + p.reason)
+	line.Msg(message + ": " + last.reason)
 }
 
-// begin notes that this run goes on, once the volume is held. The disk's time for that is not the start's.
+// begin looks at the last run now that it can't go on, and notes that this one does. Call it when the volume is held, as
+// often as that is asked for. The disk's time for the note is not the start's.
 func (p *past) begin() {
 	p.mu.Lock()
-	again := p.held
-	p.held = true
-	p.mu.Unlock()
-	if !again {
-		p.note(func(*exitcode.LastRun) {})
+	defer p.mu.Unlock()
+	if p.held {
+		return
 	}
+	p.held, p.last = true, p.look()
+	p.tell(p.last)
+	p.note(func(*exitcode.LastRun) {})
 }
 
 // serves notes that this run came to serve.
@@ -126,7 +152,7 @@ func (p *past) note(change func(*exitcode.LastRun)) {
 			return
 		}
 		change(&p.run)
-		if err := p.run.Keep(p.path); err != nil {
+		if err := p.run.Keep(p.flags.LastRunPath()); err != nil {
 			p.log.Debug().Err(err).Msg("the next run will not know how this one ended")
 		}
 	})

@@ -97,12 +97,13 @@ func (w *World) Monitor() *readiness.Monitor { return w.monitor }
 // Lock implements lifecycle.Volume. Once the volume is held, a crash has a place to leave its reason.
 func (w *World) Lock() error {
 	if err := w.volume.Lock(); err != nil {
+		w.past.waits()
 		return err
 	}
-	if err := w.note.Arm(w.past.loops); err != nil {
+	w.past.begin() // before the note of a crash is put away
+	if err := w.note.Arm(w.past.ended().loops); err != nil {
 		w.log.Warn().Err(err).Msg("a crash would leave no reason behind")
 	}
-	w.past.begin()
 	return nil
 }
 

@@ -106,7 +106,10 @@ func TestHowTheLastRunEnded(t *testing.T) {
 
 	require.NoError(t, os.Remove(w.flags.RecordPath()))
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("panic: why\ntrace"), 0o600))
-	assert.Equal(t, "crash", classOf(New(w.flags, metrics.New(), zerolog.New(&log))))
+	w = New(w.flags, metrics.New(), zerolog.New(&log))
+	assert.Equal(t, "crash", classOf(w))
+	require.NoError(t, w.Lock())
+	assert.Equal(t, "crash", classOf(w), "also when its note is put away")
 	assert.Contains(t, log.String(), `"reason":"panic: why"`)
 	_, err = w.Record()
 	require.Error(t, err)
