@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,21 +21,35 @@ import (
 )
 
 // machine stands still.
-type machine struct{ now *lifecycle.Snapshot }
+type machine struct {
+	now atomic.Pointer[lifecycle.Snapshot]
+}
 
-func (m machine) Snapshot() *lifecycle.Snapshot { return m.now }
+func standing(now *lifecycle.Snapshot) *machine {
+	m := &machine{}
+	m.now.Store(now)
+	return m
+}
+
+func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
 // place is a world in which everything has happened.
 type place struct {
 	began    time.Time
 	progress string
+	later    atomic.Pointer[string] // the progress that a test has got on to
 	record   exitcode.Word
 }
 
-func (p *place) Began() time.Time           { return p.began }
-func (*place) LastExit() (string, string)   { return "crash", "panic: by the test" }
-func (*place) MemberID() string             { return "8e9e05c52164694d" }
-func (p *place) Progress() string           { return p.progress }
+func (p *place) Began() time.Time         { return p.began }
+func (*place) LastExit() (string, string) { return "crash", "panic: by the test" }
+func (*place) MemberID() string           { return "8e9e05c52164694d" }
+func (p *place) Progress() string {
+	if later := p.later.Load(); later != nil {
+		return *later
+	}
+	return p.progress
+}
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
 func (*place) Certificates() []status.Certificate {
@@ -72,7 +87,7 @@ func full() *lifecycle.Snapshot {
 }
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
-	text, err := json.Marshal(New(machine{run}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document())
+	text, err := json.Marshal(New(standing(run), &place{began: time.Unix(1.7e9, 0)}, "v1").Document())
 	require.NoError(t, err)
 	return string(text)
 }
@@ -118,14 +133,14 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
-	told := New(machine{full()}, &place{began: time.Unix(1.7e9, 0)}, "v1").Document()
+	told := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1").Document()
 	visit("Document", reflect.ValueOf(&told))
 }
 
 func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "etcd is started"}
 	there := &place{}
-	about := New(machine{run}, there, "v1")
+	about := New(standing(run), there, "v1")
 	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
 	assert.Equal(t, "etcd is started; etcd opens its data", about.Phase().Reason)
@@ -140,7 +155,7 @@ func TestTheLastWords(t *testing.T) {
 		run := full()
 		run.Trouble.At = time.Now().Add(-3 * time.Second)
 		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
-		about := New(machine{run}, there, "v1")
+		about := New(standing(run), there, "v1")
 		assert.Equal(t, `clean stop: stop asked for (terminated)
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
