@@ -1,9 +1,11 @@
-# etcd-wrapper: `make help` lists what can be made. Nothing but Go is needed for run, build and test.
+# etcd-wrapper: `make help` lists what can be made. Nothing but Go is needed for run, build and test; docs/contributing.md
+# says when to make what.
 
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOLANGCI_LINT_VERSION := v2.15.0
-GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
+# To build the linter takes a minute or two, so it is kept outside the checkout, once per version.
+GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
 CYCLES ?= 50
 
@@ -13,12 +15,13 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-faults test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build test bench lint test-backup test-faults test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
+	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-run: build ## Run a single etcd member under the full lifecycle, without a sidecar, with its data in .run
+run: build ## Run a single etcd member, without a sidecar, with its data in .run; Ctrl-C stops it
 	@[ -t 2 ] && format=console || format=json; \
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format
 
@@ -32,19 +35,25 @@ test: ## Run every test, with the race detector
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
 	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
 
+BACKUP_STORES := $(addprefix ./bootstrap/backup/store/,s3 gcs azblob)
+
+test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
+	$(GO) test ./bootstrap/backup/...
+	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
+
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports
-	$(GOLANGCI_LINT) run
+lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
+	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from the transition table: diagram, matrix, README
+dot: ## Write again what is generated from the transition table: diagram, matrix, README; needs Graphviz
 	$(GO) test ./lifecycle -run 'Committed|Readme' -update
 
-picture: ## Take docs/page.png again, what a browser shows of a member that serves
+picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
@@ -75,5 +84,6 @@ clean: ## Remove what was built, and the data of make run
 	rm -rf bin .run coverage.out review.html
 
 $(GOLANGCI_LINT):
-	GOBIN=$(CURDIR)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	mv bin/golangci-lint $@
+	@mkdir -p $(dir $@)
+	built=$$(mktemp -d) && GOBIN=$$built $(GO) install -ldflags '-s -w' github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) && \
+	mv $$built/golangci-lint $@ && rmdir $$built

@@ -112,15 +112,21 @@ func TestTheRecordIsNotWrittenBeforeTheCloseHasReturned(t *testing.T) {
 	})
 }
 
+// stopInVain begins a run and asks it to stop, but its close of etcd hangs.
+func (s *stage) stopInVain(t *testing.T) (wait func() Outcome) {
+	t.Helper()
+	s.shut = func() error { pass(time.Hour); return nil }
+	t.Cleanup(func() { pass(time.Hour) }) // until the close that was left behind ends
+	wait = s.run(t)
+	pass(time.Second)
+	s.sigterm()
+	return wait
+}
+
 func TestACloseThatHangsEndsWithTheBudgetAndWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		s.shut = func() error { pass(time.Hour); return nil }
-		defer pass(time.Hour) // until the close that was left behind ends
-		wait := s.run(t)
-		pass(time.Second)
-		asked := time.Now()
-		s.sigterm()
+		wait, asked := s.stopInVain(t), time.Now()
 		assert.Equal(t, exitcode.OutOfTime, wait().Status)
 		assert.LessOrEqual(t, time.Since(asked), StopBudget-TakingDown)
 		assert.NotContains(t, s.did(), "write terminated")
@@ -144,11 +150,7 @@ func TestWorkThatCannotBeCancelledDoesNotHoldAStopUp(t *testing.T) {
 func TestASecondSignalForcesTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		s.shut = func() error { pass(time.Hour); return nil }
-		defer pass(time.Hour) // until the close that was left behind ends
-		wait := s.run(t)
-		pass(time.Second)
-		s.sigterm()
+		wait := s.stopInVain(t)
 		pass(time.Second)
 		asked := time.Now()
 		s.driver.Signal(syscall.SIGINT)

@@ -7,13 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
 )
 
@@ -96,11 +96,14 @@ func readme(t *testing.T) string {
 	return string(content)
 }
 
-// The README says the same about each state as the diagram does, numbers included.
-func TestTheReadmesStatesAreTheTables(t *testing.T) {
-	for _, state := range States {
-		row := regexp.MustCompile(`(?m)^\| ` + string(state.Name) + ` \| .+ \| ` + regexp.QuoteMeta(state.Deadline) + ` \|$`)
-		assert.True(t, row.MatchString(readme(t)), "the README's table of states needs a row: | %s | … | %s |", state.Name, state.Deadline)
+// The documentation says the same about each state as the diagram does, numbers included.
+func TestTheDocumentedStatesAreTheTables(t *testing.T) {
+	rows := docs.Table(t, "state", "what happens", "bounded by")
+	require.Len(t, rows, len(States), "the table of states of docs/*.md has a row for each state and no other")
+	for i, state := range States {
+		assert.Equal(t, string(state.Name), rows[i][0], "the states stand in the order of a run")
+		assert.NotEmpty(t, rows[i][1], "say what happens in %s", state.Name)
+		assert.Equal(t, state.Deadline, rows[i][2], "what bounds %s, in the table of states of docs/*.md", state.Name)
 	}
 }
 

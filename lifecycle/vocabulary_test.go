@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
 )
 
@@ -110,7 +111,7 @@ func TestNoEventIsForgotten(t *testing.T) {
 	for _, h := range phrases {
 		told = append(told, h.event)
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
 	seen := []Event{Begun}
 	for _, by := range explored(t).from {
 		if by.by != "" {
@@ -168,11 +169,11 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (observe_test.go)")
-	assertReadmeLists[Class](t, "the class is one of ", ", ")
+	assertDocumented[Class](t, "the class is one of ", ", ")
 }
 
-// assertReadmeLists looks for the words of a type in the README, in the order of their declaration.
-func assertReadmeLists[T ~string](t *testing.T, introduction, beforeLast string) {
+// assertDocumented looks for the words of a type in the documentation, in the order of their declaration.
+func assertDocumented[T ~string](t *testing.T, introduction, beforeLast string) {
 	t.Helper()
 	var quoted []string
 	for _, word := range declared[T]() {
@@ -180,7 +181,7 @@ func assertReadmeLists[T ~string](t *testing.T, introduction, beforeLast string)
 	}
 	last := len(quoted) - 1
 	list := introduction + strings.Join(quoted[:last], ", ") + beforeLast + quoted[last]
-	assert.True(t, strings.Contains(readme(t), list), "the README should say: %s", list)
+	assert.True(t, strings.Contains(docs.Text(t), list), "README.md or docs/*.md should say: %s", list)
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
@@ -192,8 +193,8 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 			told = append(told, h.payload.Word)
 		}
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
-	assertReadmeLists[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
+	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})

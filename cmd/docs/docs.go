@@ -1,7 +1,8 @@
 // Package docs reads what README.md and docs/ say, for tests that compare it with what the program really has: a
 // flag, a metric, a check or a status that nobody has described fails the test beside its code.
 //
-// Only tests import it. A table may move from one of the files to another without a change here.
+// Only tests import it. A table may move from one of the files to another without a change here. Its own tests hold what
+// the pages name by themselves: links, paths, make targets and packages.
 package docs
 
 import (

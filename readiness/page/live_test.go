@@ -160,13 +160,12 @@ func (b browser) show(fields string) {
 }
 
 func showHiddenCharacters(b browser) {
-	evil := serving()
-	evil.Reason = "<img src=x onerror='window.ran = true'>\x1b[31m\r\n\u202edaer\u200b"
-	evil.LastExit, evil.SidecarWord, evil.MemberID = evil.Reason, evil.Reason, evil.Reason
-	evil.LastError.Message, evil.Validation.Reason, evil.Checks[0].Reason = evil.Reason, evil.Reason, evil.Reason
-	evil.Certificates[0].Path, evil.Transitions[3].Reason, evil.Versions.Wrapper = evil.Reason, evil.Reason, evil.Reason
-	b.open(evil)
-	b.show(`pod: latest.reason, cluster_id: latest.reason, leader: latest.reason, peers: [{ name: latest.reason, id: latest.reason, urls: [latest.reason] }]`)
+	b.open(serving())
+	b.Do("window.evil = `<img src=x onerror='window.ran = true'>` + '\\x1b[31m\\r\\n\\u202edaer\\u200b'", nil)
+	b.show(`reason: evil, last_exit: evil, sidecar_word: evil, member_id: evil, pod: evil, cluster_id: evil, leader: evil,
+		ready: false, versions: { ...latest.versions, wrapper: evil }, last_error: { ...latest.last_error, message: evil },
+		validation: { mode: evil, reason: evil }, checks: [{ name: evil, status: "failed", reason: evil }],
+		transitions: [{ ...latest.transitions[0], reason: evil }], peers: [{ name: evil, id: evil, urls: [evil] }]`)
 	want := "<img src=x onerror='window.ran = true'>␛[31m␍␊\\u202edaer\\u200b"
 	for _, place := range []string{"#reason", "#facts", "#checks", "#steps", "#peers", "#name", "#versions", "title", "#news"} {
 		b.Shows(place, want)

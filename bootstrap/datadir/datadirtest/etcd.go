@@ -1,4 +1,5 @@
-// Package datadirtest makes data directories for tests, with a real etcd, and corrupts them.
+// Package datadirtest makes data directories for tests, with a real etcd, and corrupts them. The tests
+// of datadir and of the two packages that ask it (member, standalone) begin with one of these.
 package datadirtest
 
 import (

@@ -1,5 +1,7 @@
 //go:build bench
 
+// Package bench_test measures the program beside plain etcd, which it builds from this module, and prints one table:
+// docs/benchmarks.md says how to read it. `make bench` runs it; nothing else does.
 package bench_test
 
 import (

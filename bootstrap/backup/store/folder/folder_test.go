@@ -1,0 +1,27 @@
+package folder
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/storetest"
+)
+
+func TestFolderKeepsTheContract(t *testing.T) {
+	storetest.Run(t, storetest.Subject{Open: func(t *testing.T) store.Store { return open(t) }, Missing: missing, Whole: true})
+}
+
+func open(t *testing.T) *Store {
+	s, err := New(filepath.Join(t.TempDir(), "back ups"))
+	require.NoError(t, err)
+	return s
+}
+
+func missing(t *testing.T) store.Store {
+	s, err := New(filepath.Join(t.TempDir(), "not", "mounted"))
+	require.NoError(t, err)
+	return s
+}

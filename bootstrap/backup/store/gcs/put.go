@@ -1,0 +1,98 @@
+package gcs
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/wire"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Put is store.Store's. What fits into one piece goes in one request, the rest in a resumable upload.
+func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
+	if err := store.CheckName(name); err != nil {
+		return err
+	}
+	pieces := wire.NewPieces(content)
+	defer pieces.Close()
+	piece, last, err := pieces.Next()
+	if err != nil {
+		return err
+	}
+	doing := "cannot create " + name
+	if last {
+		return s.failed(doing, s.whole(ctx, name, piece))
+	}
+	session, err := s.begin(ctx, name)
+	if err != nil {
+		return s.failed(doing, err)
+	}
+	return session.send(piece, pieces, doing)
+}
+
+func (s *Store) uploadPath() string { return "/upload" + s.bucketPath() }
+
+func (s *Store) ifAbsent(kind, name string) url.Values {
+	return url.Values{"uploadType": {kind}, "name": {s.prefix + name}, "ifGenerationMatch": {"0"}}
+}
+
+// whole is sent once: a second time would find what the first one made.
+func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
+	head, tail, contentType, err := around(s.prefix+name, piece)
+	if err != nil {
+		return err
+	}
+	target := s.endpoint + s.uploadPath() + "?" + s.ifAbsent("multipart", name).Encode()
+	response, err := s.client.Once(ctx, func() (*http.Request, error) {
+		body := io.MultiReader(strings.NewReader(head), bytes.NewReader(piece), strings.NewReader(tail))
+		request, err := http.NewRequest(http.MethodPost, target, body)
+		if err == nil {
+			request.ContentLength = int64(len(head) + len(piece) + len(tail))
+			request.Header.Set("Content-Type", contentType)
+		}
+		return request, err
+	}, http.StatusOK)
+	if err != nil {
+		return noBucket(err)
+	}
+	wire.Discard(response)
+	return nil
+}
+
+// around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them
+// if they were damaged on the way.
+func around(key string, piece []byte) (head, tail, contentType string, err error) {
+	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
+	if err != nil {
+		return "", "", "", err
+	}
+	boundary := rand.Text()
+	head = "--" + boundary + "\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + string(metadata) +
+		"\r\n--" + boundary + "\r\nContent-Type: application/octet-stream\r\n\r\n"
+	return head, "\r\n--" + boundary + "--\r\n", "multipart/related; boundary=" + boundary, nil
+}
+
+// noBucket is what 404 means where an object is created.
+func noBucket(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
+	}
+	return err
+}
+
+func encode(sum uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
+}

@@ -1,0 +1,113 @@
+package locate
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAStoreIsOpenedWithoutContactingAnything(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	go func() {
+		if connection, err := listener.Accept(); err == nil {
+			t.Error("somebody connected")
+			_ = connection.Close()
+		}
+	}()
+	at := "endpoint=http://" + listener.Addr().String()
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "devaccount")
+	for raw, want := range map[string]string{
+		"file:///var/backups/": "file:///var/backups",
+		"s3://bucket":          "s3://bucket/",
+		"s3://bucket/":         "s3://bucket/",
+		"s3://bucket/a/b?region=eu-central-1&" + at:      "s3://bucket/a/b/",
+		"s3://bucket/with%20space?path-style=true":       "s3://bucket/with space/",
+		"s3://bucket/p?path-style=false":                 "s3://bucket/p/",
+		"gs://bucket_1/a?" + at:                          "gs://bucket_1/a/",
+		"azblob://container/a/?account=acc0unt&" + at:    "azblob://container/a/",
+		"azblob://container?endpoint=http://h:1/acc0unt": "azblob://container/",
+	} {
+		s, err := Open(raw)
+		if assert.NoError(t, err, raw) {
+			assert.Equal(t, want, s.String())
+		}
+	}
+}
+
+func TestABadURLIsRefusedInOneSentence(t *testing.T) {
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
+	notPEM := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
+	for raw, want := range map[string]string{
+		"":                                      "is not file:///DIR",
+		"ftp://host/dir":                        "is not file:///DIR",
+		"/var/backups":                          "is not file:///DIR",
+		"s3:bucket":                             "is not file:///DIR",
+		"s3://bu cket/%zz":                      "is not file:///DIR",
+		"file://backups":                        "three slashes",
+		"file:///":                              `"/" is not the absolute path of a directory`,
+		"file:///dir?region=x":                  `file:// has no key "region"`,
+		"s3://":                                 `"" is not the name of a bucket`,
+		"s3:///prefix":                          `"" is not the name of a bucket`,
+		"s3://Bucket_/x":                        `"Bucket_" is not the name of a bucket`,
+		"s3://bucket?acount=x":                  `s3:// has no key "acount"; it has endpoint, region, path-style, ca`,
+		"s3://bucket?region=a&region=b":         "key region is given twice",
+		"s3://bucket?region=":                   "key region is empty",
+		"s3://bucket?path-style=yes":            "key path-style is neither true nor false",
+		"s3://bucket?endpoint=minio:9000":       "key endpoint is not http(s)://HOST[:PORT]",
+		"s3://bucket?endpoint=https://h/bucket": "key endpoint has a path",
+		"s3://bucket?endpoint=https://h/?x=1":   "key endpoint must not have a query",
+		"s3://bucket/a//b":                      "empty or relative part",
+		"s3://bucket/../b":                      "empty or relative part",
+		"s3://bucket/a%00b":                     "control characters",
+		"s3://bucket?ca=/no/such/file":          "no such file",
+		"s3://bucket?ca=" + notPEM:              "holds no certificate",
+		"s3://bucket?a;b":                       "malformed",
+		"gs://b":                                `"b" is not the name of a bucket`,
+		"gs://bucket?account=x":                 `gs:// has no key "account"`,
+		"azblob://container":                    "AZURE_STORAGE_ACCOUNT",
+		"azblob://c?account=acc0unt":            `"c" is not the name of a container`,
+		"azblob://container?account=not-a-name": "is not the name of a storage account",
+		"azblob://container?account=a&region=x": `azblob:// has no key "region"`,
+	} {
+		_, err := Open(raw)
+		if assert.Error(t, err, raw) {
+			assert.Contains(t, err.Error(), want, raw)
+			assert.True(t, strings.HasPrefix(err.Error(), "--backup-store: "), err)
+			assert.NotContains(t, err.Error(), "\n")
+		}
+	}
+}
+
+func TestASecretInAURLIsNeverRepeated(t *testing.T) {
+	for _, raw := range []string{
+		"s3://key:SECRET@bucket/x", "s3://bucket?endpoint=https://user:SECRET@host", "s3://bucket?endpoint=SECRET",
+		"s3://bucket?endpoint=https://h/%25zz?sig=SECRET", "s3://bucket/%zzSECRET", "s3://bucket?path-style=SECRET",
+		"azblob://container?account=acc0unt&sig=SECRET", "gs://bucket?endpoint=ftp://SECRET", "https://SECRET@host",
+	} {
+		_, err := Open(raw)
+		if assert.Error(t, err, raw) {
+			assert.NotContains(t, err.Error(), "SECRET", raw)
+		}
+	}
+}
+
+func TestAMalformedEnvironmentIsRefused(t *testing.T) {
+	t.Setenv("AWS_ENDPOINT_URL", "https://user:SECRET@host/")
+	_, err := Open("s3://bucket")
+	assert.EqualError(t, err, "--backup-store: environment variable AWS_ENDPOINT_URL is not http(s)://HOST[:PORT]")
+	t.Setenv("AZURE_STORAGE_KEY", "SECRET !")
+	_, err = Open("azblob://container?account=acc0unt")
+	assert.EqualError(t, err, "--backup-store: environment variable AZURE_STORAGE_KEY is not base64")
+	t.Setenv("AZURE_STORAGE_KEY", "")
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "SECRET")
+	_, err = Open("azblob://container?account=acc0unt")
+	assert.EqualError(t, err, "--backup-store: environment variable AZURE_STORAGE_SAS_TOKEN is not a shared access signature")
+}

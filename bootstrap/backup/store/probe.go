@@ -1,0 +1,50 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+)
+
+const probeText = "etcd-wrapper made this object to see whether the store honours create-if-absent. It may be deleted.\n"
+
+// Abilities is what Probe saw of a store.
+type Abilities struct {
+	// CreateIfAbsent says that the store refuses to create an object that is there. If it is false, the store overwrote it:
+	// two writers then destroy each other's backups without noticing, so only one may use the store.
+	CreateIfAbsent bool
+	// Delete is nil if the probe's object could be removed; ErrDenied or ErrLocked if backups can be made, but not be removed.
+	Delete error
+}
+
+// String is the sentence for people.
+func (a Abilities) String() string {
+	sentence := "the store refuses to overwrite: several members may write to it"
+	if !a.CreateIfAbsent {
+		sentence = "the store overwrites objects in spite of create-if-absent: let one member only write to it"
+	}
+	if a.Delete != nil {
+		sentence += "; old backups cannot be removed"
+	}
+	return sentence
+}
+
+// Probe creates an object twice, below probe/, and removes it. It shows at start whether the store can be reached and written,
+// and what it is able to do. An error says that this could not be found out.
+func Probe(ctx context.Context, s Store) (Abilities, error) {
+	name := "probe/" + rand.Text()
+	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
+		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, err)
+	}
+	again := s.Put(ctx, name, bytes.NewReader([]byte("overwritten: "+probeText)))
+	abilities := Abilities{CreateIfAbsent: errors.Is(again, ErrExists), Delete: s.Delete(ctx, name)}
+	if again != nil && !abilities.CreateIfAbsent {
+		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, again)
+	}
+	if abilities.Delete != nil && !errors.Is(abilities.Delete, ErrDenied) && !errors.Is(abilities.Delete, ErrLocked) {
+		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, abilities.Delete)
+	}
+	return abilities, nil
+}

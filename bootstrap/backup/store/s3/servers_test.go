@@ -1,0 +1,56 @@
+package s3
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/storetest"
+	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+)
+
+// awkward is a prefix with everything that has to be escaped somewhere.
+const awkward = "pre fix/ü+%41&=;@:#/"
+
+func TestS3KeepsTheContractOnAServer(t *testing.T) {
+	endpoint := servers.S3(t)
+	bucket := &buckets{}
+	storetest.Run(t, storetest.Subject{
+		Open: func(t *testing.T) store.Store { return bucket.next(t, endpoint) },
+		Through: func(t *testing.T, proxy *storetest.Proxy) store.Store {
+			return opened(t, proxy.To(endpoint), bucket.next(t, endpoint).bucket)
+		},
+		Missing: func(t *testing.T) store.Store { return opened(t, endpoint, "missing") },
+		Denied: func(t *testing.T) store.Store {
+			existing := bucket.next(t, endpoint).bucket
+			t.Setenv("AWS_SECRET_ACCESS_KEY", "another")
+			return open(t, endpoint, existing)
+		},
+	})
+}
+
+type buckets struct{ made int }
+
+// next makes a bucket.
+func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
+	b.made++
+	s := opened(t, endpoint, "bucket-"+string(rune('a'+b.made)))
+	require.NoError(t, s.core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{}))
+	return s
+}
+
+// opened uses the keys of the server.
+func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
+	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
+	return open(t, endpoint, bucket)
+}
+
+func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
+	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
+	s, err := New(Options{Bucket: bucket, Prefix: awkward, Endpoint: endpoint, PathStyle: true})
+	require.NoError(t, err)
+	return s
+}

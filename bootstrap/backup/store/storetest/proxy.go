@@ -1,0 +1,114 @@
+package storetest
+
+import (
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// Proxy stands between a store and its server, and makes trouble.
+type Proxy struct {
+	URL *url.URL // where it listens
+
+	server  *url.URL
+	forward *httputil.ReverseProxy
+
+	mu        sync.Mutex
+	lose      int // replies to creating requests
+	uploads   int // bytes after which requests are cut off; 0 means never
+	downloads int // the same of replies
+}
+
+// NewProxy starts a proxy that ends with the test. To must be called before it is used.
+func NewProxy(t *testing.T) *Proxy {
+	p := &Proxy{}
+	p.forward = &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = p.server.Scheme, p.server.Host
+			r.Out.Host = r.In.Host // it is a part of signatures
+		},
+		ModifyResponse: p.answer,
+		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:       log.New(io.Discard, "", 0),
+	}
+	listener := httptest.NewServer(http.HandlerFunc(p.serve))
+	t.Cleanup(listener.Close)
+	p.URL, _ = url.Parse(listener.URL)
+	return p
+}
+
+// To says where the server is, and returns the endpoint to be used instead of it.
+func (p *Proxy) To(server *url.URL) *url.URL {
+	p.server = server
+	endpoint := *server
+	endpoint.Scheme, endpoint.Host = p.URL.Scheme, p.URL.Host
+	return &endpoint
+}
+
+// LoseReply loses the next replies to requests that created an object.
+func (p *Proxy) LoseReply(times int) { p.set(func() { p.lose = times }) }
+
+// Left is how many replies are still to be lost.
+func (p *Proxy) Left() (left int) {
+	p.set(func() { left = p.lose })
+	return left
+}
+
+// CutUploads loses connections after so many bytes of a request.
+func (p *Proxy) CutUploads(bytes int) { p.set(func() { p.uploads = bytes }) }
+
+// CutDownloads loses connections after so many bytes of a reply.
+func (p *Proxy) CutDownloads(bytes int) { p.set(func() { p.downloads = bytes }) }
+
+// Heal ends all trouble.
+func (p *Proxy) Heal() { p.set(func() { p.lose, p.uploads, p.downloads = 0, 0, 0 }) }
+
+func (p *Proxy) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	p.set(func() {
+		if p.uploads > 0 && r.ContentLength > int64(p.uploads) {
+			r.Body = cut(r.Body, p.uploads)
+		}
+	})
+	p.forward.ServeHTTP(w, r)
+}
+
+func (p *Proxy) answer(response *http.Response) (err error) {
+	p.set(func() {
+		if p.lose > 0 && creates(response.Request) && response.StatusCode < http.StatusMultipleChoices {
+			p.lose--
+			_, err = io.Copy(io.Discard, response.Body)
+			err = errors.Join(errCut, err)
+		}
+		if p.downloads > 0 && response.Request.Method == http.MethodGet {
+			response.Body = cut(response.Body, p.downloads)
+		}
+	})
+	return err
+}
+
+// creates tells the request that makes an object visible, in each of the protocols.
+func creates(r *http.Request) bool {
+	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != "" ||
+		r.URL.Query().Get("uploadType") == "multipart"
+}
+
+var errCut = errors.New("cut off")
+
+func cut(body io.ReadCloser, after int) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(io.LimitReader(body, int64(after)), failing{errCut}), body}
+}

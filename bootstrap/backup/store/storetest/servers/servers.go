@@ -1,0 +1,142 @@
+// Package servers starts real servers of object stores for tests, as processes on loopback: versitygw for S3, fake-gcs-server
+// for Google Cloud Storage, Azurite for Azure. They are built or installed from the module in testdata/servers, once, into the
+// user's cache directory. Nothing is started unless the tests run with -servers, as `make test-backup` does.
+package servers
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var wanted = flag.Bool("servers", false, "run the tests that need real servers of object stores")
+
+// Keys of the servers. Azurite's are Microsoft's, published and the same everywhere.
+const (
+	S3Access     = "tester"
+	S3Secret     = "test-secret"
+	AzureAccount = "devstoreaccount1"
+	AzureKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+// S3 starts versitygw and returns its endpoint. It ends with the test.
+func S3(t *testing.T) *url.URL {
+	binary := build(t, "versitygw", "github.com/versity/versitygw/cmd/versitygw")
+	return start(t, "", func(port string) *exec.Cmd {
+		data, sidecar := t.TempDir(), t.TempDir()
+		return exec.Command(binary, "--access", S3Access, "--secret", S3Secret, "--quiet", "--port", "127.0.0.1:"+port,
+			"posix", "--sidecar", sidecar, data)
+	})
+}
+
+// GCS starts fake-gcs-server and returns its endpoint. It ends with the test.
+func GCS(t *testing.T) *url.URL {
+	binary := build(t, "fake-gcs-server", "github.com/fsouza/fake-gcs-server")
+	return start(t, "", func(port string) *exec.Cmd {
+		return exec.Command(binary, "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", port, "-log-level", "error")
+	})
+}
+
+// Azure starts Azurite and returns the endpoint of its account. It ends with the test.
+func Azure(t *testing.T) *url.URL {
+	script := install(t, "azurite")
+	return start(t, "/"+AzureAccount, func(port string) *exec.Cmd {
+		return exec.Command("node", script, "--blobHost", "127.0.0.1", "--blobPort", port, "--location", t.TempDir(),
+			"--silent", "--disableTelemetry")
+	})
+}
+
+// patience is for a server to start; it takes seconds on a machine with much else to do.
+const patience = 2 * time.Minute
+
+// start runs a server at a port that is free just now, and tries others if somebody else was quicker.
+func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
+	var err error
+	for range 3 {
+		port := freePort(t)
+		endpoint := &url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", port), Path: path}
+		if err = run(t, endpoint, command(port)); err == nil {
+			return endpoint
+		}
+	}
+	require.NoError(t, err)
+	return nil
+}
+
+func run(t *testing.T, endpoint *url.URL, command *exec.Cmd) error {
+	var said strings.Builder
+	command.Stdout, command.Stderr = &said, &said
+	require.NoError(t, command.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = command.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		<-ended
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		if answers(ctx, endpoint) {
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("%s ended: %s", filepath.Base(command.Path), said.String())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer", filepath.Base(command.Path))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func answers(ctx context.Context, endpoint *url.URL) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.String(), nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil
+}
+
+func freePort(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+// source is the module with the servers.
+func source() (string, error) {
+	directory, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for directory != filepath.Dir(directory) {
+		candidate := filepath.Join(directory, "testdata", "servers")
+		if _, err := os.Stat(filepath.Join(candidate, "go.mod")); err == nil {
+			return candidate, nil
+		}
+		directory = filepath.Dir(directory)
+	}
+	return "", errors.New("testdata/servers is not above the test")
+}

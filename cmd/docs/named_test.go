@@ -1,0 +1,93 @@
+package docs
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	// explained is a target of the Makefile that `make help` lists.
+	explained = regexp.MustCompile(`(?m)^([a-z-]+):.*## \S`)
+	// command is a call of make, in backquotes or at the beginning of a line of code.
+	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
+	// place is a path below one of the folders of the top level.
+	place = regexp.MustCompile(`^(cmd|lifecycle|bootstrap|readiness|exitcode|testdata|docs)(/[\w.-]+)*$`)
+)
+
+func TestEveryMakeTargetOfTheDocumentationExists(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
+	require.NoError(t, err)
+	listed, named := map[string]bool{}, map[string]bool{}
+	for _, target := range explained.FindAllStringSubmatch(string(makefile), -1) {
+		listed[target[1]] = true
+	}
+	for name, content := range pages(t) {
+		for _, call := range command.FindAllStringSubmatch(content, -1) {
+			named[call[1]] = true
+			assert.True(t, listed[call[1]], "make help does not list make %s, which %s names", call[1], name)
+		}
+	}
+	for target := range listed {
+		assert.True(t, named[target], "README.md or docs/*.md should say what make %s is for", target)
+	}
+}
+
+func TestEveryPathOfTheDocumentationExists(t *testing.T) {
+	checked := 0
+	for name, content := range pages(t) {
+		for _, quoted := range Quoted(content) {
+			if place.MatchString(quoted) {
+				checked++
+				_, err := os.Stat(filepath.Join(root(t), quoted))
+				assert.NoError(t, err, "%s names it", name)
+			}
+		}
+	}
+	assert.NotZero(t, checked)
+}
+
+func TestEveryPackageSaysWhatItOwnsAndStandsInTheTable(t *testing.T) {
+	rows := Table(t, "package", "owns")
+	packages := packages(t)
+	for folder, comment := range packages {
+		assert.NotEmpty(t, comment, "%s needs a package comment: what it owns, and who calls it", folder)
+		assert.NotNil(t, Find(rows, folder), "put %s into the table of packages of docs/*.md", folder)
+	}
+	for _, name := range Named(rows) {
+		if place.MatchString(name) {
+			assert.Contains(t, packages, name, "the documentation's %s has no Go files: take it out, or name it as it is", name)
+		}
+	}
+}
+
+// packages are the comments of all packages by folder. That of a suite stands in one of its tests.
+func packages(t *testing.T) map[string]string {
+	t.Helper()
+	found, top := map[string]string{}, root(t)
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && path != top && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir // what is cleaned up meanwhile, or not ours
+		}
+		if entry.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(top, filepath.Dir(path))
+		found[folder] += file.Doc.Text()
+		return err
+	})
+	require.NoError(t, err)
+	return found
+}
