@@ -61,6 +61,7 @@ func TestARunThatGoesOnWasNotKilled(t *testing.T) {
 	assert.Contains(t, reason, "another process holds the volume")
 	require.NoError(t, first.volume.Unlock())
 	require.NoError(t, second.Lock())
+	second.past.busy.Wait()
 	assert.Equal(t, "killed", classOf(second))
 }
 
@@ -87,6 +88,7 @@ func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
 		w = New(w.flags, metrics.New(), zerolog.New(&log))
 	}
 	require.NoError(t, w.Lock())
+	w.past.busy.Wait()
 	assert.Contains(t, log.String(), `"reason":"three","first_crash":"one"`)
 	assert.Equal(t, "one", w.note.First())
 }

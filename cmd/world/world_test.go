@@ -33,6 +33,7 @@ func newWorld(t *testing.T, log *bytes.Buffer) (*World, *server) {
 	flags := &commandline.StartEtcd{VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
 	w, s := New(flags, metrics.New(), zerolog.New(zerolog.SyncWriter(log))), &server{}
 	w.Connect(s, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+	t.Cleanup(w.past.busy.Wait)
 	return w, s
 }
 
@@ -109,6 +110,7 @@ func TestHowTheLastRunEnded(t *testing.T) {
 	w = New(w.flags, metrics.New(), zerolog.New(&log))
 	assert.Equal(t, "crash", classOf(w))
 	require.NoError(t, w.Lock())
+	w.past.busy.Wait()
 	assert.Equal(t, "crash", classOf(w), "also when its note is put away")
 	assert.Contains(t, log.String(), `"reason":"panic: why"`)
 	_, err = w.Record()
