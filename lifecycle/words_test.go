@@ -145,6 +145,42 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 	}
 }
 
+// The verdict may take hours; that somebody answers again is known at once.
+func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
+	for story, spoil := range map[string]func(*stage){
+		"no answer":  func(s *stage) { s.status = failing(3) },
+		"no trigger": func(s *stage) { s.trigger = failing(1) },
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(bootstrap.New, bootstrap.New, bootstrap.Progress)
+				spoil(s)
+				wait := s.run(t)
+				pass(time.Hour)
+				assert.NotEmpty(t, s.driver.Snapshot().Trouble.Class)
+				assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+func TestWhileItAsksAgainPeopleReadWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.status = func(context.Context) error { pass(time.Minute); return errStage }
+		wait := s.run(t)
+		pass(90 * time.Second)
+		now := s.driver.Snapshot()
+		assert.Equal(t, Query, now.State)
+		assert.Contains(t, now.Reason, "no usable answer from the sidecar")
+		s.sigterm()
+		wait()
+		pass(time.Minute) // until what was left behind ends
+	})
+}
+
 func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
