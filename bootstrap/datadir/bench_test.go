@@ -21,8 +21,8 @@ import (
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{
-		"sanity":  func() error { return Verify(b.Context(), dir, bootstrap.Sanity) },
-		"full":    func() error { return Verify(b.Context(), dir, bootstrap.Full) },
+		"sanity":  func() error { return verdict(b, dir, bootstrap.Sanity) },
+		"full":    func() error { return verdict(b, dir, bootstrap.Full) },
 		"inspect": func() error { return Inspect(dir, Identity{Name: "default"}, zerolog.Nop()) },
 		"log": func() error {
 			_, err := readLog(b.Context(), survey(dir))

@@ -12,8 +12,16 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
+
+// verdict is what Verify finds wrong, without its warnings.
+func verdict(t testing.TB, dir string, mode bootstrap.Mode) error {
+	t.Helper()
+	_, err := Verify(t.Context(), dir, mode)
+	return err
+}
 
 func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))

@@ -16,7 +16,10 @@ import (
 const lockTimeout = time.Second
 
 // errCutOff is what a database is refused with that is shorter than it says of itself: to read on would fault.
-var errCutOff = errors.New("the database was cut off")
+var errCutOff = errors.New("truncated")
+
+// errLocked is of a database that another process holds.
+var errLocked = errors.New("the database is locked by another process")
 
 // readDatabase has the database looked at, which is opened for reading only. fs.ErrNotExist says that there is none,
 // errCutOff that not all of its pages are there; then look is not called.
@@ -33,7 +36,7 @@ func readDatabase(path string, look func(tx *bolt.Tx) error) error {
 		defer database.Close() // nothing was written
 		return database.View(func(tx *bolt.Tx) error {
 			if file.Size() < tx.Size() {
-				return fmt.Errorf("%w: truncated to %d bytes of %d", errCutOff, file.Size(), tx.Size())
+				return fmt.Errorf("%w to %d bytes of %d", errCutOff, file.Size(), tx.Size())
 			}
 			return look(tx)
 		})
@@ -43,7 +46,7 @@ func readDatabase(path string, look func(tx *bolt.Tx) error) error {
 func openDatabase(path string) (*bolt.DB, error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, errors.New("the database is locked by another process")
+		return nil, errLocked
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open it: %w", err)

@@ -15,6 +15,7 @@ import (
 type history struct {
 	last      uint64           // index of the last entry
 	committed uint64           // highest index that was recorded as committed
+	received  uint64           // index of the newest snapshot that stands for entries which are not in the log
 	snapshots []walpb.Snapshot // every snapshot the WAL knows of, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
 	entry     raftpb.Entry     // the last one; its memory serves for the next
@@ -32,11 +33,26 @@ func readLog(ctx context.Context, m *member) (history, error) {
 		if errors.Is(err, io.ErrUnexpectedEOF) && i == len(segments)-1 {
 			break
 		}
+		if errors.Is(err, errNoRecord) && i == 0 && len(segments) > 1 {
+			written.beginAt(segments[1])
+			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
+			continue
+		}
 		if err != nil {
 			return history{}, fmt.Errorf("WAL segment %s: %w", path, err)
 		}
 	}
 	return written, nil
+}
+
+// errNoRecord is of a segment that is empty, or holds nothing but zeros.
+var errNoRecord = errors.New("it holds no record")
+
+// beginAt has the log begin with that segment. What was before it is lost, which matters only to an etcd that starts from
+// before it.
+func (h *history) beginAt(segment string) {
+	_, h.last, _ = parseSegmentName(segment)
+	h.received = h.last
 }
 
 // takeSegment refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
@@ -55,7 +71,7 @@ func (h *history) takeSegment(ctx context.Context, s *segment) error {
 		count, h.checksum = count+1, record.sum
 	}
 	if count == 0 {
-		return errors.New("it holds no record")
+		return errNoRecord
 	}
 	return nil
 }
@@ -101,7 +117,9 @@ func (h *history) takeSnapshot(data []byte) error {
 		return fmt.Errorf("unreadable snapshot record: %w", err)
 	}
 	h.snapshots = append(h.snapshots, snapshot)
-	h.last = max(h.last, snapshot.Index)
+	if snapshot.Index > h.last {
+		h.last, h.received = snapshot.Index, snapshot.Index
+	}
 	return nil
 }
 

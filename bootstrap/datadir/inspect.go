@@ -1,6 +1,10 @@
 package datadir
 
-import "github.com/rs/zerolog"
+import (
+	"fmt"
+
+	"github.com/rs/zerolog"
+)
 
 // Identity is who the configuration says that the member is.
 type Identity struct {
@@ -12,12 +16,25 @@ type Identity struct {
 // Inspect refuses what etcd would take without a word, and serve with less than was acknowledged, or under a wrong name.
 // It is for the moment before etcd opens the directory, whoever has validated it, and so it is quick: of the log it
 // reads one segment. A member that was never born is moved out of the way. What can't be read is left to etcd, which says
-// why.
+// why. What etcd puts up with, and a person should know of, is warned of.
 //
 // It knows a log in the data directory only; with one elsewhere it must not be called.
 func Inspect(dataDir string, configured Identity, log zerolog.Logger) error {
 	m := survey(dataDir)
+	for _, warning := range m.warnings {
+		log.Warn().Msg(warning)
+	}
+	if err := inspect(m, configured, log); err != nil {
+		return fmt.Errorf("%w (a validation that called the data valid, the sidecar's too, has not looked at this)", err)
+	}
+	return nil
+}
+
+func inspect(m *member, configured Identity, log zerolog.Logger) error {
 	if moved, err := settleVoteless(m, log); err != nil || moved {
+		return err
+	}
+	if err := refuseLostRestore(m); err != nil {
 		return err
 	}
 	if err := refuseShort(m); err != nil {

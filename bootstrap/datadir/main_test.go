@@ -23,6 +23,17 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, writeUntilKilled(os.Args[2], lastKey))
 		os.Exit(1)
 	}
+	if len(os.Args) == 4 && (os.Args[1] == childServe || os.Args[1] == childJudge) {
+		run := func() error { return serve(os.Args[2], os.Args[3]) }
+		if os.Args[1] == childJudge {
+			run = func() error { return judge(os.Args[2]) }
+		}
+		if err := run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	status := m.Run()
 	datadirtest.Clean()
 	os.Exit(status)

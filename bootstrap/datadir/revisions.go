@@ -21,12 +21,13 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	if keys == nil {
 		return nil
 	}
+	compacted := compactedRevision(tx)
 	cursor, previous, count := keys.Cursor(), mvcc.Revision{Main: -1}, 0
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
 		if count++; count%recordsPerLook == 0 && ctx.Err() != nil {
 			return fmt.Errorf("reading its revisions was stopped: %w", context.Cause(ctx))
 		}
-		revision, err := verifyRevision(key, value)
+		revision, err := verifyRevision(key, value, compacted)
 		if err != nil {
 			return fmt.Errorf("revision %x is corrupt: %w", key, err)
 		}
@@ -39,14 +40,17 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 }
 
 // verifyRevision compares the revision in the bucket's key with the one in the value. A deletion stores nothing but the
-// name of the key.
-func verifyRevision(key, value []byte) (mvcc.Revision, error) {
+// name of the key. A restore that bumps the revision (etcdutl snapshot restore --bump-revision --mark-compacted) stores
+// the new one with nothing at all, and marks it as compacted.
+func verifyRevision(key, value []byte, compacted int64) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
 	var stored mvccpb.KeyValue
 	if err := stored.Unmarshal(value); err != nil {
 		return revision, err
 	}
 	switch {
+	case len(value) == 0 && revision.Sub == 0 && revision.Main <= compacted && !mvcc.IsTombstone(key):
+		return revision, nil
 	case mvcc.IsTombstone(key):
 		return revision, nil
 	case stored.ModRevision != revision.Main:
@@ -55,6 +59,20 @@ func verifyRevision(key, value []byte) (mvcc.Revision, error) {
 		return revision, errors.New("its value was modified before it was created")
 	}
 	return revision, nil
+}
+
+// compactedRevision is the one up to which etcd has compacted the keys, or will when it starts.
+func compactedRevision(tx *bolt.Tx) (compacted int64) {
+	meta := tx.Bucket(schema.Meta.Name())
+	if meta == nil {
+		return 0
+	}
+	for _, name := range [][]byte{schema.FinishedCompactKeyName, schema.ScheduledCompactKeyName} {
+		if value := meta.Get(name); value != nil {
+			compacted = max(compacted, mvcc.BytesToRev(value).Main)
+		}
+	}
+	return compacted
 }
 
 // checkPages runs bbolt's own check. It can't be stopped, so the findings are read to the end even if ctx is done.

@@ -20,7 +20,7 @@ func refuseShort(m *member) error {
 		return err
 	})
 	if errors.Is(err, errCutOff) {
-		return fmt.Errorf("%s: %w", m.database, err)
+		return cutOff.because(m.database, err)
 	}
 	if err != nil || found.members != 1 {
 		return nil //nolint:nilerr // see above
@@ -29,8 +29,7 @@ func refuseShort(m *member) error {
 	if err != nil || last >= found.applied {
 		return nil //nolint:nilerr // see above
 	}
-	return fmt.Errorf("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d",
-		m.wal.path, last, found.applied)
+	return shortLog.because(m.wal.path, last, found.applied)
 }
 
 // lastIndex is that of the log's last entry, or of a snapshot that stands for more. Only the last segment is read, whose

@@ -29,8 +29,7 @@ func refuseStranger(m *member, configured Identity, log zerolog.Logger) error {
 	}
 	cluster, err := types.NewURLsMap(configured.InitialCluster)
 	if _, known := cluster[owner.Name]; err == nil && known {
-		return fmt.Errorf("the data directory %q is that of member %q at %q, not of member %q at %q",
-			m.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
+		return otherMember.because(m.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
 	}
 	log.Warn().Str("was", owner.Name).Strs("was_at", owner.PeerURLs).Str("is", configured.Name).Strs("is_at", here).
 		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")

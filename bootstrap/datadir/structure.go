@@ -2,35 +2,50 @@ package datadir
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
+	"path"
+	"slices"
 )
 
-// passersby are names in a data directory that say nothing about a member: the first is put there by file systems, the
-// second by etcd when it tests whether it may write.
-var passersby = map[string]bool{"lost+found": true, ".touch": true}
+// passersby are names in a data directory that say nothing about a member, as patterns. File systems put the first two
+// there, etcd the third when it tests whether it may write. The others are there if the data directory is the volume
+// itself: the exit record and what goes with it, the stored configuration, the sidecar's mark of who owns the volume. What
+// the sidecar calls after the data directory (new.etcd.part, new.etcd.bak) is not among them: it may be somebody's data.
+var passersby = []string{
+	"lost+found", ".snapshot", ".touch",
+	"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.crash.tmp", "exit_code.aside-*", "exit_code.crash.aside-*",
+	"etcd.conf.yaml", "etcd.conf.yaml.*.tmp", "safe_guard",
+	unbornPrefix + "*",
+}
 
-// checkStructure judges what files there are and how they are called, without opening one. begun is false if there is
-// nothing yet that could be read: the directory belongs to a new member.
+func passesBy(name string) bool {
+	return slices.ContainsFunc(passersby, func(pattern string) bool {
+		matched, _ := path.Match(pattern, name) // the patterns are well-formed
+		return matched
+	})
+}
+
+// checkStructure judges what files there are and how they are called, without opening one but for the log's head. begun
+// is false if there is nothing yet that could be read: the directory belongs to a new member.
 func checkStructure(m *member) (begun bool, err error) {
 	if m.root.unreadable() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
 	}
 	if m.root.err != nil {
-		return false, fmt.Errorf("cannot read data directory: %w", m.root.err)
+		return false, unreadableDirectory.because("data", m.root.err)
 	}
 	if vacant, err := isVacant(m.root); err != nil || vacant {
 		return false, err
 	}
 	if m.dir.err != nil {
-		return false, fmt.Errorf("cannot read member directory: %w", m.dir.err)
+		return false, unreadableDirectory.because("member", m.dir.err)
 	}
 	if err := checkSequence(m); err != nil {
 		return false, err
 	}
 	if err := m.snap.unreadable(); err != nil {
-		return false, fmt.Errorf("cannot read snapshot directory: %w", err)
+		return false, unreadableDirectory.because("snapshot", err)
 	}
 	return checkComplete(m)
 }
@@ -43,31 +58,30 @@ func isVacant(root listing) (bool, error) {
 		if entry.Name() == "member" {
 			return false, nil
 		}
-		if !passersby[entry.Name()] {
+		if !passesBy(entry.Name()) {
 			stranger = entry.Name()
 		}
 	}
 	if stranger != "" {
-		return false, fmt.Errorf("data directory %s has no member directory, but holds %q", root.path, stranger)
+		return false, strangeEntry.because(root.path, stranger)
 	}
 	return true, nil
 }
 
-// checkSequence refuses names of segments that etcd does not give, and a sequence in which one is missing. etcd itself
-// would skip a segment whose name it can't read, and so lose what is in it.
+// checkSequence refuses what etcd would take for a segment although it did not write it, and a sequence in which one is
+// missing.
 func checkSequence(m *member) error {
 	if err := m.wal.unreadable(); err != nil {
-		return fmt.Errorf("cannot read WAL directory: %w", err)
+		return unreadableDirectory.because("WAL", err)
 	}
 	before, next := "", uint64(0)
-	for _, entry := range m.wal.ending(".wal") {
-		name := entry.Name()
+	for _, name := range m.segments() {
 		sequence, _, ok := parseSegmentName(name)
-		if !ok || !entry.Type().IsRegular() {
-			return fmt.Errorf("%s is not a WAL segment", m.segment(name))
+		if !ok || !isRegular(m.segment(name)) {
+			return strangeSegment.because(m.segment(name))
 		}
 		if before != "" && sequence != next {
-			return fmt.Errorf("%s does not follow WAL segment %s", m.segment(name), before)
+			return missingSegment.because(m.segment(name), before)
 		}
 		before, next = name, sequence+1
 	}
@@ -75,7 +89,7 @@ func checkSequence(m *member) error {
 }
 
 // checkComplete says what a member that has begun to store data lacks. One that has neither log nor snapshot may be
-// without a database.
+// without a database, and so may one whose log goes back to its first entry: etcd fills the database from that.
 func checkComplete(m *member) (begun bool, err error) {
 	file, err := statDatabase(m.database)
 	switch {
@@ -84,25 +98,28 @@ func checkComplete(m *member) (begun bool, err error) {
 	case len(m.segments()) == 0 && len(m.snapshots()) == 0:
 		return file != nil && file.Size() > 0, nil
 	case len(m.segments()) == 0:
-		return false, fmt.Errorf("%s holds no WAL segment", m.wal.path)
+		return false, missingLog.because(m.wal.path)
+	case file != nil && file.Size() > 0:
+		return true, nil
+	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.voteless():
+		return true, refuseLostRestore(m)
 	case file == nil:
-		return false, fmt.Errorf("there is no database %s", m.database)
-	case file.Size() == 0:
-		return false, fmt.Errorf("database %s is empty", m.database)
+		return false, missingDatabase.because(m.database)
+	default:
+		return false, vacantDatabase.because(m.database)
 	}
-	return true, nil
 }
 
 // statDatabase returns nil if there is no database.
 func statDatabase(path string) (fs.FileInfo, error) {
-	info, err := os.Lstat(path)
+	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("cannot read database: %w", err)
+		return nil, corruptDatabase.because(path, err)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("database %s is not a regular file", path)
+		return nil, strangeDatabase.because(path)
 	}
 	return info, nil
 }
@@ -111,4 +128,10 @@ func statDatabase(path string) (fs.FileInfo, error) {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// isRegular is true for a symbolic link to a regular file, too: etcd follows it.
+func isRegular(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }

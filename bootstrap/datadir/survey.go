@@ -18,19 +18,44 @@ import (
 type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, which need not be there
+
+	warnings []string // of what was found that etcd puts up with
 }
 
 // survey lists the data directory. What can't be listed is a judgement's concern.
 func survey(dataDir string) *member {
-	return &member{
+	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
 		wal: list(layout.ToWALDir(dataDir)), snap: list(layout.ToSnapDir(dataDir)),
 		database: layout.ToBackendFileName(dataDir),
 	}
+	m.warnings = m.oddities()
+	return m
+}
+
+func (m *member) warn(format string, args ...any) {
+	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
 // segments are the names of the log's segments, in sequence.
-func (m *member) segments() []string { return names(m.wal.ending(".wal")) }
+func (m *member) segments() (segments []string) {
+	for _, name := range names(m.wal.ending(".wal")) {
+		if isTaken(name) {
+			segments = append(segments, name)
+		}
+	}
+	return segments
+}
+
+// strays are names that end as those of segments do, and that etcd ignores.
+func (m *member) strays() (strays []string) {
+	for _, name := range names(m.wal.ending(".wal")) {
+		if !isTaken(name) {
+			strays = append(strays, name)
+		}
+	}
+	return strays
+}
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
@@ -51,10 +76,33 @@ func (m *member) hadSnapshot() bool {
 	return false
 }
 
+// oddities are what etcd puts up with, and a person should know of.
+func (m *member) oddities() (oddities []string) {
+	for _, name := range m.strays() {
+		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
+	}
+	for _, path := range append([]string{m.database}, m.paths()...) {
+		if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			oddities = append(oddities, fmt.Sprintf("%s is a symbolic link; etcd follows it, and may replace it by a file", path))
+		}
+	}
+	return oddities
+}
+
+// paths are those of segments and snapshots.
+func (m *member) paths() (paths []string) {
+	for _, name := range m.segments() {
+		paths = append(paths, m.segment(name))
+	}
+	for _, name := range m.snapshots() {
+		paths = append(paths, m.snapshot(name))
+	}
+	return paths
+}
+
 // hasReceived says whether the database that a leader sent with the snapshot of that entry waits to be swapped in.
 func (m *member) hasReceived(index uint64) bool {
-	info, err := os.Lstat(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
-	return err == nil && info.Mode().IsRegular()
+	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
 
 // listing is what a directory holds.
@@ -99,6 +147,14 @@ func names(entries []fs.DirEntry) (names []string) {
 		names = append(names, entry.Name())
 	}
 	return names
+}
+
+// isTaken says whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it minds neither short
+// numbers nor what comes after the name.
+func isTaken(name string) bool {
+	var sequence, first uint64
+	_, err := fmt.Sscanf(name, "%016x-%016x.wal", &sequence, &first)
+	return err == nil
 }
 
 // segmentName matches what etcd calls a segment: its place in the sequence and the first entry in it, both in hex.

@@ -20,8 +20,11 @@ import (
 // firstSegment is the name of the only segment that a log has before anything is written to it.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
+// unbornPrefix begins the name that an unborn member's directory is set aside under.
+const unbornPrefix = "member.unborn-"
+
 // errVoteless is what a log is refused with that was lost, or cut off at its beginning.
-var errVoteless = errors.New("names nobody who has a vote, although its member was born: it was lost, cut off or damaged, or is of another database")
+var errVoteless = errors.New("it was lost, cut off or damaged, or is of another database")
 
 // settleVoteless deals with a log that names nobody who has a vote. etcd would open it and wait for ever to be elected;
 // without any log it would begin a new one, and drop what is written until that is as long as the one before. An unborn
@@ -39,14 +42,14 @@ func settleVoteless(m *member, log zerolog.Logger) (moved bool, err error) {
 	case empty:
 		return true, setAside(m, log)
 	case err == nil || missing:
-		return false, fmt.Errorf("the log in %q %w", m.wal.path, errVoteless)
+		return false, lostLog.because(m.wal.path, errVoteless)
 	default:
 		return false, nil // etcd says what is wrong with the database
 	}
 }
 
 func setAside(m *member, log zerolog.Logger) error {
-	aside := filepath.Join(m.root.path, "member.unborn-"+time.Now().UTC().Format("20060102T150405.000Z"))
+	aside := filepath.Join(m.root.path, unbornPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
 	if err := os.Rename(m.dir.path, aside); err != nil {
 		return fmt.Errorf("cannot set a member that was never born aside: %w", err)
 	}

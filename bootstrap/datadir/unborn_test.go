@@ -47,7 +47,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 			before := fingerprint(t, dir)
 			err := Inspect(dir, Identity{}, zerolog.Nop())
 			require.ErrorContains(t, err, "names nobody who has a vote, although its member was born")
-			require.Error(t, Verify(t.Context(), dir, bootstrap.Full))
+			require.Error(t, verdict(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
 		})
 	}
@@ -103,7 +103,7 @@ func TestADatabaseWithKeysWasBorn(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, Verify(t.Context(), dir, mode), "it has keys, but")
+		require.ErrorContains(t, verdict(t, dir, mode), "it has keys, but")
 	}
 	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
@@ -115,7 +115,7 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
-	require.ErrorContains(t, Verify(t.Context(), dir, bootstrap.Full), "has applied entry 2")
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "has applied entry 2")
 	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
 
@@ -135,7 +135,7 @@ func TestADatabaseWithoutAReadableIndexIsNotUnborn(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
 	})
-	require.ErrorContains(t, Verify(t.Context(), dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
 	require.NoError(t, Inspect(dir, Identity{}, zerolog.Nop()), "etcd says what is wrong")
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }

@@ -23,24 +23,37 @@ import (
 //
 // What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
 // WAL, a snapshot file that was not finished, a database that was created but never used. So is a member that was never
-// born, with which Inspect deals.
+// born, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
+// snapshot file if the log goes back to the one before it, one of the database's two meta pages.
 //
-// The error names the broken file, or is that of ctx. In full mode bbolt reads pages in a goroutine of its own, where
+// The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of its own, where
 // corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling process.
-func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) error {
+func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir)
+	err = withWayOut(ctx, verify(ctx, m, mode))
+	return m.warnings, err
+}
+
+func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	if begun, err := checkStructure(m); err != nil || !begun {
 		return err
 	}
 	found, err := verifyDatabase(ctx, m, mode)
-	if err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
+	if err != nil {
+		return err
+	}
+	if err := refuseLostRestore(m); err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
 		return err
 	}
 	return verifyLog(ctx, m, found.applied)
 }
 
-// verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it.
+// verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it. One that is
+// missing, or has no bytes yet, was found to be one that etcd fills.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
+	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
+		return contents{keyless: true}, err
+	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) error {
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
 			return err
@@ -49,12 +62,24 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 		if err := scanRevisions(ctx, tx); err != nil {
 			return err
 		}
-		return checkPages(ctx, tx)
+		return verifyPages(ctx, tx, m)
 	})
-	if err != nil {
-		err = fmt.Errorf("database %s: %w", m.database, err)
+	switch {
+	case errors.Is(err, errLocked):
+		err = lockedDatabase.because(m.database)
+	case err != nil:
+		err = describe(ctx, corruptDatabase, m.database, err)
 	}
 	return found, err
+}
+
+// describe names the object of an error that has a way out already, or was only stopped, and gives one to any other.
+func describe(ctx context.Context, kind refusal, object string, err error) error {
+	var named *refused
+	if ctx.Err() != nil || errors.As(err, &named) {
+		return fmt.Errorf("database %s: %w", object, err)
+	}
+	return kind.because(object, err)
 }
 
 // verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no data.
@@ -69,9 +94,9 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	unused := keys == nil && found.applied == 0 && len(m.snapshots()) == 0
 	switch {
 	case len(m.segments()) == 0 && found.applied > 0:
-		return found, fmt.Errorf("it has applied entry %d, but %s holds no WAL segment", found.applied, m.wal.path)
+		return found, outrunLog.because(fmt.Sprintf("applied entry %d", found.applied), m.wal.path)
 	case len(m.segments()) == 0 && !found.keyless:
-		return found, fmt.Errorf("it has keys, but %s holds no WAL segment", m.wal.path)
+		return found, outrunLog.because("keys", m.wal.path)
 	case keys == nil && !unused:
 		return found, errors.New(`it has no bucket "key"`)
 	case meta == nil && !unused:
@@ -83,7 +108,13 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 // verifyLog reads the WAL and the snapshots, and compares them with the last entry that the database has applied.
 func verifyLog(ctx context.Context, m *member, applied uint64) error {
 	written, err := readLog(ctx, m)
+	if err != nil && ctx.Err() == nil {
+		err = damagedLog.because(err)
+	}
 	if err != nil {
+		return err
+	}
+	if err := checkStrays(m, written.last); err != nil {
 		return err
 	}
 	newest, err := verifySnapshots(ctx, m, written)
@@ -103,10 +134,13 @@ func checkReplay(m *member, newest walpb.Snapshot) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%s cannot be replayed from entry %d: %w", m.wal.path, newest.Index, err)
+		return brokenReplay.because(m.wal.path, newest.Index, err)
 	}
 	return nil
 }
+
+// errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.
+var errReceived = errors.New("it lacks entries that a snapshot stands for, and that snapshot is missing or damaged")
 
 // checkConsistency checks that WAL, snapshot and database tell one story.
 //
@@ -117,12 +151,13 @@ func checkReplay(m *member, newest walpb.Snapshot) error {
 func checkConsistency(m *member, written history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:
-		return fmt.Errorf("%s ends at entry %d, but entry %d was committed", m.wal.path, written.last, written.committed)
+		return lostEntries.because(m.wal.path, written.last, fmt.Sprintf("entry %d was committed", written.committed))
 	case applied > written.last:
-		return fmt.Errorf("%s ends at entry %d, but %s has applied entry %d", m.wal.path, written.last, m.database, applied)
+		return lostEntries.because(m.wal.path, written.last, fmt.Sprintf("%s has applied entry %d", m.database, applied))
+	case newest.Index < written.received && written.received <= written.committed:
+		return brokenReplay.because(m.wal.path, newest.Index, errReceived)
 	case newest.Index > applied && !m.hasReceived(newest.Index):
-		return fmt.Errorf("%s has applied entry %d, but there is a snapshot of entry %d in %s",
-			m.database, applied, newest.Index, m.snap.path)
+		return oldDatabase.because(m.database, applied, newest.Index, m.snap.path)
 	}
 	return nil
 }

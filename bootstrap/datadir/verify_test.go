@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -49,8 +50,8 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 			prepare(t, dir)
 			parent := filepath.Dir(dir)
 			before := fingerprint(t, parent)
-			require.NoError(t, Verify(t.Context(), dir, bootstrap.Sanity))
-			require.NoError(t, Verify(t.Context(), dir, bootstrap.Full))
+			require.NoError(t, verdict(t, dir, bootstrap.Sanity))
+			require.NoError(t, verdict(t, dir, bootstrap.Full))
 			require.Equal(t, before, fingerprint(t, parent))
 		})
 	}
@@ -63,53 +64,48 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		path    string         // what the error names, below the data directory
 		text    string
 	}{
-		"no database":        {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "there is no database"},
-		"empty database":     {func(t *testing.T, d string) { truncate(t, d+"/member/snap/db", 0) }, both, "member/snap/db", "is empty"},
-		"half a database":    {halveDatabase, both, "member/snap/db", "truncated"},
-		"garbage database":   {func(t *testing.T, d string) { write(t, d+"/member/snap/db", "not a database") }, both, "member/snap/db", "cannot open"},
-		"no key bucket":      {dropBucket("key"), both, "member/snap/db", `"key"`},
-		"no meta bucket":     {dropBucket("meta"), both, "member/snap/db", `"meta"`},
-		"strange revision":   {putRevision([]byte("short"), nil), bootstrap.Full, "member/snap/db", "invalid revision length"},
-		"strange value":      {putRevision(revision(1<<40), []byte{0xff}), bootstrap.Full, "member/snap/db", "is corrupt"},
-		"misplaced value":    {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
-		"no WAL directory":   {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
-		"no WAL and no snap": {withoutLogs, both, "member/snap/db", "has applied entry"},
-		"gap in the WAL":     {func(t *testing.T, d string) { remove(t, datadirtest.Segments(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
-		"strange segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, both, "member/wal/x.wal", "not a WAL segment"},
-		"no first segment":   {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
-		"no last segment":    {func(t *testing.T, d string) { remove(t, last(datadirtest.Segments(t, d))) }, bootstrap.Full, "member/wal", "ends at entry"},
-		"empty segment":      {func(t *testing.T, d string) { truncate(t, last(datadirtest.Segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
-		"torn early segment": {func(t *testing.T, d string) { truncate(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
-		"flipped WAL byte":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
-		"no last record":     {func(t *testing.T, d string) { zeroLastRecord(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
-		"WAL cut short":      {zeroLastSegment, bootstrap.Full, "member/wal", "ends at entry"},
-		"garbage snapshot":   {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, bootstrap.Full, ".snap", "is corrupt"},
-		"flipped snapshot":   {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, bootstrap.Full, ".snap", "is corrupt"},
-		"foreign snapshot":   {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, bootstrap.Full, "member/snap/old.snap", "is corrupt"},
-		"database too old":   {emptyDatabase, bootstrap.Full, "member/snap/db", "there is a snapshot of entry"},
-		"member moved away":  {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `holds "member.old"`},
-		"member is a file":   {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
-		"file":               {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
-		"dangling link":      {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},
-		"database is a link": {func(t *testing.T, d string) {
-			rename(t, d+"/member/snap/db", d+"/db")
-			require.NoError(t, os.Symlink(d+"/db", d+"/member/snap/db"))
-		}, both, "member/snap/db", "regular"},
+		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "there is no database"},
+		"empty database":          {func(t *testing.T, d string) { truncate(t, d+"/member/snap/db", 0) }, both, "member/snap/db", "is empty"},
+		"half a database":         {halveDatabase, both, "member/snap/db", "truncated"},
+		"garbage database":        {func(t *testing.T, d string) { write(t, d+"/member/snap/db", "not a database") }, both, "member/snap/db", "cannot open"},
+		"no key bucket":           {dropBucket("key"), both, "member/snap/db", `"key"`},
+		"no meta bucket":          {dropBucket("meta"), both, "member/snap/db", `"meta"`},
+		"strange revision":        {putRevision([]byte("short"), nil), bootstrap.Full, "member/snap/db", "invalid revision length"},
+		"strange value":           {putRevision(revision(1<<40), []byte{0xff}), bootstrap.Full, "member/snap/db", "is corrupt"},
+		"misplaced value":         {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
+		"no WAL directory":        {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
+		"no WAL and no snap":      {withoutLogs, both, "member/snap/db", "has applied entry"},
+		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, datadirtest.Segments(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
+		"segment by another name": {func(t *testing.T, d string) { write(t, d+"/member/wal/0-0.wal", "?") }, both, "member/wal/0-0.wal", "not a WAL segment"},
+		"piped snapshot":          {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a pipe"},
+		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
+		"no last segment":         {func(t *testing.T, d string) { remove(t, last(datadirtest.Segments(t, d))) }, bootstrap.Full, "member/wal", "ends at entry"},
+		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(datadirtest.Segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
+		"torn early segment":      {func(t *testing.T, d string) { truncate(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
+		"flipped WAL byte":        {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"no last record":          {func(t *testing.T, d string) { zeroLastRecord(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
+		"WAL cut short":           {zeroLastSegment, bootstrap.Full, "member/wal", "ends at entry"},
+		"database too old":        {emptyDatabase, bootstrap.Full, "member/snap/db", "there is a snapshot of entry"},
+		"member moved away":       {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `holds "member.old"`},
+		"member is a file":        {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
+		"file":                    {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
+		"dangling link":           {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)
 			test.corrupt(t, dir)
 			before := fingerprint(t, filepath.Dir(dir))
-			shallow := Verify(t.Context(), dir, bootstrap.Sanity)
+			shallow := verdict(t, dir, bootstrap.Sanity)
 			if test.mode == both {
 				assert.ErrorContains(t, shallow, test.text)
 			} else {
 				assert.NoError(t, shallow)
 			}
-			err := Verify(t.Context(), dir, bootstrap.Full)
+			err := verdict(t, dir, bootstrap.Full)
 			require.ErrorContains(t, err, dir)
 			require.ErrorContains(t, err, test.path)
 			require.ErrorContains(t, err, test.text)
+			require.ErrorContains(t, err, "; way out: ")
 			require.Equal(t, before, fingerprint(t, filepath.Dir(dir)))
 		})
 	}
@@ -137,7 +133,7 @@ func TestLockedDatabase(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, Verify(t.Context(), dir, mode), "member/snap/db: the database is locked by another process")
+		require.ErrorContains(t, verdict(t, dir, mode), "member/snap/db: the database is locked by another process")
 	}
 }
 

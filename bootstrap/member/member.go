@@ -119,7 +119,7 @@ func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
 		if cause := recover(); cause != nil {
-			m.startErr = fmt.Errorf("etcd panicked over what is in its data directory: %v", cause)
+			m.startErr = datadir.Panicked(cause)
 			m.crash(fmt.Errorf("%w\n%s", m.startErr, debug.Stack()))
 		}
 	}()

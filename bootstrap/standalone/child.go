@@ -26,6 +26,7 @@ const (
 const (
 	maxChildOutput = 64 << 10               // bytes kept of each of a child's output streams
 	maxReason      = 4 << 10                // characters of a verdict's reason
+	maxWarnings    = 10                     // of a verdict; each has a quarter of a reason's characters
 	maxCrashReason = 256                    // characters quoted of a crash
 	childWait      = 200 * time.Millisecond // between killing a child and giving up on its output
 	maxChildStack  = 8 << 20                // bytes; pages that refer to each other in a circle end here and not at 1 GB
@@ -33,8 +34,9 @@ const (
 
 // verdict is the line of JSON with which a child ends.
 type verdict struct {
-	Valid  bool   `json:"valid"`
-	Reason string `json:"reason,omitempty"`
+	Valid    bool     `json:"valid"`
+	Reason   string   `json:"reason,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
 
 // RunChild validates the data directory, prints the verdict to stdout as one line of JSON and returns the exit status of
@@ -42,9 +44,10 @@ type verdict struct {
 // its own, the one that InChild starts.
 func RunChild(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
-	outcome := verdict{Valid: true}
-	if err := datadir.Verify(ctx, dataDir, mode); err != nil {
-		outcome = verdict{Reason: fmt.Sprintf("%.*s", maxReason, err)}
+	warnings, err := datadir.Verify(ctx, dataDir, mode)
+	outcome := verdict{Valid: err == nil, Warnings: bounded(warnings)}
+	if err != nil {
+		outcome.Reason = fmt.Sprintf("%.*s", maxReason, err)
 	}
 	if err := json.NewEncoder(stdout).Encode(outcome); err != nil || !outcome.Valid {
 		return childBroken
@@ -52,11 +55,20 @@ func RunChild(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout i
 	return childValid
 }
 
+// bounded keeps a verdict's line within what is read of a child.
+func bounded(warnings []string) []string {
+	kept := make([]string, 0, maxWarnings)
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] {
+		kept = append(kept, fmt.Sprintf("%.*s", maxReason/4, warning))
+	}
+	return kept
+}
+
 // InChild returns a VerifyFunc that runs `executable args...` for each validation, a command that is expected to call
 // RunChild. A child that dies without a verdict, by a panic or a signal, makes the validation fail with the first line of
 // the panic. The child is killed when ctx ends, and on Linux when this process dies.
 func InChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) VerifyFunc {
-	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) error {
+	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		var stdout, stderr head
 		child := exec.CommandContext(ctx, executable, args(dataDir, mode)...)
 		child.Stdout, child.Stderr, child.WaitDelay = &stdout, &stderr, childWait
@@ -67,28 +79,28 @@ func InChild(executable string, args func(dataDir string, mode bootstrap.Mode) [
 		defer runtime.UnlockOSThread()
 		err := child.Run()
 		if ctx.Err() != nil {
-			return fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
+			return nil, fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
 		}
 		return judge(child.ProcessState.ExitCode(), err, stdout.kept, stderr.kept)
 	}
 }
 
-// judge makes an error of how a child ended. Only a status and a line that agree count as a verdict.
-func judge(status int, err error, stdout, stderr []byte) error {
+// judge makes warnings and an error of how a child ended. Only a status and a line that agree count as a verdict.
+func judge(status int, err error, stdout, stderr []byte) (warnings []string, _ error) {
 	var exited *exec.ExitError
 	if err != nil && !errors.As(err, &exited) {
-		return fmt.Errorf("cannot run the validation: %w", err)
+		return nil, fmt.Errorf("cannot run the validation: %w", err)
 	}
 	outcome, readable := lastVerdict(stdout)
 	switch {
 	case readable && outcome.Valid && status == childValid:
-		return nil
+		return outcome.Warnings, nil
 	case readable && !outcome.Valid && status == childBroken:
-		return errors.New(outcome.Reason)
+		return outcome.Warnings, errors.New(outcome.Reason)
 	case exited == nil:
-		return errors.New("validation ended without a verdict")
+		return nil, errors.New("validation ended without a verdict")
 	default:
-		return fmt.Errorf("validation crashed: %.*s", maxCrashReason, crashReason(stderr, exited))
+		return nil, datadir.Crashed(fmt.Sprintf("%.*s", maxCrashReason, crashReason(stderr, exited)))
 	}
 }
 

@@ -1,7 +1,9 @@
 package standalone
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -17,13 +20,45 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
+// errorOf is what is wrong with the data, without the warnings.
+func errorOf(verify VerifyFunc) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
+	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
+		_, err := verify(ctx, dir, mode)
+		return err
+	}
+}
+
 func TestChildAgreesWithThisProcess(t *testing.T) {
 	dir := datadirtest.New(t)
-	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Full))
+	require.NoError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full))
 	datadirtest.Flip(t, datadirtest.Segments(t, dir)[0], 20000)
-	require.NoError(t, child("child-verify")(t.Context(), dir, bootstrap.Sanity))
-	want := datadir.Verify(t.Context(), dir, bootstrap.Full)
-	require.EqualError(t, child("child-verify")(t.Context(), dir, bootstrap.Full), want.Error())
+	require.NoError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Sanity))
+	want := errorOf(datadir.Verify)(t.Context(), dir, bootstrap.Full)
+	require.EqualError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
+}
+
+// What etcd can do without is told by the process that logs, not by the child.
+func TestWarningsReachTheLog(t *testing.T) {
+	dir := datadirtest.New(t)
+	datadirtest.Flip(t, datadirtest.Snapshots(t, dir)[0], 30)
+	var log bytes.Buffer
+	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log), Verify: child("child-verify")})
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+	initializer.running.Wait()
+	requireStatus(t, initializer, bootstrap.Successful)
+	initializer.Close()
+	require.Contains(t, log.String(), `"level":"warn"`)
+	require.Contains(t, log.String(), "etcd sets it aside and goes on from an older one")
+}
+
+func TestAVerdictWithManyWarningsFitsIntoItsLine(t *testing.T) {
+	dir := datadirtest.New(t)
+	for i := range 1000 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal", fmt.Sprintf("%d.%0200d.wal", i, i)), nil, 0o600))
+	}
+	warnings, err := child("child-verify")(t.Context(), dir, bootstrap.Sanity)
+	require.NoError(t, err)
+	require.Len(t, warnings, maxWarnings)
 }
 
 func TestChildWithoutVerdict(t *testing.T) {
@@ -33,19 +68,19 @@ func TestChildWithoutVerdict(t *testing.T) {
 		"child-liar":    "validation crashed: exit status 3",
 		"child-unknown": "validation crashed: exit status 4",
 	} {
-		err := child(what)(t.Context(), "/nowhere", bootstrap.Full)
+		err := errorOf(child(what))(t.Context(), "/nowhere", bootstrap.Full)
 		assert.ErrorContains(t, err, want)
 		assert.Less(t, len(err.Error()), 400)
 	}
 	missing := InChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
-	assert.ErrorContains(t, missing(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
+	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
 func TestChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	err := child("child-hang")(ctx, "/data", bootstrap.Full)
+	err := errorOf(child("child-hang"))(ctx, "/data", bootstrap.Full)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "validation of /data was stopped")
 	require.Less(t, time.Since(began), 10*time.Second)
@@ -67,7 +102,7 @@ func TestRandomCorruption(t *testing.T) {
 			}
 			datadirtest.Flip(t, dir+"/member/snap/db", offset)
 		}
-		err := child("child-verify")(t.Context(), dir, bootstrap.Full)
+		err := errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full)
 		t.Logf("%2d: %v", seed, err)
 		if err != nil && !strings.HasPrefix(err.Error(), "validation crashed: ") {
 			require.ErrorContains(t, err, "member/snap/db", "seed %d", seed)

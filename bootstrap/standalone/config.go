@@ -75,7 +75,7 @@ func parseDirectories(raw []byte) (directories, error) {
 		return directories{}, err
 	}
 	if found.WALDir != "" {
-		return directories{}, errors.New("wal-dir is not supported without a sidecar")
+		return directories{}, errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")
 	}
 	return found, nil
 }

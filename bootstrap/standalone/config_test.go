@@ -51,9 +51,9 @@ func TestConfigFile(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "etcd.yaml")
 			write(t, path, test.content)
 			validated := ""
-			initializer := New(Options{DataDir: option, ConfigFile: path, Verify: func(_ context.Context, dir string, _ bootstrap.Mode) error {
+			initializer := New(Options{DataDir: option, ConfigFile: path, Verify: func(_ context.Context, dir string, _ bootstrap.Mode) ([]string, error) {
 				validated = dir
-				return nil
+				return nil, nil
 			}})
 			defer initializer.Close()
 			served, err := initializer.Config(t.Context())
@@ -89,7 +89,7 @@ func TestUnreadableConfigFile(t *testing.T) {
 func TestConfigIsTheOneThatWasValidated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, "data-dir: /first")
-	initializer := New(Options{ConfigFile: path, Verify: func(context.Context, string, bootstrap.Mode) error { return nil }})
+	initializer := New(Options{ConfigFile: path, Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, nil }})
 	defer initializer.Close()
 	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
 	require.Eventually(t, func() bool {

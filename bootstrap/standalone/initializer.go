@@ -22,8 +22,9 @@ import (
 )
 
 // VerifyFunc validates the etcd data directory at dataDir as deeply as mode asks for. It returns nil if etcd may open
-// the directory and otherwise says what is broken. It has to end soon after ctx does.
-type VerifyFunc = func(ctx context.Context, dataDir string, mode bootstrap.Mode) error
+// the directory and otherwise says what is broken. Warnings are of what is damaged and etcd can do without. It has to end
+// soon after ctx does.
+type VerifyFunc = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
 // Options are what an Initializer works with.
 type Options struct {
@@ -117,7 +118,11 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	if err == nil {
 		log = log.With().Str("data-dir", config.dataDir).Logger()
 		log.Info().Msg("validation begins")
-		err = i.options.Verify(i.stopped, config.dataDir, mode)
+		var warnings []string
+		warnings, err = i.options.Verify(i.stopped, config.dataDir, mode)
+		for _, warning := range warnings {
+			log.Warn().Msg(warning)
+		}
 		i.memory.keep(looks, err)
 		err = unfit(config.dataDir, err)
 	}

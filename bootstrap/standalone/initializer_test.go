@@ -26,7 +26,7 @@ func TestVerdictIsReadOnce(t *testing.T) {
 		bootstrap.Failed:     errors.New("broken"),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			initializer := New(Options{DataDir: "/data", Verify: func(context.Context, string, bootstrap.Mode) error { return verdict }})
+			initializer := New(Options{DataDir: "/data", Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, verdict }})
 			defer initializer.Close()
 			requireStatus(t, initializer, bootstrap.New)
 			requireStatus(t, initializer, bootstrap.New)
@@ -40,7 +40,7 @@ func TestVerdictIsReadOnce(t *testing.T) {
 
 func TestVerdictIsKeptForAReaderWhoIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) error { return nil }})
+		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, nil }})
 		defer initializer.Close()
 		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
 		synctest.Wait()
@@ -57,10 +57,10 @@ func TestTriggerOnlyWhenNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
 		release := make(chan struct{})
-		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) error {
+		initializer := New(Options{Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) {
 			runs.Add(1)
 			<-release
-			return nil
+			return nil, nil
 		}})
 		defer initializer.Close()
 		for range 3 {
@@ -82,9 +82,9 @@ func TestUnknownModeMeansFull(t *testing.T) {
 		bootstrap.Sanity: bootstrap.Sanity, bootstrap.Full: bootstrap.Full, "": bootstrap.Full, "SANITY": bootstrap.Full,
 	} {
 		ran := make(chan bootstrap.Mode, 1)
-		initializer := New(Options{Verify: func(_ context.Context, _ string, mode bootstrap.Mode) error {
+		initializer := New(Options{Verify: func(_ context.Context, _ string, mode bootstrap.Mode) ([]string, error) {
 			ran <- mode
-			return nil
+			return nil, nil
 		}})
 		require.NoError(t, initializer.Trigger(t.Context(), asked))
 		require.Equal(t, want, <-ran)
@@ -95,11 +95,11 @@ func TestUnknownModeMeansFull(t *testing.T) {
 func TestCloseStopsAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
-		initializer := New(Options{Verify: func(ctx context.Context, _ string, _ bootstrap.Mode) error {
+		initializer := New(Options{Verify: func(ctx context.Context, _ string, _ bootstrap.Mode) ([]string, error) {
 			<-ctx.Done()
 			time.Sleep(time.Second) // on synctest's clock
 			ended = true
-			return ctx.Err()
+			return nil, ctx.Err()
 		}})
 		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
 		synctest.Wait()
@@ -150,9 +150,9 @@ func requireStatus(t *testing.T, initializer *Initializer, want bootstrap.Initia
 func verdicts(t *testing.T, verdict error) (dir string, again func() *Initializer, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
-	initializer := New(Options{DataDir: dir, Verify: func(context.Context, string, bootstrap.Mode) error {
+	initializer := New(Options{DataDir: dir, Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) {
 		reads.Add(1)
-		return verdict
+		return nil, verdict
 	}})
 	t.Cleanup(initializer.Close)
 	return dir, func() *Initializer {

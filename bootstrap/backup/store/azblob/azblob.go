@@ -126,15 +126,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	response, err := s.client.Do(ctx, func() (*http.Request, error) {
 		return s.request(http.MethodDelete, s.prefix+name, nil, nil)
 	}, http.StatusAccepted)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return nil
-	case err != nil:
-		return s.failed("cannot delete "+name, err)
-	default:
-		wire.Discard(response)
-		return nil
-	}
+	return s.failed("cannot delete "+name, wire.Deleted(response, err))
 }
 
 // List is store.Store's. Azure can't begin a listing after a name, so what lies before it is read and left out.

@@ -123,15 +123,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	response, err := s.client.Do(ctx, s.request(http.MethodDelete, s.objectPath(name), nil), http.StatusOK, http.StatusNoContent)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return nil
-	case err != nil:
-		return s.failed("cannot delete "+name, err)
-	default:
-		wire.Discard(response)
-		return nil
-	}
+	return s.failed("cannot delete "+name, wire.Deleted(response, err))
 }
 
 // List is store.Store's.

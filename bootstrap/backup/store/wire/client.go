@@ -72,6 +72,17 @@ func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), 
 	return nil, c.Refusal(response)
 }
 
+// Deleted is how a request to delete an object ended: one that was not there is deleted, too.
+func Deleted(response *http.Response, err error) error {
+	if err == nil {
+		Discard(response)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // Discard ends an answer whose body says nothing of interest, so that its connection can be used again.
 func Discard(response *http.Response) {
 	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // if it fails, the connection is closed

@@ -1,0 +1,98 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// What a person can do about data that are refused. The commands were tried; docs/runbook.md has them step by step.
+const (
+	restoreBackup = "restore a backup, or, in a larger cluster, set the data directory aside and replace the member"
+	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
+		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, set the data directory aside and " +
+		"replace the member"
+	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
+)
+
+// refusal is a kind of data that etcd is not started on: how an error tells of it, and the way out.
+type refusal struct{ format, wayOut string }
+
+// refusals are all kinds, for the test that holds docs/runbook.md to them.
+var refusals []refusal
+
+// refuse makes a kind. Its format is the sentence that the runbook has, with … for each verb.
+func refuse(format, wayOut string) refusal {
+	kind := refusal{format: format, wayOut: wayOut}
+	refusals = append(refusals, kind)
+	return kind
+}
+
+// sentence is what people see of the format.
+func (r refusal) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
+
+var verbs = regexp.MustCompile(`%[a-z]`)
+
+// because is the error for one directory; the arguments are those of the format.
+func (r refusal) because(args ...any) error {
+	return &refused{cause: fmt.Errorf(r.format, args...), wayOut: r.wayOut}
+}
+
+// refused is an error that names the way out.
+type refused struct {
+	cause  error
+	wayOut string
+}
+
+func (r *refused) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
+
+func (r *refused) Unwrap() error { return r.cause }
+
+// The kinds of what Verify refuses.
+var (
+	unreadableDirectory = refuse("cannot read %s directory: %w", letRead)
+	strangeEntry        = refuse("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
+	strangeSegment      = refuse("%s is not a WAL segment", "move it out of the directory or give it back its own name")
+	missingSegment      = refuse("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
+	missingLog          = refuse("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
+	strayEntries        = refuse("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
+		"give it back its own name, or move it away to go on without them")
+	missingDatabase = refuse("there is no database %s", "put the database back; otherwise, "+restoreBackup)
+	vacantDatabase  = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
+	strangeDatabase = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
+	lockedDatabase  = refuse("database %s: the database is locked by another process", "end that process")
+	corruptDatabase = refuse("database %s: %w", restoreBackup)
+	outrunLog       = refuse("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
+	damagedLog      = refuse("the log is damaged: %w", keepDatabase)
+	blockedSnapshot = refuse("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
+	brokenReplay    = refuse("%s cannot be replayed from entry %d: %w", keepDatabase)
+	lostEntries     = refuse("%s ends at entry %d, but %s", keepDatabase)
+	oldDatabase     = refuse("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
+	crashed         = refuse("validation crashed: %s", restoreBackup)
+)
+
+// The kinds of what Inspect refuses.
+var (
+	lostLog     = refuse("the log in %q names nobody who has a vote, although its member was born: %w", "put the log back; otherwise, "+keepDatabase)
+	lostRestore = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
+	cutOff      = refuse("%s: the database was cut off: %w", restoreBackup)
+	shortLog    = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
+	panicked    = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
+	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
+)
+
+// Panicked is the error of an etcd that panicked while it opened its data.
+func Panicked(cause any) error { return panicked.because(cause) }
+
+// Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
+func Crashed(reason string) error { return crashed.because(reason) }
+
+// withWayOut gives one to an error that has none. What was only stopped is no refusal.
+func withWayOut(ctx context.Context, err error) error {
+	var named *refused
+	if err == nil || ctx.Err() != nil || errors.As(err, &named) {
+		return err
+	}
+	return &refused{cause: err, wayOut: restoreBackup}
+}

@@ -1,0 +1,61 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/docs"
+)
+
+func TestEveryRefusalIsInTheRunbook(t *testing.T) {
+	rows := docs.Table(t, "what you see", "what it means", "what to do")
+	require.NotEmpty(t, refusals)
+	for _, kind := range refusals {
+		row := docs.Find(rows, kind.sentence())
+		if assert.NotNil(t, row, "put %q into the table of docs/runbook.md", kind.sentence()) {
+			assert.NotEmpty(t, row[1])
+			assert.Contains(t, row[2], kind.wayOut, kind.sentence())
+		}
+	}
+}
+
+// A refusal without a way out is a dead end: the next start says the same.
+func TestEveryRefusalNamesAWayOut(t *testing.T) {
+	for _, kind := range refusals {
+		assert.NotEmpty(t, kind.wayOut, kind.format)
+	}
+	unforeseen := withWayOut(t.Context(), errors.New("unforeseen"))
+	assert.EqualError(t, unforeseen, "unforeseen; way out: "+restoreBackup)
+	assert.Equal(t, unforeseen, withWayOut(t.Context(), unforeseen), "one is enough")
+	assert.NoError(t, withWayOut(t.Context(), nil))
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
+}
+
+// A kind that no code uses would be documented in vain, and an error made past the kinds would have no way out.
+func TestJudgementsRefuseByKindOnly(t *testing.T) {
+	var text []byte
+	for _, name := range []string{"verify.go", "structure.go", "unborn.go", "stranger.go", "shortlog.go", "snapshots.go", "stray.go", "restored.go", "refusal.go"} {
+		content, err := os.ReadFile(name)
+		require.NoError(t, err)
+		text = append(text, content...)
+	}
+	content, err := os.ReadFile("refusal.go")
+	require.NoError(t, err)
+	for _, match := range regexp.MustCompile(`(?m)^\t(\w+) += refuse\(`).FindAllSubmatch(content, -1) {
+		assert.Regexp(t, string(match[1])+`(\.because\(|, m\.database, err\))`, string(text), "no code refuses with %s", match[1])
+	}
+	for _, name := range []string{"structure.go", "stray.go", "restored.go", "stranger.go"} {
+		content, err := os.ReadFile(filepath.Clean(name))
+		require.NoError(t, err)
+		assert.NotContains(t, string(content), "fmt.Errorf(", "%s refuses with a kind, which has a way out", name)
+	}
+}

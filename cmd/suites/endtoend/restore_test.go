@@ -1,0 +1,143 @@
+package endtoend_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// restore makes the data directory anew from a database with etcd's own tool, as the runbook says.
+func restore(p *harness.Pod, database string, flags ...string) {
+	p.T.Helper()
+	_, log, status := p.Begin(append([]string{
+		"etcdutl", "snapshot", "restore", database, "--skip-hash-check", "--data-dir=" + p.DataDir(),
+		"--name=etcd-main-0", "--initial-cluster=etcd-main-0=" + p.PeerURL(), "--initial-advertise-peer-urls=" + p.PeerURL(),
+	}, flags...)...).Wait()
+	require.Equal(p.T, 0, status, log)
+}
+
+// setAside moves the data directory out of the way and returns where its database is.
+func setAside(p *harness.Pod) (database string) {
+	p.T.Helper()
+	aside := p.DataDir() + ".aside"
+	require.NoError(p.T, os.Rename(p.DataDir(), aside))
+	return filepath.Join(aside, "member", "snap", "db")
+}
+
+// startFully starts without a record, so that everything is read.
+func startFully(p *harness.Pod) *harness.Run {
+	p.T.Helper()
+	require.NoError(p.T, os.RemoveAll(p.RecordPath()))
+	run := p.StartReady()
+	require.Equal(p.T, []string{"full"}, validated(run))
+	return run
+}
+
+// Kubernetes' documented restore bumps the revision, so that no controller sees it go back.
+func TestStandaloneTakesARestoreThatBumpedTheRevision(t *testing.T) {
+	t.Parallel()
+	p := standalone(t)
+	first := p.StartReady()
+	p.Put("key", "value")
+	first.StopCleanly()
+	database := setAside(p)
+	for round := range 2 { // restored once more from what was restored
+		restore(p, database, "--bump-revision=1000000000", "--mark-compacted")
+		startFully(p).StopCleanly()
+		second := startFully(p)
+		assert.Equal(t, "value", p.Get("key"))
+		p.Put("another key", "value")
+		second.Kill()
+		third := startFully(p)
+		assert.Equal(t, "value", p.Get("another key"))
+		third.StopCleanly()
+		startFully(p).StopCleanly()
+		if round == 0 {
+			require.NoError(t, os.Rename(filepath.Dir(database), filepath.Dir(database)+".first"))
+			require.NoError(t, os.Rename(filepath.Join(p.DataDir(), "member", "snap"), filepath.Dir(database)))
+			require.NoError(t, os.RemoveAll(p.DataDir()))
+		}
+	}
+}
+
+// cutLogOff ends the log before its last entries.
+func cutLogOff(p *harness.Pod) {
+	p.T.Helper()
+	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
+	require.NoError(p.T, err)
+	require.Len(p.T, segments, 1)
+	require.NoError(p.T, os.Truncate(segments[0], 2000))
+}
+
+func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
+	t.Parallel()
+	p := standalone(t)
+	first := p.StartReady()
+	p.Put("key", "value")
+	p.Put("long", strings.Repeat("v", 2000))
+	first.StopCleanly()
+	cutLogOff(p)
+	require.NoError(t, os.RemoveAll(p.RecordPath()))
+
+	second := p.Start()
+	refused := harness.Line{"message": "validation ended", "verdict": "Failed"}
+	second.AwaitLine(refused)
+	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep what the database holds, make a new data directory of it with "+
+		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
+	second.Kill()
+
+	restore(p, setAside(p))
+	third := startFully(p)
+	assert.Equal(t, "value", p.Get("key"))
+	third.StopCleanly()
+}
+
+// The sidecar looks less deep: what it calls valid is refused with a word on that.
+func TestARefusalSaysThatTheSidecarHasNotLookedAtThis(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	first := p.StartReady()
+	p.Put("key", "value")
+	p.Put("long", strings.Repeat("v", 2000))
+	first.StopCleanly()
+	cutLogOff(p)
+	p.ExpectTerminationMessage()
+	second := p.Start()
+	require.NotZero(t, second.Exit(harness.Patience))
+	message, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(t, err)
+	assert.Contains(t, string(message), "was cut off or damaged")
+	assert.Contains(t, string(message), "way out: to keep what the database holds")
+	assert.Contains(t, string(message), "the sidecar's too, has not looked at this")
+}
+
+// A data directory that is the volume holds the program's own notes, too.
+func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
+	t.Parallel()
+	p := standalone(t)
+	file := filepath.Join(p.Dir, "etcd.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, append(text, "\ndata-dir: "+p.Volume+"\n"...), 0o600))
+	p.WriteRecord("nonsense")
+	first := p.StartReady()
+	p.Put("key", "value")
+	first.Kill()
+	second := p.StartReady()
+	assert.Equal(t, "value", p.Get("key"))
+	second.StopCleanly()
+}
+
+// A start that failed before etcd made anything leaves what was set aside, alone in its directory.
+func TestStandaloneStartsBesideAnUnbornMemberThatWasSetAside(t *testing.T) {
+	t.Parallel()
+	p := standalone(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.unborn-20261121T223534.000Z", "snap"), 0o700))
+	p.StartReady().StopCleanly()
+}
