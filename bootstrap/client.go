@@ -123,16 +123,28 @@ func (c *Client) Config(ctx context.Context) ([]byte, error) {
 func (c *Client) get(
 	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
 ) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, deadline)
+	whole := ctx
+	ctx, cancel := context.WithTimeout(whole, deadline)
 	defer cancel()
 	target := c.base
 	target.Path, target.RawQuery = path, query.Encode()
 	body, err := c.fetch(ctx, target.String(), limit)
+	if errors.Is(err, context.DeadlineExceeded) && whole.Err() == nil {
+		err = lateAnswer{deadline}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot fetch %s from %s: %w", what, c.base.Host, err)
 	}
 	return body, nil
 }
+
+// lateAnswer is a context's deadline in words.
+type lateAnswer struct{ after time.Duration }
+
+func (l lateAnswer) Error() string { return fmt.Sprintf("no answer within %g s", l.after.Seconds()) }
+
+// Unwrap lets callers see what it is.
+func (lateAnswer) Unwrap() error { return context.DeadlineExceeded }
 
 func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -50,8 +51,22 @@ func TestStatusUnderstandsTheFourWords(t *testing.T) {
 	}
 }
 
+func TestAForeignWordIsQuoted(t *testing.T) {
+	_, err := sidecar(t, saying("Restoring\n")).Status(t.Context())
+	assert.ErrorContains(t, err, `unknown initialization status "Restoring"`)
+}
+
+func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := bootstrap.ClientThatHangs(t)
+		_, err := client.Status(t.Context())
+		require.ErrorContains(t, err, ": no answer within 15 s")
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "callers can tell what it is")
+	})
+}
+
 func TestStatusRefusesEverythingElseAndRepeatsNoneOfIt(t *testing.T) {
-	for _, body := range []string{"", "successful", "SUCCESSFUL", "Successful!", "Successful Failed", "\"Successful\"", "secret", "<html>Successful</html>"} {
+	for _, body := range []string{"", "token=secret", "Successful!", "Successful Failed", "\"Successful\"", "secretsecretsecretsecretsecret", "<html>Successful</html>"} {
 		_, err := sidecar(t, saying(body)).Status(t.Context())
 		require.ErrorContains(t, err, "unknown initialization status", "%q", body)
 		if body != "" {

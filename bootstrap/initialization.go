@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // InitializationStatus is the sidecar's word on where the initialization of the data directory stands.
@@ -18,18 +20,30 @@ const (
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
+// maxQuoted is how long a foreign word may be to be quoted, in bytes.
+const maxQuoted = 24
+
 // InitializationStatuses are all the words there are, in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
 // ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the data on a word
-// that was guessed is the one mistake this program exists to avoid. The error names the length of what was read, never
-// the text, which is not ours to log.
+// that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and names no more than
+// the length of anything else, which is not ours to log.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	word := InitializationStatus(bytes.TrimSpace(body))
 	if !slices.Contains(InitializationStatuses, word) {
-		return "", fmt.Errorf("unknown initialization status of %d bytes", len(body))
+		return "", fmt.Errorf("unknown initialization status %s", quoted(string(word), len(body)))
 	}
 	return word, nil
+}
+
+// quoted is a word of letters, as a status is one, or how long it is.
+func quoted(word string, size int) string {
+	letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+	if word == "" || len(word) > maxQuoted || !letters {
+		return fmt.Sprintf("of %d bytes", size)
+	}
+	return strconv.Quote(word)
 }
 
 // Mode is how deeply the data directory is validated before it may be opened.

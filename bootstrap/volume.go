@@ -35,6 +35,9 @@ func (v *Volume) Lock() error {
 	locked, err := lockDirectory(v.path)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrVolumeBusy
+		if by := holder(v.path); by != "" {
+			err = fmt.Errorf("%w: %s", err, by)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot lock volume %s: %w", v.path, err)

@@ -1,11 +1,13 @@
 package bootstrap_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -38,7 +40,11 @@ func TestOneVolumeHasOneHolder(t *testing.T) {
 	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(path)
 	require.NoError(t, first.Lock())
 	require.NoError(t, first.Lock(), "it stays held")
-	require.ErrorIs(t, second.Lock(), bootstrap.ErrVolumeBusy)
+	busy := second.Lock()
+	require.ErrorIs(t, busy, bootstrap.ErrVolumeBusy)
+	if locks, err := os.ReadFile("/proc/locks"); err == nil && bytes.Contains(locks, fmt.Appendf(nil, " %d ", os.Getpid())) {
+		assert.ErrorContains(t, busy, fmt.Sprintf("process %d (bootstrap.test)", os.Getpid()))
+	}
 	require.NoError(t, first.Unlock())
 	require.NoError(t, second.Lock())
 	require.NoError(t, second.Unlock())

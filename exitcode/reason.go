@@ -14,23 +14,6 @@ import (
 	"etcd-wrapper/exitcode/printable"
 )
 
-// maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
-const maxMessage = 4096
-
-// Explain writes reason to Kubernetes' termination message file at path, which `kubectl describe pod` shows on a terminal:
-// what is not printable is escaped. A file that is not there is no error: then nobody asked for a message.
-func Explain(path, reason string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write termination message: %w", err)
-	}
-	_, err = file.WriteString(beginning(printable.Text(reason), maxMessage))
-	return errors.Join(err, file.Close())
-}
-
 // beginning is as much of text as size bytes hold, in whole characters.
 func beginning(text string, size int) string {
 	if len(text) <= size {
@@ -49,12 +32,23 @@ type CrashNote struct {
 	file *os.File
 }
 
+// What the notes of earlier crashes are called, beside the one of this run.
+const (
+	firstCrash  = ".first"  // of the crashes since a run has served
+	latestCrash = ".latest" // the last of them, if there was more than one
+)
+
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// Previous returns the first line that a crash left behind, or "". Call it before Arm.
-func (n *CrashNote) Previous() string {
-	file, err := os.OpenFile(n.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// Previous returns the line that says why the last run crashed, or "". Call it before Arm.
+func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
+
+// First returns the same for the first crash of a loop, or "".
+func (n *CrashNote) First() string { return firstLineOf(n.path + firstCrash) }
+
+func firstLineOf(path string) string {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
@@ -67,11 +61,16 @@ func (n *CrashNote) Previous() string {
 	return printable.Line(string(line))
 }
 
-// Arm has Go's runtime write the trace of a panic in any goroutine to the note. Call it when the volume's lock is held, so
-// that a second process on the volume cannot overwrite the note of the first. An armed note stays as it is.
-func (n *CrashNote) Arm() error {
+// Arm has Go's runtime write the trace of a panic in any goroutine to the note. What the last crash left there is kept
+// beside it: as the first of a loop or, after that, as its latest; goesOn says whether the loop goes on, or a run has
+// served since it began. Call it when the volume's lock is held, so that a second process on the volume cannot overwrite
+// the note of the first. An armed note stays as it is.
+func (n *CrashNote) Arm(goesOn bool) error {
 	if n.file != nil {
 		return nil
+	}
+	if err := n.keep(goesOn); err != nil {
+		return fmt.Errorf("cannot keep the crash note of the last run: %w", err)
 	}
 	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -82,6 +81,20 @@ func (n *CrashNote) Arm() error {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
 	return nil
+}
+
+// keep puts the note of the last run, if it crashed, where the next crash does not overwrite it.
+func (n *CrashNote) keep(goesOn bool) error {
+	if n.Previous() == "" {
+		return nil
+	}
+	if goesOn && n.First() != "" {
+		return os.Rename(n.path, n.path+latestCrash)
+	}
+	if err := os.Remove(n.path + latestCrash); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(n.path, n.path+firstCrash)
 }
 
 // Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's own fatal failures.

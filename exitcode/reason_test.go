@@ -1,12 +1,14 @@
 package exitcode_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +21,7 @@ const crashEnv = "EXITCODE_TEST_CRASH_NOTE"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(crashEnv); path != "" {
-		if err := exitcode.NewCrashNote(path).Arm(); err != nil {
+		if err := exitcode.NewCrashNote(path).Arm(false); err != nil {
 			panic(err)
 		}
 		done := make(chan struct{})
@@ -43,7 +45,7 @@ func TestACrashNoteKeepsAReason(t *testing.T) {
 	note := exitcode.NewCrashNote(path)
 	assert.Empty(t, note.Previous())
 	require.NoError(t, note.Leave("nobody armed it"), "which is no error")
-	require.NoError(t, note.Arm())
+	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Leave("etcd: failed to save\nwith a second line"))
 	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).Previous())
 }
@@ -52,7 +54,7 @@ func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	note := exitcode.NewCrashNote(path)
 	require.NoError(t, note.Discard(), "never armed")
-	require.NoError(t, note.Arm())
+	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Discard())
 	assert.NoFileExists(t, path)
 }
@@ -82,7 +84,7 @@ func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *te
 	assert.Equal(t, `panic: \x1b]0;title\a`, exitcode.NewCrashNote(path).Previous())
 
 	note := exitcode.NewCrashNote(path)
-	require.NoError(t, note.Arm())
+	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Leave("bad name \x1b[2J"))
 	content, err = os.ReadFile(path)
 	require.NoError(t, err)
@@ -109,4 +111,62 @@ func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 		assert.Equal(t, want, status.String())
 	}
 	assert.Equal(t, exitcode.Code(143), exitcode.Forced(syscall.SIGTERM), "as shells do it")
+}
+
+func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "note")
+	crash := func(reason string, goesOn bool) {
+		note := exitcode.NewCrashNote(path)
+		require.NoError(t, note.Arm(goesOn))
+		require.NoError(t, note.Leave(reason))
+	}
+	crash("one", true)
+	crash("two", true)
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).First())
+	crash("three", true)
+	crash("four", true)
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).First())
+	assert.Equal(t, "three\n", read(t, path+".latest"))
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).Previous())
+
+	crash("five", false)
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).First(), "a run has served, so a new loop began with it")
+	assert.NoFileExists(t, path+".latest")
+}
+
+func TestAMessageIsPreparedUntilTheLastWordIsSaid(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	write(t, path, "of the last container, which had much more to say")
+	message := exitcode.NewMessage(path)
+	require.NoError(t, message.Prepare("killed in Query"))
+	require.NoError(t, message.Prepare("killed"))
+	assert.Equal(t, "killed", read(t, path))
+	require.NoError(t, message.Say("clean stop"))
+	require.NoError(t, message.Prepare("killed again"))
+	assert.Equal(t, "clean stop", read(t, path))
+}
+
+func TestHowARunEndedIsKeptForTheNext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last")
+	_, err := exitcode.ReadLastRun(path)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	began := time.Unix(1.8e9, 0).UTC()
+	require.NoError(t, exitcode.LastRun{Began: began, Ended: began.Add(1), Status: 70, Reason: "no\x1b " + strings.Repeat("x", 9999)}.Keep(path))
+	run, err := exitcode.ReadLastRun(path)
+	require.NoError(t, err)
+	assert.Equal(t, exitcode.EtcdFailed, run.Status)
+	assert.Equal(t, began, run.Began)
+	assert.True(t, strings.HasPrefix(run.Reason, "no\\x1b xxx"), "nothing that a terminal obeys: %.20s", run.Reason)
+
+	write(t, path, "{")
+	run, err = exitcode.ReadLastRun(path)
+	require.Error(t, err)
+	assert.Zero(t, run)
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(content)
 }

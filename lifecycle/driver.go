@@ -79,7 +79,8 @@ func NewDriver(options Options) *Driver {
 		aside:   noTask(),
 	}
 	d.timeline.arrive(Query, time.Now())
-	d.publish(Transition{Reason: "not begun"}, time.Now(), 0)
+	d.timeline.reason = "not begun"
+	d.publish(Transition{}, time.Now(), 0)
 	return d
 }
 
@@ -164,7 +165,7 @@ func (d *Driver) handle(m message) {
 	pause, slow := d.prepare(row)
 	d.record(row, m.payload, pause)
 	if endChanged {
-		d.timeline.explainEnd(reason(row, m.payload))
+		d.timeline.explainEnd(wordsFor(row).message(m.payload))
 	}
 	if len(slow) > 0 {
 		d.start(slow, m.payload)

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"etcd-wrapper/bootstrap"
@@ -98,4 +99,32 @@ func KeptOf(transitions int) int {
 		kept.add(Transition{From: State(strconv.Itoa(n))})
 	}
 	return len(kept.last)
+}
+
+// HasWords reports whether words.go has an entry for a row.
+func HasWords(row *Row) bool {
+	_, has := wordsByRow[spoken{row.From, row.On, row.When}]
+	return has
+}
+
+// WordsWithoutRow are the entries of words.go that say nothing about any row.
+func WordsWithoutRow(table []Row) (idle []string) {
+	for by, w := range wordsByRow {
+		if !slices.ContainsFunc(table, func(row Row) bool { return by == spoken{row.From, row.On, row.When} }) {
+			idle = append(idle, w.Say)
+		}
+	}
+	return idle
+}
+
+// Messages are all that rows say, each once.
+func Messages() (all []string) {
+	for _, w := range words {
+		for _, said := range []string{w.Say, w.Fail} {
+			if said != "" && !slices.Contains(all, said) {
+				all = append(all, said)
+			}
+		}
+	}
+	return all
 }

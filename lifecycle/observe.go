@@ -7,41 +7,32 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// everyNth is how often a repeated failure is logged after the first.
-const everyNth = 20
-
 // record remembers, publishes and logs that a row was taken.
 func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
-	now := time.Now()
+	now, words := time.Now(), wordsFor(row)
+	message := words.message(payload)
 	taken := d.timeline.add(Transition{
-		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason(row, payload),
+		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: message,
 	})
-	if trouble, is := trouble(row, payload, now); is {
-		d.timeline.trouble = trouble
+	if !words.Goes {
+		d.timeline.reason = message
 	}
+	was := d.timeline.trouble
+	d.timeline.trouble = was.live(row, payload, now)
 	if payload.Validation != (Validation{}) {
 		d.timeline.validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
-	d.logTaken(taken, payload, pause)
-}
-
-// reason is the row's reason with what the event had to tell.
-func reason(row *Row, payload Payload) string {
-	why := row.Why
-	if payload.Detail != "" {
-		why += " (" + payload.Detail + ")"
+	d.logTaken(taken, pause)
+	if was.lasts() && d.timeline.trouble.Ended.Equal(now) {
+		d.logOver(was, now)
 	}
-	if payload.Err != nil {
-		why += ": " + payload.Err.Error()
-	}
-	return why
 }
 
 // publish replaces the snapshot and wakes whoever waits for that. It never waits for a reader.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
-		State: d.core.State, Since: d.timeline.since, Reason: taken.Reason, Attempt: taken.Times,
+		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Times,
 		Trouble: d.timeline.trouble, Word: d.core.Facts.Word, Validation: d.timeline.validation,
 		History: slices.Clone(d.timeline.last), Tallies: slices.Clone(d.timeline.tallies),
 		superseded: make(chan struct{}),
@@ -54,9 +45,10 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTaken writes one line for a row: always the first time, every n-th time while it alternates with its return.
-func (d *Driver) logTaken(taken Transition, payload Payload, pause time.Duration) {
-	entry := d.log.WithLevel(level(taken, payload)).
+// logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. Whoever watches the
+// snapshots reminds people of what lasts.
+func (d *Driver) logTaken(taken Transition, pause time.Duration) {
+	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
 		Int("times", taken.Times).Dur("after", taken.After)
 	if pause > 0 {
@@ -65,17 +57,26 @@ func (d *Driver) logTaken(taken Transition, payload Payload, pause time.Duration
 	entry.Msg(taken.Reason)
 }
 
-func level(taken Transition, payload Payload) zerolog.Level {
+// level is that of an alert for trouble: error where the run ends by it, warn where it goes on.
+func (d *Driver) level(taken Transition) zerolog.Level {
+	trouble := d.timeline.trouble
+	bad := trouble.At.Equal(taken.At)
 	switch {
-	case taken.Times > 1 && taken.Times%everyNth != 0:
+	case taken.Times > 1 && (!bad || trouble.Times > 1):
 		return zerolog.DebugLevel
-	case payload.Err != nil && taken.To == Terminating:
+	case bad && (taken.To == Terminating || taken.To == Terminated):
 		return zerolog.ErrorLevel
-	case payload.Err != nil:
+	case bad:
 		return zerolog.WarnLevel
 	default:
 		return zerolog.InfoLevel
 	}
+}
+
+// logOver says that trouble is over which has lasted.
+func (d *Driver) logOver(trouble Trouble, now time.Time) {
+	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since).
+		Dur("lasted", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
 }
 
 // logWithoutRow logs an event that has no row; one that cannot come is a fault of this program.

@@ -144,19 +144,16 @@ func TestTroubleThatComesBackIsNews(t *testing.T) {
 		}
 		wait := s.run(t)
 		pass(time.Minute)
-		assert.Greater(t, s.driver.Snapshot().Attempt, 5)
+		assert.Greater(t, s.driver.Snapshot().Trouble.Times, 5)
 		fails.Store(false)
 		pass(5 * time.Minute)
+		assert.False(t, s.driver.Snapshot().Trouble.Ended.IsZero(), "it is over")
 		fails.Store(true)
 		pass(16 * time.Second)
-		assert.Less(t, s.driver.Snapshot().Attempt, 10)
-		news := 0
-		for _, past := range s.driver.Snapshot().History {
-			if past.Event == NoAnswer {
-				news++
-			}
-		}
-		assert.Equal(t, 2, news)
+		again := s.driver.Snapshot().Trouble
+		assert.True(t, again.Ended.IsZero())
+		assert.Less(t, again.Times, 10, "it is counted anew")
+		assert.WithinDuration(t, time.Now(), again.Since, 16*time.Second)
 		s.sigterm()
 		wait()
 	})

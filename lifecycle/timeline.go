@@ -23,7 +23,7 @@ type Transition struct {
 	Guard  Guard
 	To     State
 	Reason string        // the row's, with what the event had to tell
-	Times  int           // how often the row was taken in the current back and forth
+	Times  int           // how often the row was taken in the current phase
 	After  time.Duration // how long From had lasted by then
 
 	move int // how many moves there were by then, this one included
@@ -50,10 +50,11 @@ type Validation struct {
 type Snapshot struct {
 	State      State
 	Since      time.Time
-	Reason     string
+	PhaseSince time.Time                      // of the phase, which polling does not begin anew
+	Reason     string                         // what the state is about
 	Attempt    int                            // how often this state was entered the same way in a row
 	NextRetry  time.Time                      // when the state's timer runs out; zero if it has none
-	Trouble    Trouble                        // the latest, which may be over
+	Trouble    Trouble                        // the latest, which may be over: see Ended
 	Word       bootstrap.InitializationStatus // the sidecar's last
 	Validation Validation                     // the last that was asked for
 	History    []Transition                   // oldest first, at most 64
@@ -65,10 +66,13 @@ type Snapshot struct {
 // Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// timeline keeps the latest transitions. Rows that rotate, as in polling, are kept as an entry each, with a count.
+// timeline keeps the latest transitions. Rows that are taken again within a phase, as in polling or while initializations
+// fail, are kept once, with a count: however long a loop is, it leaves room for what came before it.
 type timeline struct {
 	state      State
 	since      time.Time
+	phaseSince time.Time
+	reason     string // what the state is about
 	last       []Transition
 	moves      int // from one state to another
 	tallies    []Tally
@@ -78,9 +82,20 @@ type timeline struct {
 }
 
 func (l *timeline) arrive(state State, now time.Time) {
+	if l.phaseSince.IsZero() || phaseOf(l.state) != phaseOf(state) {
+		l.phaseSince = now
+	}
 	if l.state != state {
 		l.state, l.since = state, now
 	}
+}
+
+// phaseOf is the first state of those that people see as one: the wait for a verdict.
+func phaseOf(state State) State {
+	if slices.Contains(BeforeVerdict, state) {
+		return BeforeVerdict[0]
+	}
+	return state
 }
 
 // add keeps a transition and returns it with what follows from the ones before.
@@ -120,13 +135,19 @@ func (l *timeline) tally(t Transition) {
 	}
 }
 
-// repeated returns the index of the same row, if it was taken a few moves ago, or -1. What makes no move is no news
-// however long ago it was.
+// repeated returns the index of the same row in the current phase, or -1.
 func (l *timeline) repeated(t Transition) int {
-	return slices.IndexFunc(l.last, func(e Transition) bool {
-		same := e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
-		return same && (t.From == t.To || t.move-e.move <= rotation)
-	})
+	for i := len(l.last) - 1; i >= 0 && within(l.last[i], phaseOf(t.From)); i-- {
+		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
+			return i
+		}
+	}
+	return -1
+}
+
+// within reports whether a transition began and ended in a phase.
+func within(t Transition, phase State) bool {
+	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
 // explainEnd keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.

@@ -15,9 +15,14 @@ import (
 
 // Trouble is something that went wrong. The zero value is none.
 type Trouble struct {
-	At    time.Time
+	At    time.Time // the latest time
+	Since time.Time // the first time in a row
+	Times int       // how often in a row
+	Ended time.Time // when the run got further; zero while it lasts
 	Class Class
 	Text  string // one sentence, as it is in the log
+
+	on Event // what brought it
 }
 
 // Class is what kind of trouble it is: which of the parties to ask, or what to look at first.
@@ -37,17 +42,47 @@ const (
 	OfCrash         Class = "crash"         // a panic, or what etcd calls fatal
 )
 
-// trouble is what went wrong when the row was taken.
-func trouble(row *Row, payload Payload, now time.Time) (Trouble, bool) {
-	found := Trouble{At: now, Class: classOf(row, payload), Text: row.Why}
-	if payload.Err != nil {
-		found.Text = payload.Err.Error()
+// live takes what a row has to tell of trouble: that there is some, that it goes on, or that it is over.
+func (t Trouble) live(row *Row, payload Payload, now time.Time) Trouble {
+	found := Trouble{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: wordsFor(row).said(payload), on: row.On}
+	switch {
+	case found.Class == "" && t.lasts() && t.overBy(row):
+		t.Ended = now
+		return t
+	case found.Class == "", t.echoedBy(row):
+		return t
+	case t.lasts() && t.Class == found.Class && t.on == found.on:
+		found.Since, found.Times = t.Since, t.Times+1
 	}
-	return found, found.Class != ""
+	return found
+}
+
+// echoedBy reports whether a row only repeats this trouble: an etcd that failed is not closed in order, either.
+func (t Trouble) echoedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
+
+func (t Trouble) lasts() bool { return t.Class != "" && t.Ended.IsZero() }
+
+// overBy reports whether a row that brings no trouble shows that this one is over.
+func (t Trouble) overBy(row *Row) bool {
+	forward := row.To == StartEtcd || row.To == Serving || row.To == FetchConfig && row.From == Query
+	switch {
+	case forward:
+		return true
+	case t.Class == OfValidation:
+		return false // a new attempt is no success
+	case t.on == NotAccepted:
+		return row.On == Accepted || row.When == SaysProgress
+	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
+		return row.On == Replied
+	default:
+		return false
+	}
 }
 
 func classOf(row *Row, payload Payload) Class {
 	switch {
+	case row.On == ConfigPrefetched: // it is fetched again, and everybody will hear of it then
+		return ""
 	case row.When == SaysFailed:
 		return OfValidation
 	case row.On == Replied && row.When == Always: // an unknown word
@@ -86,9 +121,9 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return OfEtcd
 	case Crashed:
 		return OfCrash
-	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable, ConfigPrefetched:
+	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable:
 		return OfSidecar
-	case Begun, ConfigFetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
+	case Begun, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
 	}
 	return ""
 }

@@ -60,6 +60,7 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 			return completion{Crashed, Payload{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
+			done.payload.Err = bootstrap.Advised(done.payload.Err, "")
 			return done
 		}
 	}
@@ -78,9 +79,12 @@ func (w *work) askStatus(ctx context.Context) completion {
 	if err != nil {
 		return completion{NoAnswer, Payload{Err: err}}
 	}
-	payload := Payload{Word: word, Detail: string(word)}
+	payload := Payload{Word: word}
 	if word == bootstrap.Successful {
 		payload.Logs = w.world.Volume.Logs()
+	}
+	if explainer, is := w.world.Sidecar.(Explainer); is && word == bootstrap.Failed {
+		payload.Err = explainer.WhyFailed()
 	}
 	return completion{Replied, payload}
 }

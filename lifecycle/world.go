@@ -17,6 +17,12 @@ type Sidecar interface {
 	Config(ctx context.Context) ([]byte, error)
 }
 
+// Explainer is a Sidecar that knows why its last initialization failed.
+type Explainer interface {
+	// WhyFailed is the reason, one sentence that names the file; nil if there is none or it is not known.
+	WhyFailed() error
+}
+
 // Volume is what the exit record and the data lie on.
 type Volume interface {
 	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.

@@ -77,11 +77,14 @@ func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
 
+// notRunning is why every check fails before and after etcd.
+const notRunning = "etcd does not run"
+
 // unwatched is the report of a Monitor that watches nothing.
 func unwatched() *Report {
 	r := &Report{}
 	for i := range r.checks {
-		r.checks[i] = failed(i, "etcd does not run")
+		r.checks[i] = failed(i, notRunning)
 	}
 	return r
 }

@@ -14,7 +14,7 @@ import (
 // the sidecar calls after the data directory (new.etcd.part, new.etcd.bak) is not among them: it may be somebody's data.
 var passersby = []string{
 	"lost+found", ".snapshot", ".touch",
-	"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.crash.tmp", "exit_code.aside-*", "exit_code.crash.aside-*",
+	"exit_code", "exit_code.*",
 	"etcd.conf.yaml", "etcd.conf.yaml.*.tmp", "safe_guard",
 	unbornPrefix + "*",
 }

@@ -48,7 +48,7 @@ type Member struct {
 	options Options
 	drain   *drain
 
-	doing    atomic.Value // a string: how far the start has come, for people
+	doing    atomic.Value // a string: how far the start or the close has come, for people
 	opened   bool
 	started  chan struct{} // closed when embed.StartEtcd has returned
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
@@ -121,7 +121,7 @@ func (m *Member) Open(ctx context.Context) error {
 	return m.awaitReady(ctx)
 }
 
-// Doing says how far the start has come, as a clause about etcd; empty before Open. It may be called from any goroutine.
+// Doing says how far the start or the close has come, as a clause about etcd; empty where neither goes on. It may be called from any goroutine.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	if doing == awaitsQuorum {
@@ -153,6 +153,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store(awaitsQuorum)
 	select {
 	case <-m.etcd.Server.ReadyNotify():
+		m.doing.Store("")
 		m.keep()
 		return nil
 	case <-m.crashed:
@@ -199,12 +200,21 @@ func (m *Member) Close() (opened bool, err error) {
 // Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
+// closing is what a close does first.
+const closing = "waits for its clients' requests to end, and for another member to take its leadership over"
+
 func (m *Member) closeInOrder() error {
+	m.doing.Store("cannot be closed before its data is open")
 	<-m.started
+	defer m.doing.Store("")
 	if m.etcd == nil {
 		return m.startErr
 	}
 	m.keeping.end()
+	m.doing.Store(closing)
+	closed := make(chan struct{})
+	defer close(closed)
+	go m.tellOfTheDisk(closed)
 	m.drain.begin()
 	if !m.ready() || !m.HasLeader() {
 		// Without quorum etcd's own close would wait for answers that cannot come.
@@ -214,6 +224,15 @@ func (m *Member) closeInOrder() error {
 	defer impatient.Stop()
 	m.etcd.Close()
 	return nil
+}
+
+// tellOfTheDisk says when all that a close still waits for is the disk.
+func (m *Member) tellOfTheDisk(closed <-chan struct{}) {
+	select {
+	case <-m.etcd.Server.StoppingNotify():
+		m.doing.CompareAndSwap(closing, "writes its data to the disk and closes it")
+	case <-closed:
+	}
 }
 
 func (m *Member) ready() bool {

@@ -44,6 +44,9 @@ type directories struct {
 	WALDir  string `json:"wal-dir"`
 }
 
+// ErrConfig says that a configuration file was read and is no configuration.
+var ErrConfig = errors.New("cannot use etcd configuration")
+
 // loadConfig reads the configuration file and finds the data directory in it. A file without a data-dir gets that of the
 // options appended; a file with one is served as it is.
 func (o Options) loadConfig() (etcdConfig, error) {
@@ -60,7 +63,7 @@ func (o Options) loadConfig() (etcdConfig, error) {
 		found.DataDir = o.DataDir
 	}
 	if err != nil {
-		return etcdConfig{}, fmt.Errorf("cannot use etcd configuration %s: %w", o.ConfigFile, err)
+		return etcdConfig{}, fmt.Errorf("%w %s: %w", ErrConfig, o.ConfigFile, err)
 	}
 	return etcdConfig{yaml: raw, dataDir: found.DataDir}, nil
 }

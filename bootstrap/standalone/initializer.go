@@ -10,7 +10,9 @@ package standalone
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -39,6 +41,9 @@ type Initializer struct {
 	stop    context.CancelFunc
 	stopped context.Context // ends with Close; the context of every validation
 	running sync.WaitGroup
+
+	memory memory    // of the one validation that may run
+	why    explained // the last verdict's reason
 
 	mu     sync.Mutex
 	status bootstrap.InitializationStatus
@@ -105,6 +110,11 @@ func (i *Initializer) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 func (i *Initializer) validate(mode bootstrap.Mode) {
 	began, log := time.Now(), i.options.Log.With().Str("mode", string(mode)).Logger()
 	config, err := i.options.loadConfig()
+	looks := lookAt(config.dataDir, mode)
+	if known := i.memory.recall(looks); err == nil && known != nil {
+		i.conclude(bootstrap.Failed, config)
+		return
+	}
 	if err == nil {
 		log = log.With().Str("data-dir", config.dataDir).Logger()
 		log.Info().Msg("validation begins")
@@ -113,15 +123,40 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 		for _, warning := range warnings {
 			log.Warn().Msg(warning)
 		}
+		i.memory.keep(looks, err)
+		err = unfit(config.dataDir, err)
 	}
 	// A restore from backups would go here: after a failed validation, before the verdict.
 	verdict, line := bootstrap.Successful, log.Info()
 	if err != nil {
 		verdict, line = bootstrap.Failed, log.Error().Err(err)
 	}
+	if news := i.why.set(err); !news {
+		line = log.Debug()
+	}
 	line.Str("verdict", string(verdict)).Stringer("duration", time.Since(began).Round(time.Millisecond)).
 		Msg("validation ended")
 	i.conclude(verdict, config)
+}
+
+// unfit is a verdict against the data directory. What the operating system says is none.
+func unfit(dataDir string, verdict error) error {
+	var errno syscall.Errno
+	if verdict == nil || errors.As(verdict, &errno) {
+		return verdict
+	}
+	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, verdict)
+}
+
+// WhyFailed is why the last validation failed, in a sentence; nil if it did not, or none has ended. Any goroutine may
+// call it.
+func (i *Initializer) WhyFailed() error { return i.why.get() }
+
+// CheckConfig says whether etcd's configuration can be read: what is wrong with it at the start is a mistake of whoever
+// named it, and no wait makes it right. The error is ErrConfig if the file could be read and is none.
+func (i *Initializer) CheckConfig() error {
+	_, err := i.options.loadConfig()
+	return err
 }
 
 // conclude comes after the log line, which is then there for whoever wonders about the status.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,4 +144,67 @@ func requireStatus(t *testing.T, initializer *Initializer, want bootstrap.Initia
 	status, err := initializer.Status(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, want, status)
+}
+
+// verdicts runs a validation over a real directory, again and again, and counts how often it is read.
+func verdicts(t *testing.T, verdict error) (dir string, again func() *Initializer, reads *atomic.Int32) {
+	dir, reads = t.TempDir(), &atomic.Int32{}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
+	initializer := New(Options{DataDir: dir, Verify: func(context.Context, string, bootstrap.Mode) ([]string, error) {
+		reads.Add(1)
+		return nil, verdict
+	}})
+	t.Cleanup(initializer.Close)
+	return dir, func() *Initializer {
+		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+		initializer.running.Wait()
+		requireStatus(t, initializer, bootstrap.Failed)
+		return initializer
+	}, reads
+}
+
+func TestDataThatHaveNotChangedAreNotReadAgain(t *testing.T) {
+	dir, again, reads := verdicts(t, errors.New("db: invalid page"))
+	for range 3 {
+		assert.ErrorContains(t, again().WhyFailed(), "data directory "+dir+" is corrupt or cannot be used: db: invalid page")
+	}
+	assert.EqualValues(t, 1, reads.Load())
+	require.NoError(t, os.Chmod(filepath.Join(dir, "db"), 0o640))
+	again()
+	assert.EqualValues(t, 2, reads.Load(), "somebody has done something about it")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), nil, 0o600))
+	again()
+	assert.EqualValues(t, 3, reads.Load())
+}
+
+func TestWhatTheOperatingSystemSaysIsNoVerdict(t *testing.T) {
+	_, again, reads := verdicts(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
+	assert.NotContains(t, again().WhyFailed().Error(), "corrupt")
+	again()
+	assert.EqualValues(t, 2, reads.Load())
+}
+
+func TestAVerdictIsNotBelievedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := memory{}
+		known.keep(looks{dataDir: "/data"}, errors.New("broken"))
+		time.Sleep(verdictLasts)
+		require.Error(t, known.recall(looks{dataDir: "/data"}))
+		require.NoError(t, known.recall(looks{dataDir: "/data", mode: bootstrap.Sanity}))
+		time.Sleep(time.Nanosecond)
+		require.NoError(t, known.recall(looks{dataDir: "/data"}))
+	})
+}
+
+func TestTheReasonIsThatOfTheLastValidation(t *testing.T) {
+	initializer := New(Options{DataDir: t.TempDir()})
+	defer initializer.Close()
+	require.NoError(t, initializer.WhyFailed())
+	require.NoError(t, initializer.CheckConfig())
+	initializer.options.ConfigFile = "/nowhere.yaml"
+	require.ErrorIs(t, initializer.CheckConfig(), os.ErrNotExist)
+	file := filepath.Join(t.TempDir(), "etcd.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("name: ["), 0o600))
+	initializer.options.ConfigFile = file
+	require.ErrorIs(t, initializer.CheckConfig(), ErrConfig)
 }

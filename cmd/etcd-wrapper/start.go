@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -30,7 +31,11 @@ import (
 const farewell = lifecycle.TakingDown * 2 / 5
 
 // startCommand is `start-etcd`.
-type startCommand struct{ commandline.StartEtcd }
+type startCommand struct {
+	commandline.StartEtcd
+
+	message *exitcode.Message
+}
 
 // execute runs the whole lifecycle and returns how it ended.
 func (c *startCommand) execute(s streams) exitcode.Code {
@@ -45,6 +50,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	logstream.CaptureLibraries(log)
 	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
+	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)
 	return outcome.Status
 }
@@ -66,15 +72,15 @@ func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome, words
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := explain(c.TerminationPath, words); err != nil {
+	if err := bounded(c.TerminationPath, func() error { return c.message.Say(words) }); err != nil {
 		log.Warn().Err(err).Msg("Kubernetes is not told why")
 	}
 }
 
-// explain gives up where the file's disk does not answer.
-func explain(path, words string) error {
+// bounded lets a write take a moment and no longer: a file that hangs must not keep the process.
+func bounded(path string, write func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- exitcode.Explain(path, words) }()
+	go func() { done <- write() }()
 	select {
 	case err := <-done:
 		return err
@@ -115,7 +121,7 @@ type parts struct {
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
-		return failed(exitcode.Usage, err)
+		return failed(blame(err), err)
 	}
 	counts := metrics.New()
 	all := world.New(&c.StartEtcd, counts, log)
@@ -127,7 +133,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer}
+	p.end = []func(){end, stopServer, c.watch(log, p.report)}
 	return p
 }
 
@@ -138,6 +144,24 @@ func podName() string {
 		name, _ = os.Hostname()
 	}
 	return name
+}
+
+// watch has the log and the termination message kept up to date until what it returns is called.
+func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		about.Watch(ctx, log, func() {
+			if err := c.message.Prepare(about.LostWords(c.CrashNotePath())); err != nil {
+				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
+			}
+		})
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // routes are what the wrapper's server answers beside its own endpoints.
@@ -157,6 +181,14 @@ func routes(about *report.Report, counts *metrics.Metrics) map[string]http.Handl
 
 func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
+}
+
+// blame tells a flag that is wrong from a configuration that is.
+func blame(err error) exitcode.Code {
+	if errors.Is(err, standalone.ErrConfig) {
+		return exitcode.BadConfig
+	}
+	return exitcode.Usage
 }
 
 // briefly is the termination message of a run that did not begin.
@@ -197,6 +229,9 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 		initializer := standalone.New(standalone.Options{
 			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
 		})
+		if err := initializer.CheckConfig(); err != nil {
+			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
+		}
 		return initializer, initializer.Close, nil
 	}
 	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
@@ -212,7 +247,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		Routes: routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
-		return nil, exitcode.ServerTaken, err
+		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
 	}
 	p.world.Connect(server, p.driver.Crash)
 	if status, err := c.choose(server); err != nil {

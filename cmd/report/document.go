@@ -12,14 +12,16 @@ import (
 // Document is everything there is to know about the run now.
 func (r *Report) Document() status.Document {
 	run, found, now := r.run.Snapshot(), r.world.Readiness(), time.Now()
+	lastExit, lastExitReason := r.world.LastExit()
 	return status.Document{
 		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
-		Pod: r.pod, MemberID: r.world.MemberID(), Member: r.world.Member(), Started: r.world.Began(), LastExit: r.world.LastExit(),
+		Pod: r.pod, MemberID: r.world.MemberID(), Member: r.world.Member(), Started: r.world.Began(), LastExit: lastExit,
 		Versions:     status.Versions{Wrapper: r.version, Etcd: r.world.EtcdVersion(), Go: runtime.Version()},
 		Certificates: r.world.Certificates(), DataVersion: r.world.DataVersion(),
-		Checks: checks(found.Checks(now)), Transitions: transitions(run.History), Edges: edges(run.Tallies),
+		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
+		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
 }
 
@@ -49,7 +51,7 @@ func lastError(t lifecycle.Trouble) *status.Error {
 	if t == (lifecycle.Trouble{}) {
 		return nil
 	}
-	return &status.Error{At: t.At, Class: string(t.Class), Message: t.Text}
+	return &status.Error{At: t.At, Since: t.Since, Times: t.Times, Ended: t.Ended, Class: string(t.Class), Message: t.Text}
 }
 
 func validation(v lifecycle.Validation) *status.Validation {

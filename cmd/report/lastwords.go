@@ -23,7 +23,7 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
 	if trouble := run.Trouble; trouble.Class != "" {
-		fmt.Fprintf(&b, "last trouble: %s, %s ago: %s\n", trouble.Class, rounded(time.Since(trouble.At)), firstLine(trouble.Text))
+		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
 }
@@ -64,6 +64,23 @@ func (r *Report) durations() string {
 		listed += ", its close " + rounded(stop) + ", of that draining " + rounded(drain)
 	}
 	return listed
+}
+
+// over says that trouble was over long before the end.
+func over(trouble lifecycle.Trouble) string {
+	if trouble.Ended.IsZero() {
+		return ""
+	}
+	return ", over since"
+}
+
+// LostWords are what `kubectl describe pod` shows of a run that is killed now, or whose panic nobody could catch.
+func (r *Report) LostWords(crashNote string) string {
+	run := r.run.Snapshot()
+	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
+where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and the trace of a crash in %s on the volume
+last seen: %s since %s: %s
+`, crashNote, run.State, run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }
 
 func rounded(d time.Duration) string { return terminal.Rounded(d).String() }

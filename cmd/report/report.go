@@ -21,10 +21,10 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 // World is what the lifecycle acts on, as far as it tells of itself.
 type World interface {
 	Began() time.Time
-	LastExit() string
+	LastExit() (class, reason string)
 	MemberID() string
 	Member() status.Member // its cluster, as etcd sees it; zero while etcd does not run
-	Progress() string      // of etcd's start, a clause; empty before it
+	Progress() string      // of etcd's start or close, a clause; empty before
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
@@ -35,15 +35,16 @@ type World interface {
 
 // Report tells about one run. Its methods may be called from any goroutine.
 type Report struct {
-	run     Lifecycle
-	world   World
-	version string
-	pod     string
+	run       Lifecycle
+	world     World
+	version   string
+	pod       string
+	readiness readinessHistory
 }
 
 // New returns a report on a run. version is the wrapper's own, pod whom people know it by.
 func New(run Lifecycle, world World, version, pod string) *Report {
-	return &Report{run: run, world: world, version: version, pod: pod}
+	return &Report{run: run, world: world, version: version, pod: pod, readiness: readinessHistory{since: world.Began()}}
 }
 
 // Source is where the handler of GET /lifecycle gets its documents from.
@@ -58,15 +59,15 @@ func (r *Report) Source() status.Source {
 func (r *Report) Phase() readiness.Phase {
 	now := r.run.Snapshot()
 	return readiness.Phase{
-		State: string(now.State), Since: now.Since, Serving: now.State == lifecycle.Serving, Reason: r.reason(now),
+		State: string(now.State), Since: now.PhaseSince, Serving: now.State == lifecycle.Serving, Reason: r.reason(now),
 	}
 }
 
-// reason is why the state was entered and, while etcd starts, how far it has come: without a quorum it never gets on.
+// reason is what the state is about and, while etcd starts or closes, what it waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
-	if run.State == lifecycle.StartEtcd {
+	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.world.Progress(); progress != "" {
-			return run.Reason + "; it " + progress
+			return run.Reason + "; etcd " + progress
 		}
 	}
 	return run.Reason

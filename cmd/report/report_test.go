@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,27 +21,42 @@ import (
 )
 
 // machine stands still.
-type machine struct{ now *lifecycle.Snapshot }
+type machine struct {
+	now atomic.Pointer[lifecycle.Snapshot]
+}
 
-func (m machine) Snapshot() *lifecycle.Snapshot { return m.now }
+func standing(now *lifecycle.Snapshot) *machine {
+	m := &machine{}
+	m.now.Store(now)
+	return m
+}
+
+func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
 // place is a world in which everything has happened.
 type place struct {
 	began    time.Time
 	progress string
+	later    atomic.Pointer[string] // the progress that a test has got on to
 	record   exitcode.Word
 }
 
-func (p *place) Began() time.Time { return p.began }
-func (*place) LastExit() string   { return "crash" }
-func (*place) MemberID() string   { return "8e9e05c52164694d" }
+func (p *place) Began() time.Time         { return p.began }
+func (*place) LastExit() (string, string) { return "crash", "panic: by the test" }
+func (*place) MemberID() string           { return "8e9e05c52164694d" }
 func (*place) Member() status.Member {
 	return status.Member{
 		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6,
 		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
 	}
 }
-func (p *place) Progress() string           { return p.progress }
+
+func (p *place) Progress() string {
+	if later := p.later.Load(); later != nil {
+		return *later
+	}
+	return p.progress
+}
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
 func (*place) EtcdVersion() string { return "3.6.16" }
@@ -67,8 +83,10 @@ func (p *place) Record() (exitcode.Word, error) {
 func full() *lifecycle.Snapshot {
 	at := time.Unix(1.8e9, 0)
 	return &lifecycle.Snapshot{
-		State: lifecycle.Terminating, Since: at, Reason: "stop asked for", Attempt: 3, NextRetry: at,
-		Trouble:    lifecycle.Trouble{At: at, Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace"},
+		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
+		Trouble: lifecycle.Trouble{
+			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace",
+		},
 		Word:       bootstrap.Successful,
 		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},
 		History: []lifecycle.Transition{{
@@ -82,7 +100,7 @@ func full() *lifecycle.Snapshot {
 }
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
-	text, err := json.Marshal(New(machine{run}, &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
+	text, err := json.Marshal(New(standing(run), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
 	require.NoError(t, err)
 	return string(text)
 }
@@ -128,14 +146,14 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
-	told := New(machine{full()}, &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
+	told := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
 	visit("Document", reflect.ValueOf(&told))
 }
 
 func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
 	began, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	since := func(run *lifecycle.Snapshot) time.Time {
-		return New(machine{run}, &place{began: began}, "v1", "etcd-main-0").Document().ReadySince
+		return New(standing(run), &place{began: began}, "v1", "etcd-main-0").Document().ReadySince
 	}
 	assert.Equal(t, began, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
 	left := lifecycle.Transition{At: at, From: lifecycle.Serving, To: lifecycle.Terminating}
@@ -146,11 +164,11 @@ func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
 func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "etcd is started"}
 	there := &place{}
-	about := New(machine{run}, there, "v1", "etcd-main-0")
+	about := New(standing(run), there, "v1", "etcd-main-0")
 	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
-	assert.Equal(t, "etcd is started; it opens its data", about.Phase().Reason)
-	assert.Equal(t, "etcd is started; it opens its data", about.Document().Reason)
+	assert.Equal(t, "etcd is started; etcd opens its data", about.Phase().Reason)
+	assert.Equal(t, "etcd is started; etcd opens its data", about.Document().Reason)
 	run.State = lifecycle.Serving
 	assert.Equal(t, "etcd is started", about.Phase().Reason)
 	assert.True(t, about.Phase().Serving)
@@ -161,12 +179,12 @@ func TestTheLastWords(t *testing.T) {
 		run := full()
 		run.Trouble.At = time.Now().Add(-3 * time.Second)
 		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
-		about := New(machine{run}, there, "v1", "etcd-main-0")
+		about := New(standing(run), there, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop asked for (terminated)
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
-last trouble: etcd, 3s ago: etcd stopped
+last trouble: etcd, 3s ago, over since: etcd stopped
 `, about.LastWords(lifecycle.Outcome{Reason: "stop asked for (terminated)\nand a trace"}))
 		there.record = ""
 		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
@@ -188,7 +206,7 @@ func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := &hung{forever: make(chan struct{})}
 		began := time.Now()
-		words := New(machine{full()}, world, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		words := New(standing(full()), world, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")

@@ -91,12 +91,13 @@ func (w *World) warnOf(etcd *embed.Config) {
 func (w *World) Open(ctx context.Context) error {
 	began := time.Now()
 	if err := w.etcd.Open(ctx); err != nil {
-		return err
+		return bootstrap.Advised(err, w.config.Etcd.Dir)
 	}
 	took := time.Since(began)
 	w.durations.start.Store(int64(took))
 	w.counts.EtcdStarted(took)
 	w.memberID.Store(w.etcd.ID().String())
+	w.past.serves()
 	watching, stop := context.WithCancel(context.Background())
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {

@@ -24,8 +24,11 @@ func (w *World) Durations() (start, stop, drain time.Duration) {
 // Began is when the run began.
 func (w *World) Began() time.Time { return w.began }
 
-// LastExit is how the run before this one ended: a word of the exit record, crash or unknown.
-func (w *World) LastExit() string { return w.lastExit }
+// LastExit is how the run before this one ended: a word of the exit record or of package status, and why.
+func (w *World) LastExit() (class, reason string) {
+	last := w.past.ended()
+	return last.class, last.reason
+}
 
 // MemberID is etcd's, hexadecimal; empty until etcd is ready.
 func (w *World) MemberID() string {
@@ -89,15 +92,4 @@ func (w *World) DataVersion() *status.DataVersion {
 // Record reads the exit record anew, as the next start will find it. The error says why there is no clean one.
 func (w *World) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(w.flags.RecordPath()).Read()
-}
-
-// howTheLastRunEnded is told from what it left on the volume.
-func (w *World) howTheLastRunEnded() string {
-	if word, err := w.record.Read(); err == nil {
-		return string(word)
-	}
-	if w.note.Previous() != "" {
-		return status.ExitCrash
-	}
-	return status.ExitUnknown
 }

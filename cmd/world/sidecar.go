@@ -50,6 +50,14 @@ func (c *countedSidecar) ended(verdict metrics.Verdict) {
 	c.asked = ""
 }
 
+// WhyFailed implements lifecycle.Explainer for a sidecar that does; another one says nothing.
+func (c *countedSidecar) WhyFailed() error {
+	if explainer, is := c.Sidecar.(lifecycle.Explainer); is {
+		return explainer.WhyFailed()
+	}
+	return nil
+}
+
 // Trigger implements lifecycle.Sidecar.
 func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	began := time.Now()

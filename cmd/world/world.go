@@ -43,7 +43,7 @@ type World struct {
 	crash   func(error) // set before the lifecycle begins
 
 	began        time.Time
-	lastExit     string
+	past         *past
 	memberID     atomic.Value // a string, once etcd is ready
 	durations    durations
 	certificates *certificates.Files
@@ -73,10 +73,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 			certificates.SidecarCA:     flags.SidecarCAPath,
 		}, log),
 	}
-	w.lastExit = w.howTheLastRunEnded()
-	if reason := w.note.Previous(); reason != "" {
-		log.Warn().Str("reason", reason).Msg("the last run on this volume crashed")
-	}
+	w.past = newPast(flags, w.record, w.note, log)
 	return w
 }
 
@@ -91,7 +88,10 @@ func (w *World) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.World {
 
 // Connect gives the world what can only be made when it is there: the wrapper's server, and whom to tell that etcd has
 // crashed. Call it once, before the lifecycle begins.
-func (w *World) Connect(server Server, crash func(reason error)) { w.server, w.crash = server, crash }
+func (w *World) Connect(server Server, crash func(reason error)) {
+	w.server = server
+	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
+}
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }
@@ -99,9 +99,11 @@ func (w *World) Monitor() *readiness.Monitor { return w.monitor }
 // Lock implements lifecycle.Volume. Once the volume is held, a crash has a place to leave its reason.
 func (w *World) Lock() error {
 	if err := w.volume.Lock(); err != nil {
+		w.past.waits()
 		return err
 	}
-	if err := w.note.Arm(); err != nil {
+	w.past.begin() // before the note of a crash is put away
+	if err := w.note.Arm(w.past.ended().loops); err != nil {
 		w.log.Warn().Err(err).Msg("a crash would leave no reason behind")
 	}
 	return nil
@@ -135,10 +137,16 @@ func (w *World) Expose() error {
 
 // Settle puts away what only a crash needs. Call it when the lifecycle has ended.
 func (w *World) Settle(outcome lifecycle.Outcome) {
-	if outcome.Status == exitcode.Crashed {
-		return
+	defer w.past.end(outcome)
+	var err error
+	switch outcome.Status { //nolint:exhaustive // of all others there is nothing more to tell
+	case exitcode.Crashed:
+	case exitcode.OutOfTime:
+		err = leaveDump(w.note, outcome)
+	default:
+		err = w.note.Discard()
 	}
-	if err := w.note.Discard(); err != nil {
-		w.log.Warn().Err(err).Msg("the crash note could not be put away")
+	if err != nil {
+		w.log.Warn().Err(err).Msg("the crash note could not be settled")
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // lastExits are the classes of the last exit.
-var lastExits = []string{"terminated", "interrupt", "crash", "unknown"}
+var lastExits = []string{"terminated", "interrupt", "crash", "failed", "killed", "none", "unknown"}
 
 // document makes metrics of the status document at each scrape, so that they cannot disagree with it.
 type document struct {

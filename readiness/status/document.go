@@ -17,20 +17,23 @@ type Document struct {
 	ReadySince   time.Time     `json:"ready_since"`          // since when Ready is what it is
 	Attempt      int           `json:"attempt"`              // how often the state was entered the same way in a row
 	NextRetry    time.Time     `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over
+	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over: see Ended
 	Validation   *Validation   `json:"validation,omitempty"` // once it was asked for
 	SidecarWord  string        `json:"sidecar_word,omitempty"`
 	Pod          string        `json:"pod"`                 // or whatever the host is called
 	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
 	Member                     // once etcd is opened
 	Started      time.Time     `json:"started"`   // when the process started
-	LastExit     string        `json:"last_exit"` // how the run before this one ended: terminated, interrupt, crash or unknown
+	LastExit     string        `json:"last_exit"` // how the run before this one ended: terminated, interrupt, crash, failed, killed, none or unknown
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
+
+	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
+	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
 }
 
 // Member is a member's cluster as the member sees it, and its own database. IDs are hexadecimal.
@@ -58,12 +61,18 @@ type Peer struct {
 // What LastExit is, beside the words of the exit record.
 const (
 	ExitCrash   = "crash"
-	ExitUnknown = "unknown"
+	ExitUnknown = "unknown" // somebody else ran, or a version that left no note
+	ExitFailed  = "failed"  // it ended by itself, in order, with an exit status that is not 0
+	ExitKilled  = "killed"  // it ended without a word
+	ExitNone    = "none"    // there was none: the volume is new
 )
 
 // Error is something that went wrong.
 type Error struct {
-	At time.Time `json:"at"`
+	At    time.Time `json:"at"`             // the latest time
+	Since time.Time `json:"since"`          // the first time in a row
+	Times int       `json:"times"`          // how often in a row
+	Ended time.Time `json:"ended,omitzero"` // when the run got further; absent while it lasts
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
 	Message string `json:"message"`

@@ -9,7 +9,7 @@ import (
 // printable returns the document with every text that may quote a stranger made fit for a terminal. What is shared with
 // others is left alone.
 func (d Document) printable() Document {
-	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.Pod, &d.MemberID, &d.Name, &d.LastExit} {
+	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.Pod, &d.MemberID, &d.Name, &d.LastExit, &d.LastExitReason} {
 		*text = printable.Line(*text)
 	}
 	if d.LastError != nil {

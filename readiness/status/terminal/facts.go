@@ -15,7 +15,11 @@ type fact struct{ name, is string }
 // facts are what there is to know about a run, at now.
 func facts(d status.Document, now time.Time) (all []fact) {
 	add := func(name, is string) { all = append(all, fact{name, is}) }
-	add("in "+d.State+" since", ago(d.Since, now))
+	began := d.PhaseSince
+	if began.IsZero() { // a wrapper of an older version
+		began = d.Since
+	}
+	add("since", ago(began, now))
 	if !d.ReadySince.IsZero() {
 		add(readyWord(d.Ready)+" since", ago(d.ReadySince, now))
 	}
@@ -25,10 +29,7 @@ func facts(d status.Document, now time.Time) (all []fact) {
 	if !d.NextRetry.IsZero() {
 		add("next step", "within "+Rounded(max(0, d.NextRetry.Sub(now))).String())
 	}
-	if e := d.LastError; e != nil {
-		add("last trouble", fmt.Sprintf("%s: %s", e.Class, e.Message))
-		add("", ago(e.At, now))
-	}
+	all = append(all, trouble(d, now)...)
 	if v := d.Validation; v != nil {
 		add("validation", v.Mode+": "+v.Reason)
 	}
@@ -42,9 +43,37 @@ func facts(d status.Document, now time.Time) (all []fact) {
 		}
 	}
 	add("process started", ago(d.Started, now))
-	add("last exit", d.LastExit)
+	lastExit := d.LastExit
+	if d.LastExitReason != "" {
+		lastExit += ": " + d.LastExitReason
+	}
+	add("last exit", lastExit)
 	add("versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go))
 	return all
+}
+
+// trouble says since when it lasts and how often it was met, or that it is over. What the reason of the state says already
+// is not repeated.
+func trouble(d status.Document, now time.Time) []fact {
+	e := d.LastError
+	if e == nil {
+		return nil
+	}
+	name, is := "trouble", e.Class
+	if !e.Ended.IsZero() {
+		name = "last trouble"
+	}
+	if !strings.Contains(d.Reason, e.Message) {
+		is += ": " + e.Message
+	}
+	met := ago(e.At, now)
+	if e.Times > 1 {
+		met = fmt.Sprintf("%d times since %s", e.Times, ago(e.Since, now))
+	}
+	if !e.Ended.IsZero() {
+		met += ", over since " + ago(e.Ended, now)
+	}
+	return []fact{{name, is}, {"", met}}
 }
 
 func readyWord(ready bool) string {

@@ -50,9 +50,9 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, NewPrinter(&out).Print(document()))
 	for _, line := range []string{
-		`^etcd-main-0: Wait, not ready$`, `^the sidecar validates$`, `^in Wait since +` + at + `, 1m30s ago$`, `^attempt +2$`,
+		`^etcd-main-0: Wait, not ready$`, `^the sidecar validates$`, `^since +` + at + `, 1m30s ago$`, `^attempt +2$`,
 		`^not ready since +` + at + `, 1h0m0s ago$`, `^next step +within (1m0s|59s)$`,
-		`^last trouble +sidecar: no answer\n +` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
+		`^trouble +sidecar: no answer\n +` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
 		`^member +main-0 \(abc\)$`, `^cluster +cdf8$`, `^leader +main-1 \(91bc\), term 7$`,
 		`^database +1.5 GiB, of it 5.0 MiB in use, 75% of its quota of 2.0 GiB$`,
 		`^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^peers +active   main-0 \(abc\)\n +active   main-1 \(91bc\), leader\n +missing  http://main-2:2380 \(fd42\), learner$`,
@@ -65,6 +65,21 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	}
 	assert.NotContains(t, out.String(), "/c", "a certificate that is good for long is not worth a line")
 	assert.NotContains(t, out.String(), "\x1b", "no colour but on a terminal")
+}
+
+func TestTroubleIsOverWhenItIsOver(t *testing.T) {
+	var out bytes.Buffer
+	told := document()
+	told.LastError.Times, told.LastError.Since, told.LastError.Ended = 7, told.LastError.At.Add(-time.Hour), told.LastError.At
+	told.LastExit, told.LastExitReason = "failed", "status 70, port taken"
+	for i := range told.Checks {
+		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
+	}
+	require.NoError(t, NewPrinter(&out).Print(told))
+	assert.Regexp(t, `(?m)^last trouble +sidecar: no answer\n +7 times since .+ ago, over since .+ ago$`, out.String())
+	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
+	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
+	assert.Contains(t, out.String(), "  failed    etcd does not run\n")
 }
 
 func TestChangesArePrintedOnce(t *testing.T) {

@@ -1,0 +1,74 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Advised adds to an error of the operating system what a person needs to mend it: how full a disk is, as whom this
+// process may not do something. dir is where it happened, unless the error names a file itself. It looks at the disk, so
+// it may block. The error that it returns wraps err; one that has advice already is returned as it is.
+func Advised(err error, dir string) error {
+	var already *advised
+	if err == nil || errors.As(err, &already) {
+		return err
+	}
+	if path := pathOf(err); path != "" {
+		dir = filepath.Dir(path)
+	}
+	switch {
+	// etcd's fatal failures are texts.
+	case is(err, syscall.ENOSPC), is(err, syscall.EDQUOT):
+		return &advised{err, room(dir) + "enlarge the volume or make room on it"}
+	case is(err, syscall.EADDRINUSE):
+		return &advised{err, "end the process that listens there"}
+	case is(err, syscall.EACCES), is(err, syscall.EPERM):
+		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+	}
+	return err
+}
+
+// advised is an error with advice.
+type advised struct {
+	cause  error
+	advice string
+}
+
+func (a *advised) Error() string { return a.cause.Error() + " (" + a.advice + ")" }
+
+func (a *advised) Unwrap() error { return a.cause }
+
+func is(err error, number syscall.Errno) bool {
+	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
+}
+
+// room says how full a disk is, as the beginning of a list; empty if that cannot be found out.
+func room(dir string) string {
+	var disk unix.Statfs_t
+	if dir == "" || unix.Statfs(dir, &disk) != nil {
+		return ""
+	}
+	const mebibyte = 1 << 20
+	size := uint64(disk.Bsize) //nolint:gosec // no file system has blocks of negative size
+	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, disk.Bavail*size/mebibyte, disk.Blocks*size/mebibyte)
+}
+
+// pathOf is the file that an error is about, empty if it names none.
+func pathOf(err error) string {
+	var about *fs.PathError
+	var renamed *os.LinkError
+	switch {
+	case errors.As(err, &about):
+		return about.Path
+	case errors.As(err, &renamed):
+		return renamed.New
+	}
+	return ""
+}

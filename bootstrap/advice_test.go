@@ -1,0 +1,34 @@
+package bootstrap_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+)
+
+func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	full := &os.PathError{Op: "write", Path: filepath.Join(dir, "exit_code"), Err: syscall.ENOSPC}
+	for err, said := range map[error]string{
+		fmt.Errorf("cannot write: %w", full):                       "no space left on device \\(" + dir + " has \\d+ MiB free of \\d+ MiB; enlarge the volume or make room on it\\)$",
+		errors.New("etcd: wal: no space left on device"):           "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
+		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}: "\\(end the process that listens there\\)$",
+		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}: fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
+	} {
+		advised := bootstrap.Advised(err, dir)
+		assert.Regexp(t, said, advised.Error())
+		assert.ErrorIs(t, advised, err)
+		assert.Equal(t, advised, bootstrap.Advised(advised, dir), "once is enough")
+	}
+	other := errors.New("other")
+	assert.Equal(t, other, bootstrap.Advised(other, dir))
+	require.NoError(t, bootstrap.Advised(nil, dir))
+}

@@ -1,0 +1,20 @@
+package bootstrap
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+)
+
+// hangs never answers.
+type hangs struct{}
+
+func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// ClientThatHangs is a client whose sidecar never answers; it works in a synctest bubble.
+func ClientThatHangs(*testing.T) *Client {
+	return &Client{base: url.URL{Scheme: "http", Host: "sidecar"}, http: &http.Client{Transport: hangs{}}}
+}

@@ -1,0 +1,41 @@
+package bootstrap
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/exitcode/printable"
+)
+
+// holder names the process that has locked a directory, as a clause; empty where the kernel does not tell, as for a
+// process of another container.
+func holder(path string) string {
+	var directory unix.Stat_t
+	locks, err := os.Open("/proc/locks")
+	if err != nil || unix.Stat(path, &directory) != nil {
+		return ""
+	}
+	defer locks.Close() // nothing was written
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(directory.Dev), unix.Minor(directory.Dev), directory.Ino)
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		// 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
+		words := strings.Fields(lines.Text())
+		if len(words) > 5 && words[1] == "FLOCK" && words[5] == file {
+			return "process " + words[4] + named(words[4])
+		}
+	}
+	return ""
+}
+
+// named is the command of a process, in brackets.
+func named(pid string) string {
+	command, err := os.ReadFile("/proc/" + pid + "/comm")
+	if err != nil {
+		return ""
+	}
+	return " (" + printable.Line(strings.TrimSpace(string(command))) + ")"
+}

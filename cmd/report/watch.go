@@ -1,0 +1,134 @@
+package report
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/lifecycle"
+)
+
+const (
+	// beat is how often is looked at what changes without notice: readiness, and what etcd waits for.
+	beat = 250 * time.Millisecond
+	// worthALine is how long etcd must wait for the same thing before the log tells of it.
+	worthALine = time.Second
+	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
+	firstReminder = 30 * time.Second
+	lastReminder  = 5 * time.Minute
+)
+
+// Watch tells what nobody asks for while a run lasts: it reminds the log of what lasts, notes when readiness changes and
+// has lost told what would be true if the process were killed now. It returns when ctx ends.
+func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func()) {
+	w := &watcher{Report: r, log: log, lost: lost, pause: firstReminder}
+	clock := time.NewTicker(beat)
+	defer clock.Stop()
+	for ctx.Err() == nil {
+		w.look(time.Now())
+		select {
+		case <-ctx.Done():
+		case <-clock.C:
+		}
+	}
+}
+
+// watcher is what one Watch remembers.
+type watcher struct {
+	*Report
+	log  zerolog.Logger
+	lost func()
+
+	told     string // what lost was told of
+	waits    string // what etcd waits for
+	since    time.Time
+	logged   bool      // the log has heard of that
+	subject  time.Time // when what is reminded of began
+	reminded time.Time
+	pause    time.Duration // until the next reminder
+}
+
+func (w *watcher) look(now time.Time) {
+	run := w.run.Snapshot()
+	w.noteReadiness(run, now)
+	w.noteProgress(run, now)
+	w.remind(run, now)
+	if told := string(run.State) + w.reason(run); told != w.told {
+		w.told = told
+		w.lost()
+	}
+}
+
+func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
+	found := w.world.Readiness()
+	ready := run.State == lifecycle.Serving && found.Ready(now)
+	reason := ""
+	if !ready {
+		reason = unreadiness(run, found, now)
+	}
+	if !w.readiness.note(ready, reason, run.State, now) {
+		return
+	}
+	if ready {
+		w.log.Info().Msg("ready")
+	} else if run.State == lifecycle.Serving {
+		w.log.Warn().Msg("not ready: " + reason)
+	}
+}
+
+// noteProgress tells what etcd's start or close waits for, once that takes time.
+func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
+	waits := ""
+	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
+		waits = w.world.Progress()
+	}
+	if waits != w.waits {
+		w.waits, w.since, w.logged = waits, now, false
+	}
+	if waits == "" || w.logged || now.Sub(w.since) < worthALine {
+		return
+	}
+	w.logged = true
+	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
+}
+
+// remind says again what lasts, less and less often.
+func (w *watcher) remind(run *lifecycle.Snapshot, now time.Time) {
+	subject, quiet := w.lasting(run)
+	if subject != w.subject {
+		w.subject, w.reminded, w.pause = subject, subject, firstReminder
+	}
+	if quiet || now.Sub(w.reminded) < w.pause {
+		return
+	}
+	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
+	w.log.WithLevel(w.urgency(run)).Str("state", string(run.State)).Time("since", subject).
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, now))
+}
+
+// lasting is since when there is something to be reminded of; quiet says that there is nothing.
+func (w *watcher) lasting(run *lifecycle.Snapshot) (since time.Time, quiet bool) {
+	ready := w.readiness.isReady()
+	if run.State == lifecycle.Serving {
+		return w.readiness.changed(), ready
+	}
+	return run.PhaseSince, false
+}
+
+// urgency is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule; a validation
+// may take its time.
+func (w *watcher) urgency(run *lifecycle.Snapshot) zerolog.Level {
+	inTrouble := run.Trouble.Class != "" && run.Trouble.Ended.IsZero()
+	if inTrouble || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
+		return zerolog.WarnLevel
+	}
+	return zerolog.InfoLevel
+}
+
+func (w *watcher) subjectOf(run *lifecycle.Snapshot, now time.Time) string {
+	if run.State == lifecycle.Serving {
+		return "not ready: " + unreadiness(run, w.world.Readiness(), now)
+	}
+	return string(run.State) + ": " + w.reason(run)
+}

@@ -1,0 +1,156 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status"
+)
+
+// watched runs what a test does with a Report that is watched, and returns the messages of the log. told counts how often
+// what would be true of a killed process was told.
+func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machine)) (lines []map[string]any, told int) {
+	t.Helper()
+	var mu sync.Mutex
+	var log bytes.Buffer
+	run := standing(now)
+	about := New(run, there, "v1", "etcd-main-0")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		about.Watch(ctx, zerolog.New(&log), func() {
+			mu.Lock()
+			defer mu.Unlock()
+			told++
+		})
+	}()
+	synctest.Wait()
+	do(run)
+	synctest.Wait()
+	cancel()
+	<-ended
+	for line := range strings.Lines(log.String()) {
+		parsed := map[string]any{}
+		require.NoError(t, json.Unmarshal([]byte(line), &parsed))
+		lines = append(lines, parsed)
+	}
+	return lines, told
+}
+
+// lasting is a run that stands in a state since now.
+func lasting(state lifecycle.State) *lifecycle.Snapshot {
+	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
+}
+
+func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := lasting(lifecycle.Wait)
+		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, At: time.Now(), Since: time.Now()}
+		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(time.Hour) })
+		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and from there every 5 min.
+		require.Len(t, lines, 14)
+		for _, line := range lines {
+			assert.Equal(t, "still Wait: the sidecar is silent", line["message"])
+			assert.Equal(t, "warn", line["level"])
+			assert.InDelta(t, 7, line["times"], 0)
+		}
+		assert.Equal(t, "30s", lines[0]["lasts"])
+		assert.Equal(t, "1m30s", lines[1]["lasts"])
+	})
+}
+
+func TestAReminderIsNoAlertAsLongAsNothingIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := lasting(lifecycle.Wait)
+		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, Ended: time.Now()}
+		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(31 * time.Second) })
+		require.Len(t, lines, 1)
+		assert.Equal(t, "info", lines[0]["level"])
+	})
+}
+
+func TestAnotherPhaseIsRemindedOfFromItsOwnBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines, _ := watched(t, lasting(lifecycle.Wait), &place{}, func(run *machine) {
+			time.Sleep(29 * time.Second)
+			run.now.Store(lasting(lifecycle.FetchConfig))
+			time.Sleep(29 * time.Second)
+		})
+		assert.Empty(t, lines)
+	})
+}
+
+func TestWhatEtcdWaitsForIsLoggedOnceItTakesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		there := &place{progress: "opens its data"}
+		lines, _ := watched(t, lasting(lifecycle.StartEtcd), there, func(*machine) {
+			time.Sleep(500 * time.Millisecond)
+			there.later.Store(new("waits for a leader"))
+			time.Sleep(20 * time.Second)
+			there.later.Store(new(""))
+			time.Sleep(5 * time.Second)
+		})
+		require.Len(t, lines, 1)
+		assert.Equal(t, "etcd waits for a leader", lines[0]["message"])
+	})
+}
+
+func TestAStartThatTakesLongIsWorthAnAlert(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines, _ := watched(t, lasting(lifecycle.StartEtcd), &place{progress: "waits for a leader"}, func(*machine) { time.Sleep(31 * time.Second) })
+		require.Len(t, lines, 2)
+		assert.Equal(t, "still StartEtcd: the sidecar is silent; etcd waits for a leader", lines[1]["message"])
+		assert.Equal(t, "warn", lines[1]["level"])
+	})
+}
+
+func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, told := watched(t, lasting(lifecycle.Query), &place{}, func(run *machine) {
+			time.Sleep(10 * time.Second)
+			run.now.Store(lasting(lifecycle.Trigger))
+			time.Sleep(10 * time.Second)
+		})
+		assert.Equal(t, 2, told, "once for each state, and not each time somebody looks")
+		run := lasting(lifecycle.Wait)
+		words := New(standing(run), &place{}, "v1", "etcd-main-0").LostWords("/v/exit_code.crash")
+		assert.Contains(t, words, "ended without a last word")
+		assert.Contains(t, words, "/v/exit_code.crash")
+		assert.Contains(t, words, "last seen: Wait since 2000-01-01T00:00:20Z: the sidecar is silent\n")
+	})
+}
+
+func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
+	h := readinessHistory{since: at(0)}
+	assert.False(t, h.note(false, "", lifecycle.Query, at(1)))
+	require.True(t, h.note(true, "", lifecycle.Serving, at(10)))
+	assert.Equal(t, at(10), h.changed())
+	require.True(t, h.note(false, "quorum: no leader", lifecycle.Serving, at(30)))
+	steps := h.among([]status.Transition{{At: at(5), Event: "a"}, {At: at(20), Event: "b"}})
+	var events []string
+	for _, step := range steps {
+		events = append(events, step.Event)
+	}
+	assert.Equal(t, []string{"a", "ready", "b", "not ready"}, events)
+	assert.Equal(t, "quorum: no leader", steps[3].Reason)
+	assert.InDelta(t, 20, steps[3].After, 0)
+
+	for i := range int64(1000) {
+		h.note(i%2 == 0, "", lifecycle.Serving, at(100+i))
+	}
+	assert.Len(t, h.among(make([]status.Transition, 64)), 64, "a member that comes and goes does not fill a document")
+	assert.Len(t, h.among(nil), maxChanges)
+}

@@ -1,0 +1,129 @@
+package lifecycle
+
+// wording is what a row says to the people who run etcd-wrapper: in the log, as the reason of a state, in the termination
+// message. Why, in the table, is for those who read the machine.
+type wording struct {
+	From Source
+	On   Event
+	When Guard
+	Say  string // what happens
+	Fail string // in the place of Say when the event brings an error, for a row that does not always
+	Next string // what to do about it, a clause; empty if there is nothing to do
+	Goes bool   // the row only goes on: what was said before still is what the state is about
+}
+
+// What to do next, where several rows have the same.
+const (
+	lookAtSidecar = "look at the log of the backup-restore container"
+	lookAtEtcd    = "etcd's own lines above say more"
+	nothingLost   = "this loses no data: the next start validates in full"
+)
+
+// words has one entry for every row of the table, in its order; docs/troubleshooting.md has them all.
+var words = []wording{
+	{From: Query, On: Begun, Say: "asks where initialization stands"},
+	{From: Query, On: VolumeBusy, Say: "the volume cannot be had", Next: "the process that holds it must end first"},
+	{From: Query, On: Replied, When: SaysNew, Say: "the data directory is not validated yet"},
+	{From: Query, On: Replied, When: NewAfterFailed, Say: "the data directory is not validated yet; as the last validation failed, the next one reads everything"},
+	{From: Query, On: Replied, When: ConfigKept, Say: "the data directory is valid, and etcd's configuration is here already"},
+	{From: Query, On: Replied, When: SaysSuccessful, Say: "the data directory is valid"},
+	{From: Query, On: Replied, When: SaysFailed, Say: "the initialization failed and is tried again; " + lookAtSidecar, Fail: "the initialization failed", Next: "nothing was changed; it is looked at again when a file has"},
+	{From: Query, On: Replied, When: SaysProgress, Say: "the initialization is running; a large database takes long"},
+	{From: Query, On: Replied, Say: "the sidecar said a word that this version does not know", Next: "see that the versions of etcd-wrapper and of backup-restore fit each other"},
+	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and look at its log"},
+
+	{From: Trigger, On: Accepted, When: AskedInVain, Say: "the initialization was asked for again, because the last one came to no verdict", Next: lookAtSidecar},
+	{From: Trigger, On: Accepted, Say: "the initialization was asked for"},
+	{From: Trigger, On: NotAccepted, Say: "the initialization could not be asked for", Next: "it is tried again"},
+	{From: Trigger, On: DataInUse, Say: "another process has the data open for writing", Next: "it must end first; the exit record is gone for good, so the data is validated in full"},
+
+	{From: Wait, On: Elapsed, Say: "asks again", Goes: true},
+
+	{From: FetchConfig, On: ConfigFetched, Say: "etcd's configuration is here"},
+	{From: FetchConfig, On: ConfigValid, Say: "etcd is started"},
+	{From: FetchConfig, On: ConfigInvalid, Say: "etcd cannot run with its configuration", Next: "correct the configuration that the sidecar serves, or the file of --etcd-config-file"},
+	{From: FetchConfig, On: ConfigUnavailable, Say: "etcd's configuration cannot be used yet", Next: "the data is validated and is not validated again; see that the backup-restore container runs and that the files which the configuration names are in place"},
+	{From: FetchConfig, On: DataInUse, Say: "another process uses the data directory", Next: "it must end first; the exit record is gone for good, so the next start validates in full"},
+	{From: FetchConfig, On: Elapsed, Say: "asks for the configuration again", Goes: true},
+
+	{From: BeforeVerdict, On: ConfigPrefetched, Say: "the early fetch of etcd's configuration has ended", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
+	{From: FetchConfig, On: ConfigPrefetched, When: ConfigKept, Say: "the early fetch has brought etcd's configuration", Goes: true},
+	{From: FetchConfig, On: ConfigPrefetched, Say: "etcd's configuration was fetched too early to be used", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
+
+	{From: StartEtcd, On: EtcdReady, Say: "etcd has joined its cluster"},
+	{From: StartEtcd, On: EtcdFailed, Say: "etcd did not start", Next: lookAtEtcd},
+	{From: StartEtcd, On: Elapsed, Say: "etcd was not ready within --etcd-ready-timeout", Next: "see whether a quorum of the other members runs and can be reached"},
+
+	{From: Serving, On: EtcdFailed, Say: "etcd stopped without being asked to", Next: lookAtEtcd},
+
+	{From: BeforeEtcd, On: Signal, Say: "stops before etcd was opened"},
+	{From: BeforeEtcd, On: StopPosted, Say: "stops before etcd was opened, as POST /stop asks"},
+	{From: StartEtcd, On: Signal, Say: "stops while etcd starts"},
+	{From: StartEtcd, On: StopPosted, Say: "stops while etcd starts, as POST /stop asks"},
+	{From: Serving, On: Signal, Say: "stop asked for"},
+	{From: Serving, On: StopPosted, Say: "stop asked for by POST /stop"},
+
+	{From: BeforeEtcd, On: ListenerLost, Say: "the wrapper's own server has ended", Next: "this loses no data: nothing of etcd was opened"},
+	{From: WithEtcd, On: ListenerLost, Say: "the wrapper's own server has ended, so nobody can ask whether etcd is ready", Next: nothingLost},
+
+	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason"},
+	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason"},
+
+	{From: Terminating, On: EtcdClosed, When: NeverOpened, Say: "etcd was never opened; the exit record stays as it was"},
+	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed in order; now the exit record may say so"},
+	{From: Terminating, On: EtcdClosed, Say: "etcd is closed; no exit record is written, so the next start validates in full", Fail: "etcd was not closed in order", Next: nothingLost},
+	{From: Terminating, On: RecordSettled, Say: "all that the next start needs is on the disk", Fail: "the exit record could not be written", Next: nothingLost},
+	{From: Terminating, On: Elapsed, Say: "the stop ran out of its budget and is cut off", Next: "exit_code.crash on the volume keeps what every goroutine did; " + nothingLost},
+	{From: Terminating, On: Signal, When: SecondSignal, Say: "a second signal forces the end", Next: nothingLost},
+	{From: Terminating, On: Signal, Say: "the stop is under way already", Goes: true},
+}
+
+// spoken is what a row is found by.
+type spoken struct {
+	from State
+	on   Event
+	when Guard
+}
+
+// wordsByRow are the words, for each state of a group.
+var wordsByRow = func() map[spoken]wording {
+	all := map[spoken]wording{}
+	for _, w := range words {
+		for _, from := range w.From.Each() {
+			all[spoken{from, w.On, w.When}] = w
+		}
+	}
+	return all
+}()
+
+// wordsFor finds what a row says. A row without an entry, which a test forbids, says what it is for.
+func wordsFor(row *Row) wording {
+	if w, is := wordsByRow[spoken{row.From, row.On, row.When}]; is {
+		return w
+	}
+	return wording{Say: row.Why}
+}
+
+// message is what a row says, with what the event had to tell and what to do about it.
+func (w wording) message(payload Payload) string {
+	said := w.said(payload)
+	if w.Next != "" && (payload.Err != nil || w.Fail == "") {
+		said += "; " + w.Next
+	}
+	return said
+}
+
+// said is the message without what to do.
+func (w wording) said(payload Payload) string {
+	said := w.Say
+	if payload.Err != nil && w.Fail != "" {
+		said = w.Fail
+	}
+	if payload.Detail != "" {
+		said += " (" + payload.Detail + ")"
+	}
+	if payload.Err != nil {
+		said += ": " + payload.Err.Error()
+	}
+	return said
+}

@@ -1,0 +1,245 @@
+package lifecycle_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/docs"
+	. "etcd-wrapper/lifecycle"
+)
+
+func TestEveryRowHasWordsForThoseWhoRunIt(t *testing.T) {
+	for _, row := range Table {
+		assert.True(t, HasWords(&row), "%s, %s [%s] has no entry in words.go", row.From, row.On, row.When)
+	}
+	assert.Empty(t, WordsWithoutRow(Table), "these entries of words.go belong to no row")
+}
+
+// The table for people has one row for each message, and none for what is never said.
+func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
+	said := Messages()
+	var explained []string
+	for _, row := range docs.Table(t, "what is said", "what it means", "what to do") {
+		explained = append(explained, strings.Trim(row[0], "`"))
+		assert.NotEmpty(t, row[1], "%s has a meaning", row[0])
+		assert.NotEmpty(t, row[2], "%s says what to do", row[0])
+	}
+	for _, message := range said {
+		assert.True(t, slices.Contains(explained, message), "add a row to docs/troubleshooting.md: | %s | … | … |", message)
+	}
+	for _, message := range explained {
+		assert.True(t, slices.Contains(said, message), "docs/troubleshooting.md explains what is never said: %s", message)
+	}
+}
+
+// logged is what a run writes, line by line.
+type logged struct {
+	bytes.Buffer
+}
+
+// saying returns the lines that hold a text.
+func (l *logged) saying(t *testing.T, text string) (lines []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(l.String()) {
+		var parsed map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &parsed))
+		if message, _ := parsed["message"].(string); strings.Contains(message, text) {
+			lines = append(lines, parsed)
+		}
+	}
+	return lines
+}
+
+// loggedStage is a stage whose log is kept at level info.
+func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
+	s, log := newStage(words...), &logged{}
+	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
+	return s, log
+}
+
+func TestAFailedInitializationIsLoggedForAlerts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := loggedStage(bootstrap.Failed)
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		lines := log.saying(t, "the initialization failed")
+		require.Len(t, lines, 1, "and not each time")
+		assert.Equal(t, "warn", lines[0]["level"])
+	})
+}
+
+func TestAStopThatRunsOutOfItsBudgetIsLoggedAsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := loggedStage()
+		s.shut = func() error { pass(time.Hour); return nil }
+		defer pass(2 * time.Hour) // until what was left behind ends
+		wait := s.run(t)
+		pass(time.Minute)
+		s.sigterm()
+		wait()
+		lines := log.saying(t, "the stop ran out of its budget")
+		require.Len(t, lines, 1)
+		assert.Equal(t, "error", lines[0]["level"])
+	})
+}
+
+// knowing is a sidecar that knows why it failed.
+type knowing struct{ Sidecar }
+
+func (knowing) WhyFailed() error { return errors.New("db is corrupt") }
+
+func TestTheReasonOfAFailureIsSaidWhereItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Failed)
+		world := s.world()
+		world.Sidecar = knowing{world.Sidecar}
+		s.driver = NewDriver(Options{World: world, Log: zerolog.Nop()})
+		wait := s.run(t)
+		pass(time.Minute)
+		now := s.driver.Snapshot()
+		assert.Contains(t, now.Reason, "the initialization failed: db is corrupt; ")
+		assert.Equal(t, "the initialization failed: db is corrupt", now.Trouble.Text)
+		s.sigterm()
+		wait()
+	})
+}
+
+func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
+	for story, want := range map[string]func(*stage){
+		"no answer": func(s *stage) { s.status = failing(3) },
+		"no trigger": func(s *stage) {
+			s.trigger = failing(3)
+			s.words = append(s.words[:1:1], bootstrap.New, bootstrap.New, bootstrap.New, bootstrap.Successful)
+		},
+		"no config": func(s *stage) { s.config = failing(3 + 1) }, // the early fetch is the first
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := loggedStage()
+				want(s)
+				wait := s.run(t)
+				pass(time.Minute)
+				trouble := s.driver.Snapshot().Trouble
+				assert.Equal(t, 3, trouble.Times)
+				assert.True(t, trouble.Since.Before(trouble.At))
+				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
+				assert.Len(t, log.saying(t, "over: "), 1)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+// The verdict may take hours; that somebody answers again is known at once.
+func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
+	for story, spoil := range map[string]func(*stage){
+		"no answer":  func(s *stage) { s.status = failing(3) },
+		"no trigger": func(s *stage) { s.trigger = failing(1) },
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(bootstrap.New, bootstrap.New, bootstrap.Progress)
+				spoil(s)
+				wait := s.run(t)
+				pass(time.Hour)
+				assert.NotEmpty(t, s.driver.Snapshot().Trouble.Class)
+				assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+func TestWhileItAsksAgainPeopleReadWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.status = func(context.Context) error { pass(time.Minute); return errStage }
+		wait := s.run(t)
+		pass(90 * time.Second)
+		now := s.driver.Snapshot()
+		assert.Equal(t, Query, now.State)
+		assert.Contains(t, now.Reason, "no usable answer from the sidecar")
+		s.sigterm()
+		wait()
+		pass(time.Minute) // until what was left behind ends
+	})
+}
+
+func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.open = func(context.Context) error { return errors.New("port taken") }
+		s.shut = func() error { return errors.New("never opened") }
+		s.run(t)()
+		assert.Contains(t, s.driver.Snapshot().Trouble.Text, "port taken")
+	})
+}
+
+func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
+		wait := s.run(t)
+		pass(time.Minute)
+		now := s.driver.Snapshot()
+		assert.Equal(t, OfValidation, now.Trouble.Class)
+		assert.Zero(t, now.Trouble.Ended)
+		s.say(bootstrap.Successful)
+		pass(time.Minute)
+		assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+		s.sigterm()
+		wait()
+	})
+}
+
+func TestPollingIsOnePhase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := newStage(bootstrap.New, bootstrap.Progress)
+		wait := s.run(t)
+		pass(time.Hour)
+		now := s.driver.Snapshot()
+		assert.Equal(t, began, now.PhaseSince)
+		assert.NotContains(t, now.Reason, "asks again", "what is said is what the phase is about")
+		assert.Contains(t, now.Reason, "the initialization is running")
+		s.say(bootstrap.Successful)
+		pass(time.Minute)
+		assert.True(t, s.driver.Snapshot().PhaseSince.After(began.Add(time.Hour)))
+		s.sigterm()
+		wait()
+	})
+}
+
+func TestAFailingLoopDoesNotFillTheHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		attempt := 0
+		s.words = []bootstrap.InitializationStatus{bootstrap.Progress}
+		s.status = func(context.Context) error {
+			loop := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Failed}
+			s.say(loop[attempt%len(loop)])
+			attempt++
+			return nil
+		}
+		wait := s.run(t)
+		pass(10 * time.Hour)
+		assert.LessOrEqual(t, len(s.driver.Snapshot().History), 8)
+		s.sigterm()
+		wait()
+	})
+}
