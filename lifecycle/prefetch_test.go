@@ -62,7 +62,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(bootstrap.New, bootstrap.Progress)
 				s.yaml, s.config = clusterOfOne, slowly
-				time.AfterFunc(is.validation, func() { s.say(bootstrap.Successful) })
+				time.AfterFunc(is.validation, func() { s.succeed() })
 				took := served(t, s)
 				assert.GreaterOrEqual(t, took, is.want)
 				assert.Less(t, took, is.want+time.Second)
@@ -76,7 +76,7 @@ func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheVerdict(t *testin
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.config = slowly
-		time.AfterFunc(10*time.Second, func() { s.say(bootstrap.Successful) })
+		time.AfterFunc(10*time.Second, func() { s.succeed() })
 		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
 		assert.Equal(t, 3, fetches(s))
 	})
@@ -87,7 +87,7 @@ func TestTheConfigurationOfALargerClusterIsNotHeldUpByTheEarlyFetch(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.config = slowly
-		time.AfterFunc(time.Second, func() { s.say(bootstrap.Successful) })
+		time.AfterFunc(time.Second, func() { s.succeed() })
 		assert.Less(t, served(t, s), 8500*time.Millisecond)
 		assert.Equal(t, 2, fetches(s))
 	})
@@ -143,7 +143,7 @@ func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
 					s.logs = nil
 				}
 				time.AfterFunc(is.validation, func() {
-					s.say(bootstrap.Successful)
+					s.succeed()
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					if is.lose {
@@ -178,7 +178,7 @@ func TestAConfigurationFromLongBeforeTheVerdictIsNotUsed(t *testing.T) {
 			defer s.mu.Unlock()
 			s.yaml = clusterOfThree
 		})
-		time.AfterFunc(15*time.Second, func() { s.say(bootstrap.Successful) })
+		time.AfterFunc(15*time.Second, func() { s.succeed() })
 		served(t, s)
 		assert.Equal(t, clusterOfThree, s.configured)
 	})

@@ -89,11 +89,11 @@ func (s *stage) note(what string) {
 	s.done = append(s.done, what)
 }
 
-// say changes what the sidecar says from now on.
-func (s *stage) say(word bootstrap.InitializationStatus) {
+// succeed has the sidecar say Successful from now on.
+func (s *stage) succeed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.words = []bootstrap.InitializationStatus{word}
+	s.words = []bootstrap.InitializationStatus{bootstrap.Successful}
 }
 
 // did returns what was done so far.
