@@ -199,7 +199,7 @@ func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
 		now := s.driver.Snapshot()
 		assert.Equal(t, OfValidation, now.Trouble.Class)
 		assert.Zero(t, now.Trouble.Ended)
-		s.say(bootstrap.Successful)
+		s.succeed()
 		pass(time.Minute)
 		assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
 		s.sigterm()
@@ -217,7 +217,7 @@ func TestPollingIsOnePhase(t *testing.T) {
 		assert.Equal(t, began, now.PhaseSince)
 		assert.NotContains(t, now.Reason, "asks again", "what is said is what the phase is about")
 		assert.Contains(t, now.Reason, "the initialization is running")
-		s.say(bootstrap.Successful)
+		s.succeed()
 		pass(time.Minute)
 		assert.True(t, s.driver.Snapshot().PhaseSince.After(began.Add(time.Hour)))
 		s.sigterm()
@@ -232,7 +232,7 @@ func TestAFailingLoopDoesNotFillTheHistory(t *testing.T) {
 		s.words = []bootstrap.InitializationStatus{bootstrap.Progress}
 		s.status = func(context.Context) error {
 			loop := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Failed}
-			s.say(loop[attempt%len(loop)])
+			s.words = []bootstrap.InitializationStatus{loop[attempt%len(loop)]}
 			attempt++
 			return nil
 		}

@@ -32,7 +32,7 @@ func TestStatusTellsHowTheWrapperIs(t *testing.T) {
 	assert.Zero(t, code, log)
 	assert.Contains(t, out, "Serving, ready\n")
 	assert.Contains(t, out, "StartEtcd → Serving")
-	assert.Contains(t, out, "validation        full: no clean exit record")
+	assert.Contains(t, out, "validation       full: no clean exit record")
 
 	out, log, code = p.Begin("status", "-o", "json").Wait()
 	assert.Zero(t, code, log)
