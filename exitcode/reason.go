@@ -38,6 +38,9 @@ const (
 	latestCrash = ".latest" // the last of them, if there was more than one
 )
 
+// reserved is the room, in bytes, that an armed note has on a volume that becomes full.
+const reserved = 16 << 10
+
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
@@ -77,6 +80,7 @@ func (n *CrashNote) Arm(goesOn bool) error {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
 	n.file = file
+	reserve(file, reserved)
 	if err := debug.SetCrashOutput(file, debug.CrashOptions{}); err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}

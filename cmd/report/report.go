@@ -63,6 +63,16 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
+// headline is the reason and, of an etcd that serves without being ready, what is wrong with it.
+func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
+	if run.State == lifecycle.Serving {
+		if wrong := unreadiness(run, found, now); wrong != "" {
+			return run.Reason + ", but is not ready: " + wrong
+		}
+	}
+	return r.reason(run)
+}
+
 // reason is what the state is about and, while etcd starts or closes, what it waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {

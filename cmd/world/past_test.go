@@ -50,6 +50,18 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
 }
 
+func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
+	w, _ := newWorld(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	w.past.busy.Wait()
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
+	w = next(t, w) // which keeps the note, and is killed
+	w = next(t, w)
+	class, reason := w.LastExit()
+	assert.Equal(t, "killed", class)
+	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
+}
+
 func TestARunThatGoesOnWasNotKilled(t *testing.T) {
 	first, _ := newWorld(t, &bytes.Buffer{})
 	require.NoError(t, first.Lock())
