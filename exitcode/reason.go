@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"etcd-wrapper/exitcode/printable"
@@ -49,6 +50,15 @@ func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
 
 // First returns the same for the first crash of a loop, or "".
 func (n *CrashNote) First() string { return firstLineOf(n.path + firstCrash) }
+
+// FirstSince returns the same if it was written at a moment or later.
+func (n *CrashNote) FirstSince(at time.Time) string {
+	info, err := os.Lstat(n.path + firstCrash)
+	if err != nil || info.ModTime().Before(at) {
+		return ""
+	}
+	return n.First()
+}
 
 func firstLineOf(path string) string {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

@@ -80,12 +80,17 @@ func (p *past) look() lastExit {
 	}
 }
 
-// firstOf names the crash that a loop began with, for a run that left no word of its own.
+// firstOf names the crash that a loop began with, for a run that left no word of its own. On a full volume the latest run
+// that could be noted is the one that crashed first.
 func (p *past) firstOf(last exitcode.LastRun) string {
-	if first := p.crash.First(); first != "" && !last.Served {
-		return "; the first crash of this loop: " + first
+	first := p.crash.FirstSince(last.Began)
+	if !last.Served {
+		first = p.crash.First()
 	}
-	return ""
+	if first == "" {
+		return ""
+	}
+	return "; the first crash of this loop: " + first
 }
 
 // ended is how the last run ended.

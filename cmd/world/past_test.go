@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -60,6 +61,17 @@ func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
 	class, reason := w.LastExit()
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
+
+	w.past.serves()
+	w = next(t, w)
+	_, reason = w.LastExit()
+	assert.NotContains(t, reason, "loop", "a run has served since")
+
+	now := time.Now()
+	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
+	w.past.serves()
+	_, reason = next(t, w).LastExit()
+	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
 }
 
 func TestARunThatGoesOnWasNotKilled(t *testing.T) {
