@@ -55,6 +55,9 @@ func (r *Report) Source() status.Source {
 	}
 }
 
+// SaidReady reports whether the log has said that the member is ready, and has not taken it back.
+func (r *Report) SaidReady() bool { return r.readiness.isReady() }
+
 // Phase is what /readyz needs to know.
 func (r *Report) Phase() readiness.Phase {
 	now := r.run.Snapshot()
