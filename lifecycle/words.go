@@ -68,8 +68,8 @@ var words = []wording{
 	{From: BeforeEtcd, On: ListenerLost, Say: "the wrapper's own server has ended", Next: "this loses no data: nothing of etcd was opened"},
 	{From: WithEtcd, On: ListenerLost, Say: "the wrapper's own server has ended, so nobody can ask whether etcd is ready", Next: nothingLost},
 
-	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason"},
-	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason"},
+	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
+	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
 
 	{From: Terminating, On: EtcdClosed, When: NeverOpened, Say: "etcd was never opened; the exit record stays as it was"},
 	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed in order; now the exit record may say so"},
