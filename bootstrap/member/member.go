@@ -127,7 +127,7 @@ func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	if doing == awaitsQuorum {
 		if names := m.Missing(); len(names) > 0 {
-			return doing + "; it has no connection to " + strings.Join(names, ", ")
+			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
 		}
 	}
 	return doing
