@@ -26,9 +26,9 @@ const maxQuoted = 24
 // InitializationStatuses are all the words there are, in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
-// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the data on a word
-// that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and names no more than
-// the length of anything else, which is not ours to log.
+// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the
+// data on a word that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and
+// names no more than the length of anything else, which is not ours to log.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	word := InitializationStatus(bytes.TrimSpace(body))
 	if !slices.Contains(InitializationStatuses, word) {

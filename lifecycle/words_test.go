@@ -151,6 +151,7 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 				want(s)
 				wait := s.run(t)
 				pass(time.Minute)
+				synctest.Wait() // until this moment's lines are in the log, too
 				trouble := s.driver.Snapshot().Trouble
 				assert.Equal(t, 3, trouble.Times)
 				assert.True(t, trouble.Since.Before(trouble.At))

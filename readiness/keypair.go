@@ -3,7 +3,6 @@ package readiness
 import (
 	"bytes"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -12,19 +11,8 @@ import (
 	"etcd-wrapper/exitcode/smallfile"
 )
 
-// ErrCertificates says that a certificate and its key cannot be used at this moment: a file is missing, cut off, of
-// another pair, or its mount hangs. While they are being replaced that passes, so it is worth trying again.
-var ErrCertificates = errors.New("certificate files cannot be used now")
-
 // maxCertificate bounds what is read of a certificate or key file, in bytes.
 const maxCertificate = 1 << 20
-
-// certificateError is ErrCertificates with the words of its cause alone.
-type certificateError struct{ error }
-
-func (certificateError) Is(target error) bool { return target == ErrCertificates }
-
-func (e certificateError) Unwrap() error { return e.error }
 
 // keyPair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
 // its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links, and times
@@ -67,18 +55,18 @@ func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 func (p *keyPair) reload() error {
 	cert, err := smallfile.Read(p.certFile, maxCertificate)
 	if err != nil {
-		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, certificateError{err})
+		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, err)
 	}
 	key, err := smallfile.Read(p.keyFile, maxCertificate)
 	if err != nil {
-		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, certificateError{err})
+		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, err)
 	}
 	if p.good != nil && bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
 		return nil
 	}
 	loaded, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, certificateError{err})
+		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, err)
 	}
 	if p.good != nil {
 		p.log.Info().Str("certificate", p.certFile).Msg("server certificate was renewed")

@@ -84,7 +84,7 @@ func TestUseTLSNeedsAGoodPair(t *testing.T) {
 	require.False(t, s.gate.usesTLS(), "the protocol is unchanged")
 }
 
-func TestAPairThatCannotBeUsedNowIsToldFromOtherTrouble(t *testing.T) {
+func TestAPairThatCannotBeUsedIsRefusedByName(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
 	good, other := newFiles(t, "one"), newFiles(t, "two")
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -92,7 +92,7 @@ func TestAPairThatCannotBeUsedNowIsToldFromOtherTrouble(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, pair := range []files{{good.cert, other.key}, {fifo, fifo}, {empty, good.key}, {good.cert, empty}, {empty + ".absent", good.key}} {
-		require.ErrorIs(t, s.UseTLS(pair.cert, pair.key), ErrCertificates)
+		require.ErrorContains(t, s.UseTLS(pair.cert, pair.key), pair.cert)
 	}
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }

@@ -16,10 +16,11 @@ import (
 // flushes it, too. Both hold a lock until then. So an entry is on the disk as soon as anything follows the hard state that
 // follows the entry. A follower acknowledges its entries to the leader before it goes on.
 //
-// A single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its entries were flushed (appendEntry in
-// raft 3.6: "The leader needs to self-ack the entries just appended once they have been durably persisted"). A leader of
-// etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5), and a follower of any version learns of entries
-// and that they are committed in one message: both write an entry and the commit index that covers it before one flush.
+// A single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its entries
+// were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they have been
+// durably persisted"). A leader of etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5), and a
+// follower of any version learns of entries and that they are committed in one message: both write an entry and the
+// commit index that covers it before one flush.
 type breach struct {
 	at        int64  // in bytes
 	last      uint64 // index of the last entry before

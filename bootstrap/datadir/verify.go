@@ -24,8 +24,9 @@ import (
 // born, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
 // snapshot file if the log goes back to the one before it, one of the database's two meta pages.
 //
-// The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of its own, where
-// corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling process.
+// The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
+// its own, where corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling
+// process.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir)
 	err = withWayOut(ctx, verify(ctx, m, mode))

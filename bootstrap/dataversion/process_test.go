@@ -5,14 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/dataversion"
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 // patience bounds what a test waits for, on a machine that is busy with other tests.
@@ -228,20 +226,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// nextPort starts anywhere below the range that outgoing connections get their ports from.
-var nextPort atomic.Int32
-
-func init() { nextPort.Store(20000 + rand.Int32N(5000)) }
-
 func freeURL(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		host := fmt.Sprintf("127.0.0.1:%d", nextPort.Add(1))
-		if listener, err := net.Listen("tcp", host); err == nil {
-			require.NoError(t, listener.Close())
-			return "http://" + host
-		}
-	}
-	require.FailNow(t, "no port is free")
-	return ""
+	return fmt.Sprintf("http://127.0.0.1:%d", ports.Lease(t))
 }

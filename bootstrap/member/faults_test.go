@@ -19,6 +19,7 @@ import (
 )
 
 func TestAMemberThatIsRemovedFromItsClusterIsNoticed(t *testing.T) {
+	t.Parallel()
 	configs := []*embed.Config{config(t, filepath.Join(t.TempDir(), "new.etcd")), config(t, filepath.Join(t.TempDir(), "new.etcd"))}
 	configs[1].Name = "etcd-1"
 	cluster := configs[0].InitialClusterFromName("etcd-0") + "," + configs[1].InitialClusterFromName("etcd-1")

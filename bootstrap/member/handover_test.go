@@ -112,6 +112,7 @@ func (w *writers) end() map[string]bool {
 // What reached the leader is answered, and what was not answered never reached it. That is so because it gives its
 // leadership away only after its clients were sent away: raft drops proposals while it is on its way.
 func TestALeaderThatClosesCutsNoRequestAndItsWatchersMissNothing(t *testing.T) {
+	t.Parallel()
 	members := three(t)
 	watcher := members[0].client(t)
 	events := watcher.Watch(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithCreatedNotify())

@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 // patience bounds what a test waits for.
@@ -78,23 +76,9 @@ func config(t *testing.T, dir string) *embed.Config {
 	return config
 }
 
-// nextPort starts anywhere below the range that outgoing connections get their ports from, so that none of them takes a
-// port between its choice and its use.
-var nextPort atomic.Int32
-
-func init() { nextPort.Store(26000 + rand.Int32N(5000)) }
-
 func freeURL(t *testing.T) url.URL {
 	t.Helper()
-	for range 1000 {
-		host := fmt.Sprintf("127.0.0.1:%d", nextPort.Add(1))
-		if listener, err := net.Listen("tcp", host); err == nil {
-			require.NoError(t, listener.Close())
-			return url.URL{Scheme: "http", Host: host}
-		}
-	}
-	require.FailNow(t, "no port is free")
-	return url.URL{}
+	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
 func (b *bench) client(t *testing.T) *clientv3.Client {

@@ -25,6 +25,7 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 }
 
 func TestAMemberMayChange(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(config, before *embed.Config){
 		"its name":    func(config, before *embed.Config) { config.AdvertisePeerUrls = before.AdvertisePeerUrls },
 		"its address": func(config, before *embed.Config) { config.Name = before.Name },

@@ -72,6 +72,7 @@ func TestAMemberThatHasLostItsLogIsRefused(t *testing.T) {
 }
 
 func TestAMemberWithItsLogIsNeverRefusedOrSetAside(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []string{"member/snap/db", "nothing"} {
 		t.Run("without "+lost, func(t *testing.T) {
 			dir, _ := born(t)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
+	t.Parallel()
 	members := three(t)
 	lead, follower := members[0], members[1]
 	var view member.View

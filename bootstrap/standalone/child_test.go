@@ -3,6 +3,7 @@ package standalone
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -86,12 +87,15 @@ func TestChildEndsWithItsContext(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 }
 
+// corruptions is what a longer run has more of: go test ./bootstrap/standalone -run Random -corruptions 200.
+var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
+
 // Whatever is flipped, the verdict is a word about a file, and this process lives on to read it.
 func TestRandomCorruption(t *testing.T) {
 	pristine := datadirtest.New(t)
 	used := datadirtest.UsedBytes(t, pristine)
 	pages := used / int64(os.Getpagesize())
-	for seed := range uint64(30) {
+	for seed := range *corruptions {
 		random := rand.New(rand.NewPCG(seed, 1))
 		dir := filepath.Join(t.TempDir(), "new.etcd")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))

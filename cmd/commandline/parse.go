@@ -1,6 +1,6 @@
 // Package commandline reads the command line as the operator writes it: in the dialect of Go's flag package, which the
-// program that the operator's pods were made for uses, with environment variables for those that are settings of a pod. It owns the flags of
-// start-etcd, their defaults and their validation.
+// program that the operator's pods were made for uses, with environment variables for those that are settings of a pod.
+// It owns the flags of start-etcd, their defaults and their validation.
 //
 // The command hands its commands over as a struct for kong and gets the one that was chosen. Nothing here has an effect
 // but on environment variables that do not count.

@@ -7,7 +7,6 @@ package world
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +26,7 @@ import (
 // Server is the wrapper's own server, as far as etcd's configuration decides how it speaks.
 type Server interface {
 	UsePlain()
-	UseTLS(certFile, keyFile string) error
+	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
 }
 
 // World implements the lifecycle's interfaces for its volume, its member and its server.
@@ -128,11 +127,10 @@ func (w *World) Expose() error {
 		w.server.UsePlain()
 		return nil
 	}
-	err := w.server.UseTLS(cert, key)
-	if errors.Is(err, readiness.ErrCertificates) {
+	if err := w.server.UseTLS(cert, key); err != nil {
 		return bootstrap.CertificateError{Cause: err}
 	}
-	return err
+	return nil
 }
 
 // Settle puts away what only a crash needs. Call it when the lifecycle has ended.

@@ -2,9 +2,11 @@ package world
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,20 +14,25 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness/metrics"
 )
 
 // server notes how it was told to speak.
-type server struct{ speaks []string }
+type server struct {
+	speaks  []string
+	refuses error
+}
 
 func (s *server) UsePlain() { s.speaks = append(s.speaks, "plain") }
 
 func (s *server) UseTLS(cert, key string) error {
 	s.speaks = append(s.speaks, cert, key)
-	return nil
+	return s.refuses
 }
 
 func newWorld(t *testing.T, log *bytes.Buffer) (*World, *server) {
@@ -137,6 +144,17 @@ func TestTheWrappersOwnCertificateTakesPrecedence(t *testing.T) {
 	w.flags.WrapperCertPath = "tls.crt"
 	require.NoError(t, w.Expose())
 	assert.Empty(t, s.speaks, "the command has told it already")
+}
+
+func TestAServerCertificateThatCannotBeUsedNowIsTriedAgain(t *testing.T) {
+	w, s := newWorld(t, &bytes.Buffer{})
+	pair := certificates.NewAuthority(t, "authority").Issue("server")
+	config := string(alone(t, fmt.Sprintf("client-transport-security: {cert-file: %s, key-file: %s}", pair.Cert, pair.Key)))
+	require.NoError(t, w.Configure([]byte(strings.Replace(config, "listen-client-urls: http:", "listen-client-urls: https:", 1))))
+	s.refuses = errors.New("key of another pair")
+	err := w.Expose()
+	require.ErrorIs(t, err, bootstrap.ErrCertificates)
+	require.EqualError(t, err, "key of another pair")
 }
 
 func classOf(w *World) string {

@@ -8,9 +8,6 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// lastExits are the classes of the last exit.
-var lastExits = []string{"terminated", "interrupt", "crash", "failed", "killed", "none", "unknown"}
-
 // document makes metrics of the status document at each scrape, so that they cannot disagree with it.
 type document struct {
 	now    func() status.Document
@@ -53,7 +50,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(d.build, true, is.Versions.Wrapper, is.Versions.Etcd, is.Versions.Go)
 	gauge(d.ready, is.Ready)
-	for _, class := range lastExits {
+	for _, class := range status.LastExits() {
 		gauge(d.lastExit, class == is.LastExit, class)
 	}
 	for _, check := range is.Checks {

@@ -24,7 +24,7 @@ type Document struct {
 	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
 	Member                     // once etcd is opened
 	Started      time.Time     `json:"started"`   // when the process started
-	LastExit     string        `json:"last_exit"` // how the run before this one ended: terminated, interrupt, crash, failed, killed, none or unknown
+	LastExit     string        `json:"last_exit"` // how the run before this one ended, one of LastExits
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
@@ -66,6 +66,11 @@ const (
 	ExitKilled  = "killed"  // it ended without a word
 	ExitNone    = "none"    // there was none: the volume is new
 )
+
+// LastExits returns everything that LastExit can be.
+func LastExits() []string {
+	return []string{"terminated", "interrupt", ExitCrash, ExitFailed, ExitKilled, ExitNone, ExitUnknown}
+}
 
 // Error is something that went wrong.
 type Error struct {

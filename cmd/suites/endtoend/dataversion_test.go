@@ -120,7 +120,7 @@ func TestThePodTellsOfTheDatasVersion(t *testing.T) {
 
 func TestStandaloneNobodyNeedsAnOldVersion(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
 	at(p, "3.6.0")
 	assert.Equal(t, "3.6.16", told(p).Server)

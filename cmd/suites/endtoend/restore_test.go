@@ -42,7 +42,7 @@ func startFully(p *harness.Pod) *harness.Run {
 // Kubernetes' documented restore bumps the revision, so that no controller sees it go back.
 func TestStandaloneTakesARestoreThatBumpedTheRevision(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
 	p.Put("key", "value")
 	first.StopCleanly()
@@ -77,7 +77,7 @@ func cutLogOff(p *harness.Pod) {
 
 func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
 	p.Put("key", "value")
 	p.Put("long", strings.Repeat("v", 2000))
@@ -120,7 +120,7 @@ func TestARefusalSaysThatTheSidecarHasNotLookedAtThis(t *testing.T) {
 // A data directory that is the volume holds the program's own notes, too.
 func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	file := filepath.Join(p.Dir, "etcd.yaml")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
 // A start that failed before etcd made anything leaves what was set aside, alone in its directory.
 func TestStandaloneStartsBesideAnUnbornMemberThatWasSetAside(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.unborn-20261121T223534.000Z", "snap"), 0o700))
 	p.StartReady().StopCleanly()
 }

@@ -2,30 +2,14 @@ package endtoend_test
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
-
-// standalone is a pod with no sidecar, and etcd's configuration in a file.
-func standalone(t *testing.T) *harness.Pod {
-	t.Helper()
-	p := harness.NewPodWithLateSidecar(t)
-	delete(p.Config, "data-dir") // it is --volume-dir's then
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(t, err)
-	file := filepath.Join(p.Dir, "etcd.yaml")
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
-	return p
-}
 
 // validated says which validations a run did.
 func validated(run *harness.Run) (modes []string) {
@@ -37,7 +21,7 @@ func validated(run *harness.Run) (modes []string) {
 
 func TestStandaloneKeepsItsKeysAndItsRecord(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
 	p.Put("key", "value")
 	assert.Equal(t, []string{"full"}, validated(first))
@@ -59,7 +43,7 @@ func TestStandaloneKeepsItsKeysAndItsRecord(t *testing.T) {
 
 func TestStandaloneVisitsTheSameStates(t *testing.T) {
 	t.Parallel()
-	p := standalone(t)
+	p := harness.NewStandalonePod(t, nil)
 	run := p.StartAndStop()
 	assert.Equal(t, []string{
 		"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated",
@@ -73,7 +57,7 @@ func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := standalone(t)
+			p := harness.NewStandalonePod(t, nil)
 			first := p.StartReady()
 			p.Put("key", "value")
 			end(first)

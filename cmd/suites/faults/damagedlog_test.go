@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/cmd/suites/harness"
@@ -79,10 +79,12 @@ func TestFaultTornLogIsServedWithAllThatIsLeft(t *testing.T) {
 // killedWhileWriting is a member whose database lags behind its log. last is the index of the log's last entry.
 func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	t.Helper()
-	p = harness.NewPod(t)
-	p.Config["backend-batch-interval"] = time.Hour.Nanoseconds()
+	unwritten := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
 	if alone {
-		p = standalone(t, p.Config)
+		p = harness.NewStandalonePod(t, unwritten)
+	} else {
+		p = harness.NewPod(t)
+		maps.Copy(p.Config, unwritten)
 	}
 	run := p.StartReady()
 	for i := range acknowledgedPuts {
@@ -90,20 +92,6 @@ func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) 
 	}
 	run.Kill()
 	return p, uint64(len(datadirtest.EntryEnds(t, wal(p))))
-}
-
-// standalone is a pod with no sidecar, and etcd's configuration in a file.
-func standalone(t *testing.T, config map[string]any) *harness.Pod {
-	t.Helper()
-	p := harness.NewPodWithLateSidecar(t)
-	p.Config["backend-batch-interval"] = config["backend-batch-interval"]
-	delete(p.Config, "data-dir")
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(t, err)
-	file := filepath.Join(p.Dir, "etcd.yaml")
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
-	return p
 }
 
 // damageLog damages the entry that so many follow, and returns the index of the one before it, and where

@@ -21,7 +21,11 @@ func TestCleanRecordSurvivesNoKillAtAnyMoment(t *testing.T) {
 	dice := rand.New(rand.NewPCG(seed, seed))
 	p := harness.NewPod(t)
 	acknowledged := map[string]string{}
-	for round := range 12 {
+	rounds := 6
+	if *faults {
+		rounds = 40
+	}
+	for round := range rounds {
 		key := fmt.Sprintf("key-%d", round)
 		run := p.Start()
 		dieAfter(run, 1+dice.IntN(110))

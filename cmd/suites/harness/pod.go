@@ -3,11 +3,13 @@ package harness
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/cmd/suites/ports"
 )
@@ -48,6 +50,20 @@ func NewPod(t *testing.T) *Pod {
 	require.NoError(t, os.Mkdir(p.Volume, 0o700))
 	p.Config = p.SingleMember()
 	p.Sidecar = newSidecar(t, func() map[string]any { return p.Config })
+	return p
+}
+
+// NewStandalonePod has no sidecar, and etcd's configuration in a file, with further keys if there are any.
+func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
+	t.Helper()
+	p := NewPodWithLateSidecar(t)
+	delete(p.Config, "data-dir") // it is --volume-dir's then
+	maps.Copy(p.Config, further)
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(t, err)
+	file := filepath.Join(p.Dir, "etcd.yaml")
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
 	return p
 }
 
