@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"etcd-wrapper/exitcode/printable"
@@ -38,6 +39,9 @@ const (
 	latestCrash = ".latest" // the last of them, if there was more than one
 )
 
+// reserved is the room, in bytes, that an armed note has on a volume that becomes full.
+const reserved = 16 << 10
+
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
@@ -46,6 +50,15 @@ func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
 
 // First returns the same for the first crash of a loop, or "".
 func (n *CrashNote) First() string { return firstLineOf(n.path + firstCrash) }
+
+// FirstSince returns the same if it was written at a moment or later.
+func (n *CrashNote) FirstSince(at time.Time) string {
+	info, err := os.Lstat(n.path + firstCrash)
+	if err != nil || info.ModTime().Before(at) {
+		return ""
+	}
+	return n.First()
+}
 
 func firstLineOf(path string) string {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -77,6 +90,7 @@ func (n *CrashNote) Arm(goesOn bool) error {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
 	n.file = file
+	reserve(file, reserved)
 	if err := debug.SetCrashOutput(file, debug.CrashOptions{}); err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}

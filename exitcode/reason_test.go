@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,6 +49,20 @@ func TestACrashNoteKeepsAReason(t *testing.T) {
 	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Leave("etcd: failed to save\nwith a second line"))
 	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).Previous())
+}
+
+func TestAnArmedNoteHasRoomOnAVolumeThatBecomesFull(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no room can be set aside here")
+	}
+	path := filepath.Join(t.TempDir(), "note")
+	require.NoError(t, exitcode.NewCrashNote(path).Arm(false))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Zero(t, info.Size(), "an armed note is empty")
+	stat, is := info.Sys().(*syscall.Stat_t)
+	require.True(t, is)
+	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
 func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {

@@ -75,7 +75,7 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 
 // logOver says that trouble is over which has lasted.
 func (d *Driver) logOver(trouble Trouble, now time.Time) {
-	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since).
+	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since.UTC()).
 		Dur("lasted", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
 }
 

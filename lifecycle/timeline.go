@@ -11,10 +11,6 @@ import (
 // maxHistory bounds the transitions that are kept.
 const maxHistory = 64
 
-// rotation is how many moves ago a row may have been taken to be counted instead of listed again. An initialization that
-// fails at once goes round in five: New, accepted, elapsed, Failed, elapsed.
-const rotation = 6
-
 // Transition is one row that was taken.
 type Transition struct {
 	At     time.Time

@@ -129,9 +129,14 @@ func classOfSource(event Event, status exitcode.Code) Class {
 }
 
 func aboutCertificate(err error) bool {
+	return unverified(err) || errors.Is(err, bootstrap.ErrCertificates)
+}
+
+// unverified reports whether a server's certificate is the cause, which only the sidecar's can be.
+func unverified(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
-	return errors.As(err, &verification) || errors.As(err, &invalid) || errors.Is(err, bootstrap.ErrCertificates)
+	return errors.As(err, &verification) || errors.As(err, &invalid)
 }
 
 func timedOut(err error) bool {

@@ -9,12 +9,14 @@ type wording struct {
 	Say  string // what happens
 	Fail string // in the place of Say when the event brings an error, for a row that does not always
 	Next string // what to do about it, a clause; empty if there is nothing to do
+	Cert string // in the place of Next when the sidecar's certificate is the cause
 	Goes bool   // the row only goes on: what was said before still is what the state is about
 }
 
 // What to do next, where several rows have the same.
 const (
 	lookAtSidecar = "look at the log of the backup-restore container"
+	renewCert     = "renew the sidecar's certificate, or see that --backup-restore-ca-cert-bundle-path names the CA that it is from"
 	lookAtEtcd    = "etcd's own lines above say more"
 	nothingLost   = "this loses no data: the next start validates in full"
 )
@@ -30,11 +32,11 @@ var words = []wording{
 	{From: Query, On: Replied, When: SaysFailed, Say: "the initialization failed and is tried again; " + lookAtSidecar, Fail: "the initialization failed", Next: "nothing was changed; it is looked at again when a file has"},
 	{From: Query, On: Replied, When: SaysProgress, Say: "the initialization is running; a large database takes long"},
 	{From: Query, On: Replied, Say: "the sidecar said a word that this version does not know", Next: "see that the versions of etcd-wrapper and of backup-restore fit each other"},
-	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and look at its log"},
+	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and look at its log", Cert: renewCert},
 
 	{From: Trigger, On: Accepted, When: AskedInVain, Say: "the initialization was asked for again, because the last one came to no verdict", Next: lookAtSidecar},
 	{From: Trigger, On: Accepted, Say: "the initialization was asked for"},
-	{From: Trigger, On: NotAccepted, Say: "the initialization could not be asked for", Next: "it is tried again"},
+	{From: Trigger, On: NotAccepted, Say: "the initialization could not be asked for", Next: "it is tried again", Cert: renewCert},
 	{From: Trigger, On: DataInUse, Say: "another process has the data open for writing", Next: "it must end first; the exit record is gone for good, so the data is validated in full"},
 
 	{From: Wait, On: Elapsed, Say: "asks again", Goes: true},
@@ -42,7 +44,7 @@ var words = []wording{
 	{From: FetchConfig, On: ConfigFetched, Say: "etcd's configuration is here"},
 	{From: FetchConfig, On: ConfigValid, Say: "etcd is started"},
 	{From: FetchConfig, On: ConfigInvalid, Say: "etcd cannot run with its configuration", Next: "correct the configuration that the sidecar serves, or the file of --etcd-config-file"},
-	{From: FetchConfig, On: ConfigUnavailable, Say: "etcd's configuration cannot be used yet", Next: "the data is validated and is not validated again; see that the backup-restore container runs and that the files which the configuration names are in place"},
+	{From: FetchConfig, On: ConfigUnavailable, Say: "etcd's configuration cannot be used yet", Next: "the data is validated and is not validated again; see that the backup-restore container runs and that the files which the configuration names are in place", Cert: renewCert},
 	{From: FetchConfig, On: DataInUse, Say: "another process uses the data directory", Next: "it must end first; the exit record is gone for good, so the next start validates in full"},
 	{From: FetchConfig, On: Elapsed, Say: "asks for the configuration again", Goes: true},
 
@@ -66,8 +68,8 @@ var words = []wording{
 	{From: BeforeEtcd, On: ListenerLost, Say: "the wrapper's own server has ended", Next: "this loses no data: nothing of etcd was opened"},
 	{From: WithEtcd, On: ListenerLost, Say: "the wrapper's own server has ended, so nobody can ask whether etcd is ready", Next: nothingLost},
 
-	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason"},
-	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason"},
+	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
+	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
 
 	{From: Terminating, On: EtcdClosed, When: NeverOpened, Say: "etcd was never opened; the exit record stays as it was"},
 	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed in order; now the exit record may say so"},
@@ -106,9 +108,12 @@ func wordsFor(row *Row) wording {
 
 // message is what a row says, with what the event had to tell and what to do about it.
 func (w wording) message(payload Payload) string {
-	said := w.said(payload)
-	if w.Next != "" && (payload.Err != nil || w.Fail == "") {
-		said += "; " + w.Next
+	said, next := w.said(payload), w.Next
+	if w.Cert != "" && unverified(payload.Err) {
+		next = w.Cert
+	}
+	if next != "" && (payload.Err != nil || w.Fail == "") {
+		said += "; " + next
 	}
 	return said
 }

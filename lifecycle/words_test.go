@@ -3,6 +3,8 @@ package lifecycle_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -67,6 +69,22 @@ func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	s, log := newStage(words...), &logged{}
 	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
 	return s, log
+}
+
+func TestACertificateThatCannotBeVerifiedIsToBeRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := loggedStage()
+		s.status = func(context.Context) error {
+			return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
+		}
+		wait := s.run(t)
+		pass(time.Second)
+		s.sigterm()
+		wait()
+		lines := log.saying(t, "no usable answer from the sidecar")
+		require.Len(t, lines, 1)
+		assert.Contains(t, lines[0]["message"], "; renew the sidecar's certificate")
+	})
 }
 
 func TestAFailedInitializationIsLoggedForAlerts(t *testing.T) {

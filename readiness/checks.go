@@ -55,7 +55,7 @@ func (w *watch) judgeQuorum() (Verdict, string) {
 		return OK, ""
 	}
 	if names := w.target.Missing(); len(names) > 0 {
-		reason += "; no connection to " + strings.Join(names, ", ")
+		reason += "; no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
 	}
 	return Failed, reason
 }

@@ -145,6 +145,6 @@ func TestALostQuorumNamesTheMembersThatAreMissing(t *testing.T) {
 		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
 		target.set(func(m *fakeTarget) { m.noLeader, m.missing = true, []string{"etcd-main-1", "etcd-main-2"} })
 		pass(factsInterval)
-		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2", quorumCheck(m).Reason)
+		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: see that they run and can be reached", quorumCheck(m).Reason)
 	})
 }

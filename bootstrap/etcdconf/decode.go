@@ -49,7 +49,7 @@ func checkSyntax(document []byte) (warnings []string, err error) {
 			warnings = append(warnings, duplicateKey(text))
 		}
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, problem("", "is not valid YAML (%s)", clip(err.Error()))
+		return nil, problem("", "not valid YAML (%s)", clip(err.Error()))
 	case first == nil:
 		return nil, problem("", "is empty")
 	}

@@ -126,7 +126,7 @@ func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	if doing == awaitsQuorum {
 		if names := m.Missing(); len(names) > 0 {
-			return doing + "; it has no connection to " + strings.Join(names, ", ")
+			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
 		}
 	}
 	return doing
@@ -200,8 +200,20 @@ func (m *Member) Close() (opened bool, err error) {
 // Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// closing is what a close does first.
-const closing = "waits for its clients' requests to end, and for another member to take its leadership over"
+// closing is what a close does first, and handing what a leader of others does besides.
+const (
+	closing = "waits for its clients' requests to end"
+	handing = ", and for another member to take its leadership over"
+)
+
+// farewell is what the close of this member does first.
+func (m *Member) farewell() string {
+	server := m.etcd.Server
+	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
+		return closing + handing
+	}
+	return closing
+}
 
 func (m *Member) closeInOrder() error {
 	m.doing.Store("cannot be closed before its data is open")
@@ -211,10 +223,11 @@ func (m *Member) closeInOrder() error {
 		return m.startErr
 	}
 	m.keeping.end()
-	m.doing.Store(closing)
+	first := m.farewell()
+	m.doing.Store(first)
 	closed := make(chan struct{})
 	defer close(closed)
-	go m.tellOfTheDisk(closed)
+	go m.tellOfTheDisk(first, closed)
 	m.drain.begin()
 	if !m.ready() || !m.HasLeader() {
 		// Without quorum etcd's own close would wait for answers that cannot come.
@@ -227,10 +240,10 @@ func (m *Member) closeInOrder() error {
 }
 
 // tellOfTheDisk says when all that a close still waits for is the disk.
-func (m *Member) tellOfTheDisk(closed <-chan struct{}) {
+func (m *Member) tellOfTheDisk(first string, closed <-chan struct{}) {
 	select {
 	case <-m.etcd.Server.StoppingNotify():
-		m.doing.CompareAndSwap(closing, "writes its data to the disk and closes it")
+		m.doing.CompareAndSwap(first, "writes its data to the disk and closes it")
 	case <-closed:
 	}
 }

@@ -130,7 +130,7 @@ func TestWithoutQuorumAMemberIsNeverReadyAndClosesSoon(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
 	assert.Contains(t, b.Doing(), "waits for a leader")
-	assert.Contains(t, b.Doing(), "it has no connection to etcd-1, etcd-2")
+	assert.Contains(t, b.Doing(), "it has no connection to etcd-1, etcd-2: see that they run")
 	asked := time.Now()
 	opened, err := b.Close()
 	assert.True(t, opened)

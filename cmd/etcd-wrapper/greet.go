@@ -32,6 +32,7 @@ func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{})
 	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
 }
 
+// ready waits for the log to say so first: what is said here is to stay in sight.
 func (p *parts) ready() bool {
-	return p.driver.Snapshot().State == lifecycle.Serving && p.world.Readiness().Ready(time.Now())
+	return p.report.SaidReady() && p.driver.Snapshot().State == lifecycle.Serving
 }

@@ -23,6 +23,15 @@ func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "--etcd-wrapper-port: 0 is not a port")
 }
 
+func TestAWrongCommandLineStillSaysWhereItsMessageBelongs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "termination-log")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", path+"-of-another")
+	var log bytes.Buffer
+	assert.Equal(t, exitcode.Usage, run([]string{"start-etcd", "--bakup", "--termination-message-path=" + path}, streams{out: &log, log: &log}))
+	assert.Contains(t, read(t, path), "unknown flag --bakup")
+}
+
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
@@ -103,11 +104,21 @@ func parse(args []string, out io.Writer) (command, error) {
 }
 
 // explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
-// the message belongs is known only from the environment then.
+// the message belongs can't be asked of a command line that could not be read.
 func explainUsage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
 	}
-	path := cmp.Or(os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
+	path := cmp.Or(terminationPath(args), os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
 	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
+}
+
+// terminationPath is what a command line says of it, as far as that can be told from one that is wrong.
+func terminationPath(args []string) string {
+	for _, arg := range args {
+		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
+			return path
+		}
+	}
+	return ""
 }

@@ -48,8 +48,8 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 
 	log := c.newLog(s)
 	logstream.CaptureLibraries(log)
-	limitMemory(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
+	limitMemory(log)
 	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)
 	return outcome.Status

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -33,6 +34,10 @@ func ForPeople(to io.Writer, look Look) io.Writer {
 func forPeople(line map[string]any) error {
 	for name, value := range line {
 		line[name] = shownValue(value)
+	}
+	said, _ := line[zerolog.MessageFieldName].(string)
+	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
+		delete(line, zerolog.ErrorFieldName) // once is enough
 	}
 	return stepForPeople(line)
 }

@@ -19,6 +19,15 @@ func TestTheLogForPeople(t *testing.T) {
 	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC INF Query → Wait +hello after=1ms\n$`, out.String())
 }
 
+func TestPeopleAreToldOfAnErrorOnce(t *testing.T) {
+	var out bytes.Buffer
+	log := New(ForPeople(&out, Look{}), zerolog.InfoLevel)
+	log.Error().Str("error", "the disk is full").Msg("etcd-wrapper ends: the disk is full")
+	log.Error().Str("error", "permission denied").Msg("cannot write")
+	assert.NotContains(t, out.String(), `error="the disk is full"`)
+	assert.Contains(t, out.String(), `error="permission denied"`)
+}
+
 func TestTheLogIsInUTCWhereverTheProcessRuns(t *testing.T) {
 	local := time.Local
 	time.Local = time.FixedZone("far east", 9*3600)

@@ -14,7 +14,7 @@ func (r *Report) Document() status.Document {
 	run, found, now := r.run.Snapshot(), r.world.Readiness(), time.Now()
 	lastExit, lastExitReason := r.world.LastExit()
 	return status.Document{
-		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
+		State: string(run.State), Since: run.Since, Reason: r.headline(run, found, now), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
 		Pod: r.pod, MemberID: r.world.MemberID(), Member: r.world.Member(), Started: r.world.Began(), LastExit: lastExit,

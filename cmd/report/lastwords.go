@@ -22,7 +22,7 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
-	if trouble := run.Trouble; trouble.Class != "" {
+	if trouble := run.Trouble; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
 		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
@@ -61,7 +61,10 @@ func (r *Report) durations() string {
 		listed += ", etcd's start " + rounded(start)
 	}
 	if stop > 0 {
-		listed += ", its close " + rounded(stop) + ", of that draining " + rounded(drain)
+		listed += ", its close " + rounded(stop)
+	}
+	if drain > 0 {
+		listed += ", of that draining " + rounded(drain)
 	}
 	return listed
 }

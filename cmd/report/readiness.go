@@ -70,8 +70,10 @@ func unreadiness(run *lifecycle.Snapshot, found *readiness.Report, now time.Time
 		return run.Reason
 	}
 	var reasons []string
+	said := map[string]bool{}
 	for _, check := range found.Checks(now) {
-		if check.Verdict == readiness.Failed {
+		if check.Verdict == readiness.Failed && !said[check.Reason] {
+			said[check.Reason] = true
 			reasons = append(reasons, check.Name+": "+check.Reason)
 		}
 	}

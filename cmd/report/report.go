@@ -55,12 +55,25 @@ func (r *Report) Source() status.Source {
 	}
 }
 
+// SaidReady reports whether the log has said that the member is ready, and has not taken it back.
+func (r *Report) SaidReady() bool { return r.readiness.isReady() }
+
 // Phase is what /readyz needs to know.
 func (r *Report) Phase() readiness.Phase {
 	now := r.run.Snapshot()
 	return readiness.Phase{
 		State: string(now.State), Since: now.PhaseSince, Serving: now.State == lifecycle.Serving, Reason: r.reason(now),
 	}
+}
+
+// headline is the reason and, of an etcd that serves without being ready, what is wrong with it.
+func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
+	if run.State == lifecycle.Serving {
+		if wrong := unreadiness(run, found, now); wrong != "" {
+			return run.Reason + ", but is not ready: " + wrong
+		}
+	}
+	return r.reason(run)
 }
 
 // reason is what the state is about and, while etcd starts or closes, what it waits for.

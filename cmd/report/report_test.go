@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -172,6 +173,19 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	run.State = lifecycle.Serving
 	assert.Equal(t, "etcd is started", about.Phase().Reason)
 	assert.True(t, about.Phase().Serving)
+}
+
+func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
+	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
+	reason := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Reason
+	assert.Regexp(t, "^etcd has joined its cluster, but is not ready: quorum: ", reason)
+}
+
+func TestTheLastWordsSayNothingTwice(t *testing.T) {
+	run := full()
+	run.Trouble.Text = "etcd did not start: port taken"
+	words := New(standing(run), &place{}, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Reason: run.Trouble.Text + "; look there"})
+	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
 }
 
 func TestTheLastWords(t *testing.T) {

@@ -41,6 +41,7 @@ type watcher struct {
 	lost func()
 
 	told     string // what lost was told of
+	warned   bool   // the log has heard why the member is not ready
 	waits    string // what etcd waits for
 	since    time.Time
 	logged   bool      // the log has heard of that
@@ -67,12 +68,13 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 	if !ready {
 		reason = unreadiness(run, found, now)
 	}
-	if !w.readiness.note(ready, reason, run.State, now) {
-		return
-	}
-	if ready {
+	changed := w.readiness.note(ready, reason, run.State, now)
+	switch {
+	case ready && changed:
+		w.warned = false
 		w.log.Info().Msg("ready")
-	} else if run.State == lifecycle.Serving {
+	case !ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= worthALine):
+		w.warned = true
 		w.log.Warn().Msg("not ready: " + reason)
 	}
 }
@@ -103,7 +105,7 @@ func (w *watcher) remind(run *lifecycle.Snapshot, now time.Time) {
 		return
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
-	w.log.WithLevel(w.urgency(run)).Str("state", string(run.State)).Time("since", subject).
+	w.log.WithLevel(w.urgency(run)).Str("state", string(run.State)).Time("since", subject.UTC()).
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, now))
 }
 

@@ -107,6 +107,27 @@ func TestWhatEtcdWaitsForIsLoggedOnceItTakesTime(t *testing.T) {
 	})
 }
 
+func TestAMemberThatServesWithoutEverBeingReadyIsWorthAnAlertAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := lasting(lifecycle.Serving)
+		now.Since = time.Now()
+		lines, _ := watched(t, now, &place{began: time.Now()}, func(*machine) { time.Sleep(20 * time.Second) })
+		require.Len(t, lines, 1, "and only once")
+		assert.Equal(t, "warn", lines[0]["level"])
+		assert.Equal(t, "not ready: quorum: etcd does not run", lines[0]["message"], "a reason that checks share is said once")
+	})
+}
+
+func TestRemindersAreInUTCWhereverTheProcessRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := lasting(lifecycle.Wait)
+		now.PhaseSince = now.PhaseSince.In(time.FixedZone("far east", 9*3600))
+		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(31 * time.Second) })
+		require.Len(t, lines, 1)
+		assert.Regexp(t, "Z$", lines[0]["since"])
+	})
+}
+
 func TestAStartThatTakesLongIsWorthAnAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, _ := watched(t, lasting(lifecycle.StartEtcd), &place{progress: "waits for a leader"}, func(*machine) { time.Sleep(31 * time.Second) })

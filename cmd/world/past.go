@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +43,7 @@ type lastExit struct {
 
 // What is said where nobody could write down how a run ended.
 const (
-	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), or the node or its power was lost"
+	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), its node or power was lost, or the volume was too full to take one"
 	goesOn       = "another process holds the volume"
 	noNote       = "nobody has left a note of it on the volume"
 )
@@ -67,7 +68,7 @@ func (p *past) look() lastExit {
 	case orderly && last.Status != exitcode.Clean:
 		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case told && !orderly:
-		return is(status.ExitKilled, withoutAWord)
+		return is(status.ExitKilled, withoutAWord+p.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
 	case told && !last.Served: // the record is older: there was none, and the stop left it so
@@ -77,6 +78,19 @@ func (p *past) look() lastExit {
 	default:
 		return is(status.ExitUnknown, noNote)
 	}
+}
+
+// firstOf names the crash that a loop began with, for a run that left no word of its own. On a full volume the latest run
+// that could be noted is the one that crashed first.
+func (p *past) firstOf(last exitcode.LastRun) string {
+	first := p.crash.FirstSince(last.Began)
+	if !last.Served {
+		first = p.crash.First()
+	}
+	if first == "" {
+		return ""
+	}
+	return "; the first crash of this loop: " + first
 }
 
 // ended is how the last run ended.
@@ -113,7 +127,7 @@ func (p *past) tell(last lastExit) {
 		return
 	}
 	line := p.log.Warn().Str("reason", last.reason)
-	if first := p.crash.First(); last.loops && first != "" && first != last.reason {
+	if first := p.crash.First(); last.loops && first != "" && !strings.Contains(last.reason, first) {
 		line = line.Str("first_crash", first)
 	}
 	line.Msg(message + ": " + last.reason)

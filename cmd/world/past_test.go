@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -48,6 +49,29 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	w.past.serves()
 	w.Settle(lifecycle.Outcome{})
 	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
+}
+
+func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
+	w, _ := newWorld(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	w.past.busy.Wait()
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
+	w = next(t, w) // which keeps the note, and is killed
+	w = next(t, w)
+	class, reason := w.LastExit()
+	assert.Equal(t, "killed", class)
+	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
+
+	w.past.serves()
+	w = next(t, w)
+	_, reason = w.LastExit()
+	assert.NotContains(t, reason, "loop", "a run has served since")
+
+	now := time.Now()
+	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
+	w.past.serves()
+	_, reason = next(t, w).LastExit()
+	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
 }
 
 func TestARunThatGoesOnWasNotKilled(t *testing.T) {

@@ -132,6 +132,9 @@ func look(name, path string, known []file) (content file, ok bool) {
 	return file{status.Certificate{Name: name, Path: path, Expires: first}, leaf}, err == nil
 }
 
+// renew is what to do about a certificate, whoever reads it.
+const renew = "renew it in its Secret, the file is read again by itself"
+
 // warn logs once of each certificate that ends soon, and once more when it has ended.
 func (f *Files) warn(c status.Certificate, now time.Time) {
 	ended := !c.Expires.After(now)
@@ -143,12 +146,12 @@ func (f *Files) warn(c status.Certificate, now time.Time) {
 		return
 	}
 	f.warned[key] = c.Expires
-	line := f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires)
+	line := f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires.UTC())
 	if ended {
-		line.Msg("a certificate has expired")
+		line.Msg("a certificate has expired; " + renew)
 		return
 	}
-	line.Msg("a certificate expires soon")
+	line.Msg("a certificate expires soon; " + renew)
 }
 
 // ends are when the first to end of the certificates in a PEM file does, and when the one that stands first does.

@@ -83,11 +83,12 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	reply, err := c.get(ctx, query)
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: the process stands still, or "+
-			"gets next to no CPU time", ErrNoAnswer, c.port, askTimeout)
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: it stands still or gets next to "+
+			"no CPU time, or the port is another program's; the container's log says which", ErrNoAnswer, c.port, askTimeout)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w; it does not run, or on another port: its log and its "+
+			"termination message say why", ErrNoAnswer, c.port, err)
 	}
 	if reply.StatusCode != http.StatusOK {
 		reply.Body.Close() //nolint:errcheck // nothing was read

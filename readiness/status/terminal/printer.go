@@ -97,6 +97,9 @@ func (p *Printer) PrintChanges(d status.Document) error {
 
 func stepLine(step status.Transition) string {
 	way := Way(step.From, step.To)
+	if step.Event == "ready" || step.Event == "not ready" { // no step of the state machine
+		way = step.From + ": " + step.Event
+	}
 	if step.Times > 1 {
 		way += fmt.Sprintf(" ×%d", step.Times)
 	}

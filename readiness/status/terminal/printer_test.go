@@ -82,6 +82,13 @@ func TestTroubleIsOverWhenItIsOver(t *testing.T) {
 	assert.Contains(t, out.String(), "  failed    etcd does not run\n")
 }
 
+func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
+	line := stepLine(status.Transition{From: "Serving", To: "Serving", Event: "ready", Times: 1, After: 2})
+	assert.Regexp(t, `^`+at+`  Serving: ready +after 2s *\n$`, line)
+	line = stepLine(status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Times: 1, After: 60})
+	assert.Regexp(t, `^`+at+`  Serving: not ready +after 1m0s +quorum: no leader\n$`, line)
+}
+
 func TestChangesArePrintedOnce(t *testing.T) {
 	var out bytes.Buffer
 	printer, told := NewPrinter(&out), document()
