@@ -3,6 +3,7 @@ package datadir
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
@@ -60,29 +61,52 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
+// versionsSet is what a segment tells of versions.
+type versionsSet struct {
+	versions []string
+	known    bool // the snapshot is recorded in it
+	err      error
+}
+
 // versionsBehind are the versions that the log sets behind a snapshot. known is false if the log does not have the
-// snapshot: etcd was killed between writing it and noting it there, and takes the one before.
+// snapshot: etcd was killed between writing it and noting it there, and takes the one before. Segments are read at the same
+// time: this is what a start on a long log waits for.
 func (m *member) versionsBehind(snapshot uint64) (versions []string, known bool, err error) {
+	segments := m.segmentsFrom(snapshot)
+	found := make([]versionsSet, len(segments))
+	var reading sync.WaitGroup
+	for i, name := range segments {
+		reading.Go(func() { found[i] = versionsIn(m.segment(name), snapshot) })
+	}
+	reading.Wait()
 	known = snapshot == 0
-	for _, name := range m.segmentsFrom(snapshot) {
-		err := readSegment(m.segment(name), func(s *segment) error {
-			for frame := range s.frames() {
-				if len(frame.record) > longest {
-					continue
-				}
-				r, _ := frame.parse() // the record of one that can't be read tells nothing
-				known = known || r.kind == wal.SnapshotType && varint(r.data, 1) == snapshot
-				if version := r.versionSet(snapshot); version != "" {
-					versions = append(versions, version)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, false, fmt.Errorf("WAL segment %s: %w", m.segment(name), err)
+	for _, of := range found {
+		if of.err != nil {
+			return nil, false, of.err
 		}
+		versions, known = append(versions, of.versions...), known || of.known
 	}
 	return versions, known, nil
+}
+
+func versionsIn(path string, snapshot uint64) (of versionsSet) {
+	err := readSegment(path, func(s *segment) error {
+		for frame := range s.frames() {
+			if len(frame.record) > longest {
+				continue
+			}
+			r, _ := frame.parse() // the record of one that can't be read tells nothing
+			of.known = of.known || r.kind == wal.SnapshotType && varint(r.data, 1) == snapshot
+			if version := r.versionSet(snapshot); version != "" {
+				of.versions = append(of.versions, version)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		of.err = fmt.Errorf("WAL segment %s: %w", path, err)
+	}
+	return of
 }
 
 // segmentsFrom are the segments that may hold an entry or what comes behind it. A segment's name tells its first.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -123,4 +124,32 @@ func addMember(t *testing.T, dir string, learner bool) {
 		require.NoError(t, err)
 		return tx.Bucket([]byte("members")).Put([]byte("0000000000000007"), value)
 	})
+}
+
+// Of one kind of damage etcd says so itself. At the other it would cut the log off, and then wait for a leader until its
+// failed starts have made it long enough again.
+func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *testing.T) {
+	dir := datadirtest.New(t)
+	segment := last(datadirtest.Segments(t, dir))
+	content, err := os.ReadFile(segment)
+	require.NoError(t, err)
+	begins, ends := datadirtest.EntryBegins(t, segment), datadirtest.EntryEnds(t, segment)
+	require.Greater(t, len(begins), 10)
+	for i, begin := range begins {
+		for name, damage := range map[string]func(entry []byte){
+			"a flipped byte": func(entry []byte) { entry[len(entry)/2] ^= 0xff },
+			"a zeroed word":  func(entry []byte) { clear(entry[:8]) },
+		} {
+			damaged := bytes.Clone(content)
+			damage(damaged[begin:ends[i]])
+			require.NoError(t, os.WriteFile(segment, damaged, 0o600))
+			err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+			if i < len(begins)-1 {
+				require.ErrorContains(t, err, fmt.Sprintf("the log in %s is damaged at position %d", segment, begin), name)
+			} else { // nothing need be behind the last one that proves anything
+				require.ErrorContains(t, err, "damaged", name)
+			}
+			require.ErrorContains(t, err, "; way out: ", name)
+		}
+	}
 }

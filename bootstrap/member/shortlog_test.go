@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -37,4 +38,23 @@ func TestALogThatEndsAfterItsDatabaseIsTaken(t *testing.T) {
 	require.NoError(t, b.Open(soon(t)))
 	_, err := b.Close()
 	require.NoError(t, err)
+}
+
+// Nothing is missing at the log's end, and the database has all that is damaged. etcd would cut the log off and start, and
+// wait for a leader until it had failed often enough.
+func TestALogThatIsDamagedBelowItsDatabaseIsRefusedBeforeEtcdStarts(t *testing.T) {
+	dir, segment := born(t)
+	begins := datadirtest.EntryBegins(t, segment)
+	middle := len(begins) / 2
+	file, err := os.OpenFile(segment, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.WriteAt(make([]byte, 8), begins[middle])
+	require.NoError(t, errors.Join(err, file.Close()))
+	for range 2 {
+		b := newBench(t, dir)
+		require.ErrorContains(t, b.Open(soon(t)), fmt.Sprintf("is damaged at position %d, behind index %d", begins[middle], middle))
+		assert.NotContains(t, b.log.String(), "starting an etcd server")
+		opened, _ := b.Close()
+		assert.True(t, opened, "the next start must not take it for good")
+	}
 }

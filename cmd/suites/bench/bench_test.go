@@ -42,6 +42,8 @@ var topics = []struct {
 	{"quorum", lossOfQuorum},
 	{"waking", wakeThree},
 	{"machine", machineStep},
+	{"log", inspection},
+	{"validation", fullValidation},
 	{"growth", databaseGrowth},
 }
 

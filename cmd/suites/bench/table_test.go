@@ -118,6 +118,13 @@ func (r row) shareAtLeast(share float64) row {
 	return r
 }
 
+// timesAtMost compares with something else than etcd, which stands in the column of plain etcd.
+func (r row) timesAtMost(factor float64, other string) row {
+	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
+	r.met = r.paired() <= factor
+	return r
+}
+
 // shareAtMost is for what is better the less there is of it.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)

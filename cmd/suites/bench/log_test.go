@@ -1,0 +1,81 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	logPairs   = 10
+	logEntries = 100_000
+)
+
+// inspection compares starts on a long log, none of which is behind a snapshot: what the wrapper looks at of it before
+// it starts etcd is the longest that there is. Each start begins with the same data.
+func inspection(t *testing.T) []row {
+	kept := harness.NewPod(t)
+	kept.Config["snapshot-count"] = 10 * logEntries
+	filled := plain.start(t, kept)
+	fillLog(kept, t)
+	filled.stop()
+	var outside [2]series
+	for range logPairs {
+		for i, s := range both {
+			p := harness.NewPod(t)
+			p.Config["snapshot-count"] = 10 * logEntries
+			require.NoError(t, os.CopyFS(p.DataDir(), os.DirFS(kept.DataDir())))
+			r := s.start(t, p)
+			outside[i] = append(outside[i], r.outsideEtcd())
+			r.stop()
+			require.NoError(t, os.RemoveAll(p.DataDir()))
+		}
+	}
+	what := "start → ready outside etcd's own, log of " + size(t, filepath.Join(kept.DataDir(), "member", "wal")) + " behind no snapshot, ms"
+	return []row{row{what: what, plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms")}
+}
+
+// fillLog stores values of 1 kB, again and again in the same keys.
+func fillLog(p *harness.Pod, t *testing.T) {
+	t.Helper()
+	clients, content := connect(p), strings.Repeat("v", 1000)
+	var writers sync.WaitGroup
+	for _, client := range clients {
+		writers.Go(func() {
+			for n := range logEntries / len(clients) {
+				_, err := client.Put(context.Background(), fmt.Sprintf("key-%d", n%100), content)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// size is how much a file, or all of a directory, takes on the disk.
+func size(t *testing.T, path string) string {
+	t.Helper()
+	blocks := int64(0) // of 512 bytes
+	require.NoError(t, filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		var stat unix.Stat_t
+		err = unix.Stat(path, &stat)
+		blocks += stat.Blocks
+		return err
+	}))
+	return fmt.Sprintf("%.2f GB", float64(blocks)*512/1e9)
+}

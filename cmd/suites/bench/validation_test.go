@@ -1,0 +1,139 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB the database holds that is validated")
+
+const (
+	validations     = 5    // from the page cache
+	coldValidations = 3    // from the disk
+	revisionBytes   = 1100 // of a value: three fit in a page
+	revisionsAtOnce = 20_000
+	firstRevision   = 1_000_000 // above what etcd has stored itself
+)
+
+// fullValidation compares what --standalone does after a crash with etcd's own tool, which reads every revision once, and
+// with reading the same files.
+func fullValidation(t *testing.T) []row {
+	p := harness.NewPod(t)
+	plain.start(t, p).stop()
+	fillDatabase(t, p.Database(), *revisions)
+	full := func() { run(t, harness.Program, "verify-data", "--data-dir", p.DataDir()) }
+	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.Database()) }
+	read := func() { readFiles(t, p.DataDir()) }
+	read() // into the page cache
+	warm := inTurns(validations, func() {}, hash, full)
+	cold := inTurns(coldValidations, func() { forget(t, p.DataDir()) }, hash, read, full)
+	what := fmt.Sprintf("`etcdutl hashkv`, and `full` validation, of %s in the page cache, ms", size(t, p.Database()))
+	return []row{
+		row{what: what, plain: warm[0], wrapper: warm[1]}.timesAtMost(1, "hashkv"),
+		row{what: "`etcdutl hashkv`, and `full` validation, from the disk, ms", plain: cold[0], wrapper: cold[2]}.timesAtMost(1, "hashkv"),
+		row{what: "only reading the files, and `full` validation, from the disk, ms", plain: cold[1], wrapper: cold[2]}.timesAtMost(1.2, "reading"),
+	}
+}
+
+// fillDatabase adds revisions to a database as an etcd stores them, without the log that an etcd would write.
+func fillDatabase(t *testing.T, path string, count int64) {
+	t.Helper()
+	database, err := bolt.Open(path, 0, &bolt.Options{NoSync: true})
+	require.NoError(t, err)
+	content, dice := make([]byte, revisionBytes), rand.NewChaCha8([32]byte{})
+	for from := int64(0); from < count; from += revisionsAtOnce {
+		require.NoError(t, database.Update(func(tx *bolt.Tx) error {
+			keys := tx.Bucket(schema.Key.Name())
+			keys.FillPercent = 0.9 // as etcd does where keys only ascend
+			for n := from; n < min(from+revisionsAtOnce, count); n++ {
+				_, _ = dice.Read(content) // never fails
+				if err := keys.Put(revision(n+firstRevision, content)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	require.NoError(t, database.Sync())
+	require.NoError(t, database.Close())
+}
+
+// revision is a new key's first one, as a row of the database.
+func revision(main int64, content []byte) (key, value []byte) {
+	key = mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
+	stored := mvccpb.KeyValue{Key: key, Value: content, CreateRevision: main, ModRevision: main, Version: 1}
+	value, _ = stored.Marshal() // of two fields that are bytes, and numbers
+	return key, value
+}
+
+// inTurns measures each in turn, in milliseconds, after what prepares it.
+func inTurns(rounds int, prepare func(), each ...func()) []series {
+	took := make([]series, len(each))
+	for range rounds {
+		for i, do := range each {
+			prepare()
+			began := time.Now()
+			do()
+			took[i] = append(took[i], milliseconds(time.Since(began)))
+		}
+	}
+	return took
+}
+
+func run(t *testing.T, program string, args ...string) {
+	t.Helper()
+	output, err := exec.Command(program, args...).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+// forget has the kernel drop what it holds of the files in memory.
+func forget(t *testing.T, dir string) {
+	t.Helper()
+	eachFile(t, dir, func(file *os.File) error {
+		return errors.Join(file.Sync(), unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
+	})
+}
+
+func readFiles(t *testing.T, dir string) {
+	t.Helper()
+	buffer := make([]byte, 1<<20)
+	eachFile(t, dir, func(file *os.File) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{file}, buffer)
+		return err
+	})
+}
+
+func eachFile(t *testing.T, dir string, do func(file *os.File) error) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close() // nothing was written
+		return do(file)
+	}))
+}
