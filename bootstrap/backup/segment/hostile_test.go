@@ -19,7 +19,7 @@ import (
 
 // empty is the manifest of a segment without rows.
 func empty() segment.Manifest {
-	begin := start(6)
+	begin := start()
 	return segment.Manifest{
 		Cluster: begin.Cluster, Generation: 1, Position: begin.Position, End: 6, Before: begin.Before, After: begin.Before,
 	}

@@ -35,7 +35,7 @@ func history(t *rapid.T) (revisions [][]segment.Row) {
 
 // cut makes segments of a history, as one writer may do it.
 func cut(t *rapid.T, tb testing.TB, keys *seal.Keys, revisions [][]segment.Row) (segments []segment.Object) {
-	next := start(6)
+	next := start()
 	for len(revisions) > 0 {
 		n := rapid.IntRange(0, len(revisions)).Draw(t, "revisions of a segment")
 		var rows []segment.Row
@@ -67,7 +67,7 @@ func TestAHistoryHasOneDigestHoweverItIsCut(t *testing.T) {
 func TestAHistoryThatDiffersInAnythingHasAnotherDigest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		revisions := append(history(rt), []segment.Row{Row(1000, 0, "last")})
-		before := Build(t, &seal.Keys{}, start(6), join(revisions))
+		before := Build(t, &seal.Keys{}, start(), join(revisions))
 		changed := rapid.IntRange(0, len(revisions)-1).Draw(rt, "changed")
 		i := rapid.IntRange(0, len(revisions[changed])-1).Draw(rt, "row")
 		if rapid.Bool().Draw(rt, "removed") {
@@ -75,7 +75,7 @@ func TestAHistoryThatDiffersInAnythingHasAnotherDigest(t *testing.T) {
 		} else {
 			revisions[changed][i].Value = append([]byte("x"), revisions[changed][i].Value...)
 		}
-		assert.NotEqual(t, before.After, Build(t, &seal.Keys{}, start(6), join(revisions)).After)
+		assert.NotEqual(t, before.After, Build(t, &seal.Keys{}, start(), join(revisions)).After)
 	})
 }
 

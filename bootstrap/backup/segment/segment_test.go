@@ -16,13 +16,15 @@ import (
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 const cluster = "cdf818194e3a8c32"
 
-func start(revision int64) segment.Start {
+// start is behind a full of revision 6.
+func start() segment.Start {
 	return segment.Start{
-		Cluster: cluster, Generation: 1, Position: segment.After(revision), Before: segment.Seed(cluster, 1, revision),
+		Cluster: cluster, Generation: 1, Position: segment.After(6), Before: segment.Seed(cluster, 1, 6),
 	}
 }
 
@@ -40,7 +42,7 @@ func readAll(r io.Reader, keys *seal.Keys) (all []content, err error) {
 	reader := segment.NewReader(r, keys)
 	for {
 		manifest, err := reader.Next()
-		if errors.Is(err, io.EOF) {
+		if seal.Ended(err) {
 			return all, nil
 		}
 		if err != nil {
@@ -57,7 +59,7 @@ func readAll(r io.Reader, keys *seal.Keys) (all []content, err error) {
 func (c *content) read(reader *segment.Reader) error {
 	for {
 		record, err := reader.Record()
-		if errors.Is(err, io.EOF) {
+		if seal.Ended(err) {
 			return nil
 		}
 		if err != nil {
@@ -81,7 +83,7 @@ func contents(o segment.Object) []byte { return append(bytes.Clone(o.Line), o.Da
 // example has one of everything.
 func example(t testing.TB, keys *seal.Keys) segment.Object {
 	t.Helper()
-	builder, err := segment.NewBuilder(keys, start(6))
+	builder, err := segment.NewBuilder(keys, start())
 	require.NoError(t, err)
 	require.NoError(t, builder.Row(Row(7, 0, "apple")))
 	require.NoError(t, builder.Row(Row(7, 1, "")))
@@ -121,7 +123,7 @@ func TestASegmentIsReadAsItWasBuilt(t *testing.T) {
 }
 
 func TestASegmentWithoutRowsMovesOnlyItsPart(t *testing.T) {
-	first := Build(t, &seal.Keys{}, start(6), Rows(7, 9))
+	first := Build(t, &seal.Keys{}, start(), Rows(7, 9))
 	second := Build(t, &seal.Keys{}, first.Start(), nil, Bucket("lease", "1", "2"))
 	third := Build(t, &seal.Keys{}, second.Start(), nil, Bucket("lease"))
 	fourth := Build(t, &seal.Keys{}, third.Start(), Rows(10, 10))
@@ -131,7 +133,7 @@ func TestASegmentWithoutRowsMovesOnlyItsPart(t *testing.T) {
 	assert.Equal(t, segment.Position{Revision: 11}, fourth.Next())
 	assert.Equal(t, first.After, third.After, "no row, no other digest")
 	assert.Equal(t, first.Last, third.Last)
-	whole := Build(t, &seal.Keys{}, start(6), Rows(7, 10))
+	whole := Build(t, &seal.Keys{}, start(), Rows(7, 10))
 	assert.Equal(t, whole.After, fourth.After)
 	assert.Equal(t, whole.Last, fourth.Last)
 }
@@ -156,7 +158,7 @@ func TestAFlippedBitInASegmentIsAnError(t *testing.T) {
 func skipAll(r io.Reader, keys *seal.Keys) error {
 	reader := segment.NewReader(r, keys)
 	for {
-		if _, err := reader.Next(); errors.Is(err, io.EOF) {
+		if _, err := reader.Next(); seal.Ended(err) {
 			return nil
 		} else if err != nil {
 			return err
@@ -175,7 +177,7 @@ func TestASegmentThatIsCutOffOrGoesOnIsDamaged(t *testing.T) {
 }
 
 func TestWhatReadingFailsWithIsNotDamage(t *testing.T) {
-	broken := errors.New("connection lost")
+	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
 	object := contents(example(t, &seal.Keys{}))
 	for cut := range object {
 		_, err := readAll(io.MultiReader(bytes.NewReader(object[:cut]), iotest.ErrReader(broken)), &seal.Keys{})
@@ -187,7 +189,7 @@ func TestWhatReadingFailsWithIsNotDamage(t *testing.T) {
 func TestSegmentsAreSkippedWithoutAnIdentity(t *testing.T) {
 	pair := sealtest.New(t)
 	keys := pair.Load(t)
-	first := Build(t, keys, start(6), Rows(7, 9))
+	first := Build(t, keys, start(), Rows(7, 9))
 	second := Build(t, keys, first.Start(), Rows(10, 12))
 	both := append(contents(first), contents(second)...)
 
@@ -213,7 +215,7 @@ func TestSegmentsAreSkippedWithoutAnIdentity(t *testing.T) {
 }
 
 func TestTheRestOfASegmentMayBeLeftUnread(t *testing.T) {
-	first := Build(t, &seal.Keys{}, start(6), Rows(7, 1000))
+	first := Build(t, &seal.Keys{}, start(), Rows(7, 1000))
 	second := Build(t, &seal.Keys{}, first.Start(), Rows(1001, 1001))
 	reader := segment.NewReader(io.MultiReader(first.Reader(), second.Reader()), &seal.Keys{})
 	_, err := reader.Next()
@@ -254,7 +256,7 @@ func TestWhatDoesNotBelongIntoASegmentIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			builder, err := segment.NewBuilder(&seal.Keys{}, start(6))
+			builder, err := segment.NewBuilder(&seal.Keys{}, start())
 			require.NoError(t, err)
 			assert.Error(t, add(builder))
 		})
@@ -262,7 +264,7 @@ func TestWhatDoesNotBelongIntoASegmentIsRefused(t *testing.T) {
 }
 
 func TestTheLastPartLeavesNoFurtherOne(t *testing.T) {
-	last := start(6)
+	last := start()
 	last.Position.Part = 999_999
 	object := Build(t, &seal.Keys{}, last, nil)
 	_, err := segment.NewBuilder(&seal.Keys{}, object.Start())
