@@ -25,8 +25,9 @@ var ErrCompacted = errors.New("compacted")
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
 // At returns what etcd's HashKV (HashByRev) at `revision` is on a member that has compacted at `compacted`, which need
-// not be where the database was compacted, but not before. The database is opened for reading only, and nobody may have
-// it open for writing.
+// not be where the database was compacted, but not before. A compaction that this database has begun and not finished
+// counts as well if it may have deleted something; that cannot be seen, and the caller has to know. The database is opened
+// for reading only, and nobody may have it open for writing.
 //
 // The error is ErrCompacted, ErrFutureRevision, that of ctx, or names the row that is none.
 func At(ctx context.Context, path string, compacted, revision int64) (hash uint32, err error) {
@@ -78,35 +79,23 @@ func (s scan) refuse(meta *bolt.Bucket) error {
 		}
 		last = newest.main
 	}
-	done, err := compaction(meta)
+	done := int64(NeverCompacted)
+	if value := meta.Get(schema.FinishedCompactKeyName); value != nil {
+		finished, err := parse(value)
+		if err != nil {
+			return err
+		}
+		done = finished.main
+	}
 	switch {
-	case err != nil:
-		return err
 	case done > max(s.compacted, 0): // a compaction at revision 0 may be asked for, and deletes nothing
 		return fmt.Errorf("it was %w at revision %d, and the hash begins behind %d", ErrCompacted, done, s.compacted)
 	case s.revision < s.compacted:
 		return fmt.Errorf("it is older than the compaction at %d: %w", s.compacted, ErrCompacted)
-	case s.revision > max(last, done):
-		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, done))
+	case s.revision > max(last, s.compacted):
+		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, s.compacted))
 	}
 	return nil
-}
-
-// compaction is the newest that was begun.
-func compaction(meta *bolt.Bucket) (newest int64, err error) {
-	newest = NeverCompacted
-	for _, name := range [][]byte{schema.FinishedCompactKeyName, schema.ScheduledCompactKeyName} {
-		value := meta.Get(name)
-		if value == nil {
-			continue
-		}
-		revision, err := parse(value)
-		if err != nil {
-			return 0, err
-		}
-		newest = max(newest, revision.main)
-	}
-	return newest, nil
 }
 
 func (s scan) hash() (uint32, error) {
