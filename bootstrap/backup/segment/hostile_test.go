@@ -46,7 +46,7 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 	for name, records := range map[string]string{
 		"nothing":                         "",
 		"no end":                          record("M", 7, 1),
-		"a wrong count":                   record("M", 7, 1) + record("Z", 2),
+		"a wrong count":                   record("Z", 1),
 		"something behind the end":        record("Z", 0) + record("Z", 0),
 		"an unknown type":                 record("X", 0) + record("Z", 1),
 		"a row that no manifest promised": record("R", 17) + key + record("", 0) + record("Z", 1),
@@ -72,6 +72,8 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 	}
 	_, err := readAll(forged(t, empty(), record("Z", 0)), &seal.Keys{})
 	assert.NoError(t, err, "that's what it takes")
+	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &seal.Keys{})
+	assert.ErrorIs(t, err, seal.ErrDamaged, "fewer bytes than promised")
 }
 
 func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
@@ -79,6 +81,7 @@ func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
 	for name, object := range map[string]io.Reader{
 		"a value":                forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
 		"a bucket":               forged(t, empty(), record("B", 1)+"a"+record("", 1, 200<<20)),
+		"a bucket's name":        forged(t, empty(), record("B", 60<<20)+zeros),
 		"more than was promised": forgedOf(t, 100, record("B", 1)+"a"+record("", 1, 60<<20)+zeros),
 	} {
 		t.Run(name, func(t *testing.T) {
