@@ -27,7 +27,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields but DataVersion are required.
+// Options configure a Member. All fields but DataVersion and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -40,6 +40,9 @@ type Options struct {
 	DataVersion dataversion.Version
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
+	// BeforeCompaction reads what a client's compaction is about to remove; nil if nobody cares. It is called from that
+	// client's request, and its context ends soon.
+	BeforeCompaction func(context.Context)
 }
 
 // Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
@@ -80,6 +83,10 @@ func New(config *embed.Config, options Options) *Member {
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(m.drain.stream), grpc.ChainUnaryInterceptor(m.drain.unary))
+	if options.BeforeCompaction != nil {
+		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
+			grpc.ChainUnaryInterceptor(beforeCompaction(options.BeforeCompaction)))
+	}
 	return m
 }
 
