@@ -1,0 +1,175 @@
+package seal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"filippo.io/age"
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	// window is how far back zstd looks, in bytes: what an encoder and a decoder keep in memory.
+	window = 1 << 20
+	// maxWindow is what a decoder accepts, in bytes: that of zstd's own tool without options.
+	maxWindow = 8 << 20
+	// maxHeader is the largest header of age in bytes.
+	maxHeader = 1 << 20
+)
+
+// encoders and decoders are kept, since each has some megabytes of tables.
+var (
+	encoders = sync.Pool{New: func() any {
+		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true))
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		return encoder
+	}}
+	decoders = sync.Pool{New: func() any {
+		decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		return decoder
+	}}
+)
+
+// Seal compresses what is written, encrypts it if there are recipients, and writes it to w. Nothing is complete before Close,
+// which doesn't close w.
+func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
+	sealed := &sealing{}
+	keys, err := k.recipients.keys()
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) > 0 {
+		if sealed.encrypted, err = age.Encrypt(w, keys...); err != nil {
+			return nil, fmt.Errorf("--backup-recipients: cannot encrypt: %w", err)
+		}
+		w = sealed.encrypted
+	}
+	sealed.encoder = encoders.Get().(*zstd.Encoder)
+	sealed.encoder.Reset(w)
+	return sealed, nil
+}
+
+type sealing struct {
+	encoder   *zstd.Encoder
+	encrypted io.WriteCloser // nil without recipients
+}
+
+func (s *sealing) Write(p []byte) (int, error) { return s.encoder.Write(p) }
+
+func (s *sealing) Close() error {
+	if s.encoder == nil {
+		return nil
+	}
+	err := s.encoder.Close()
+	if s.encrypted != nil {
+		err = errors.Join(err, s.encrypted.Close())
+	}
+	s.encoder.Reset(nil)
+	encoders.Put(s.encoder)
+	s.encoder = nil
+	return err
+}
+
+// Open undoes Seal. It reads r to its end, and returns io.EOF only if all is as it was written. Errors of r come through as
+// they are; everything else that is wrong is ErrDamaged or ErrNoIdentity. Close doesn't close r.
+func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
+	opened := &opening{source: &source{Reader: r, left: maxHeader}}
+	plain := io.Reader(opened.source)
+	if encrypted {
+		decrypted, err := k.decrypt(opened.source)
+		if err != nil {
+			return nil, err
+		}
+		plain = decrypted
+	}
+	opened.source.left = -1
+	opened.decoder = decoders.Get().(*zstd.Decoder)
+	if err := opened.decoder.Reset(plain); err != nil {
+		return nil, errors.Join(opened.explain(err), opened.Close())
+	}
+	return opened, nil
+}
+
+func (k *Keys) decrypt(r *source) (io.Reader, error) {
+	keys, err := k.identities.keys()
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%w: it is encrypted, and there is no --backup-identities", ErrNoIdentity)
+	}
+	decrypted, err := age.Decrypt(r, keys...)
+	var none *age.NoIdentityMatchError
+	switch {
+	case err == nil:
+		return decrypted, nil
+	case errors.As(err, &none):
+		return nil, fmt.Errorf("%w: it is encrypted to others than --backup-identities", ErrNoIdentity)
+	default:
+		return nil, r.explain(err)
+	}
+}
+
+type opening struct {
+	source  *source
+	decoder *zstd.Decoder
+}
+
+func (o *opening) Read(p []byte) (int, error) {
+	n, err := o.decoder.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = o.explain(err)
+	}
+	return n, err
+}
+
+func (o *opening) explain(err error) error { return o.source.explain(err) }
+
+func (o *opening) Close() error {
+	if o.decoder != nil {
+		_ = o.decoder.Reset(nil) // to nothing; that cannot fail
+		decoders.Put(o.decoder)
+		o.decoder = nil
+	}
+	return nil
+}
+
+// source tells its own errors from those of the layers above it, and bounds what they may read.
+type source struct {
+	io.Reader
+	left   int // bytes; negative means without bound
+	failed error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if s.left > 0 {
+		p = p[:min(len(p), s.left)]
+	}
+	n, err := s.Reader.Read(p)
+	if s.left > 0 {
+		s.left -= n
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.failed = err
+	}
+	return n, err
+}
+
+func (s *source) explain(err error) error {
+	if s.failed != nil {
+		return s.failed
+	}
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
+}
