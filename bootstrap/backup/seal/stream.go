@@ -82,24 +82,23 @@ func (s *sealing) Close() error {
 // Open undoes Seal. It reads r to its end, and returns io.EOF only if all is as it was written. Errors of r come through as
 // they are; everything else that is wrong is ErrDamaged or ErrNoIdentity. Close doesn't close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
-	opened := &opening{source: &source{Reader: r, left: maxHeader}}
-	plain := io.Reader(opened.source)
+	opened := &opening{source: &noting{Reader: r}}
+	opened.plain = opened.source
 	if encrypted {
 		decrypted, err := k.decrypt(opened.source)
 		if err != nil {
 			return nil, err
 		}
-		plain = decrypted
+		opened.plain = &noting{Reader: decrypted}
 	}
-	opened.source.left = -1
 	opened.decoder = decoders.Get().(*zstd.Decoder)
-	if err := opened.decoder.Reset(plain); err != nil {
-		return nil, errors.Join(opened.explain(err), opened.Close())
+	if err := opened.decoder.Reset(opened.plain); err != nil {
+		return nil, errors.Join(opened.source.explain(err), opened.Close())
 	}
 	return opened, nil
 }
 
-func (k *Keys) decrypt(r *source) (io.Reader, error) {
+func (k *Keys) decrypt(r *noting) (io.Reader, error) {
 	keys, err := k.identities.keys()
 	if err != nil {
 		return nil, err
@@ -107,7 +106,9 @@ func (k *Keys) decrypt(r *source) (io.Reader, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: it is encrypted, and there is no --backup-identities", ErrNoIdentity)
 	}
-	decrypted, err := age.Decrypt(r, keys...)
+	header := &bounded{Reader: r, left: maxHeader}
+	decrypted, err := age.Decrypt(header, keys...)
+	header.left = -1
 	var none *age.NoIdentityMatchError
 	switch {
 	case err == nil:
@@ -120,19 +121,24 @@ func (k *Keys) decrypt(r *source) (io.Reader, error) {
 }
 
 type opening struct {
-	source  *source
-	decoder *zstd.Decoder
+	source, plain *noting // before and behind age
+	decoder       *zstd.Decoder
 }
 
 func (o *opening) Read(p []byte) (int, error) {
 	n, err := o.decoder.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = o.explain(err)
+	switch {
+	case err == nil:
+		return n, nil
+	case !Ended(err):
+		return n, o.source.explain(err)
+	case o.plain.failed != nil: // zstd takes some of these for the end
+		return n, o.source.explain(o.plain.failed)
+	case o.plain.size == 0:
+		return n, fmt.Errorf("%w: it is empty", ErrDamaged)
 	}
-	return n, err
+	return n, io.EOF
 }
-
-func (o *opening) explain(err error) error { return o.source.explain(err) }
 
 func (o *opening) Close() error {
 	if o.decoder != nil {
@@ -143,33 +149,42 @@ func (o *opening) Close() error {
 	return nil
 }
 
-// source tells its own errors from those of the layers above it, and bounds what they may read.
-type source struct {
+// noting tells errors of what it reads from those of the layers above it.
+type noting struct {
 	io.Reader
-	left   int // bytes; negative means without bound
-	failed error
+	size   int64
+	failed error // other than io.EOF
 }
 
-func (s *source) Read(p []byte) (int, error) {
-	if s.left == 0 {
-		return 0, io.ErrUnexpectedEOF
+func (n *noting) Read(p []byte) (int, error) {
+	read, err := n.Reader.Read(p)
+	n.size += int64(read)
+	if err != nil && !Ended(err) {
+		n.failed = err
 	}
-	if s.left > 0 {
-		p = p[:min(len(p), s.left)]
+	return read, err
+}
+
+func (n *noting) explain(err error) error {
+	if n.failed != nil {
+		return n.failed
 	}
-	n, err := s.Reader.Read(p)
-	if s.left > 0 {
-		s.left -= n
+	return Damaged(err)
+}
+
+// bounded ends what is too long; a negative bound is none.
+type bounded struct {
+	io.Reader
+	left int
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return b.Reader.Read(p)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		s.failed = err
+	n, err := b.Reader.Read(p[:min(len(p), b.left)])
+	if b.left -= n; b.left == 0 {
+		err = io.ErrUnexpectedEOF
 	}
 	return n, err
-}
-
-func (s *source) explain(err error) error {
-	if s.failed != nil {
-		return s.failed
-	}
-	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }

@@ -47,13 +47,12 @@ func (o Object) Reader() io.Reader {
 // buckets last. After an error it is good for nothing more. One goroutine owns it.
 type Builder struct {
 	keys     *seal.Keys
-	manifest Manifest
-	chain    *Chain
+	sequence *sequence
 
 	data    bytes.Buffer
 	sealed  io.WriteCloser
-	records uint64
-	marked  int64 // revision of the last marker
+	records int64
+	raw     int64
 	scratch []byte
 }
 
@@ -62,85 +61,89 @@ func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
 	}
-	b := &Builder{keys: keys, chain: Continue(start.Before, start.Position)}
-	b.manifest = Manifest{
+	b := &Builder{keys: keys, sequence: newSequence(Manifest{
 		Heading: seal.Heading{Format: seal.Format, Kind: Kind},
-		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position, End: start.Position.Revision - 1,
-		Before: start.Before, After: start.Before, Last: start.Last, Encrypted: keys.Encrypts(),
-	}
+		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
+		Before: start.Before, Last: start.Last, Encrypted: keys.Encrypts(),
+	})}
 	sealed, err := keys.Seal(&b.data)
 	b.sealed = sealed
 	return b, err
 }
 
 // RawBytes is the size of the records so far, before compression.
-func (b *Builder) RawBytes() int64 { return b.manifest.RawBytes }
+func (b *Builder) RawBytes() int64 { return b.raw }
 
 // Rows is how many rows were added.
-func (b *Builder) Rows() int64 { return b.manifest.Rows }
+func (b *Builder) Rows() int64 { return b.sequence.rows }
 
 // End is the revision of the last row, or the one before the segment's first.
-func (b *Builder) End() int64 { return b.chain.Revision() }
+func (b *Builder) End() int64 { return b.sequence.chain.Revision() }
 
-// Row adds a row. It may be changed afterwards.
+// Row adds a row, which may be changed afterwards.
 func (b *Builder) Row(row Row) error {
-	if len(row.Value) > MaxRecord {
-		return fmt.Errorf("a row of %d bytes is larger than %d", len(row.Value), MaxRecord)
-	}
-	if err := b.chain.Add(row); err != nil {
+	if err := b.sequence.row(row); err != nil {
 		return err
 	}
-	if b.chain.Revision() <= b.marked || len(b.manifest.Buckets) > 0 {
-		return errOrder
-	}
-	b.manifest.Rows++
-	return b.add(typeRow, bytesOf(row.Key), bytesOf(row.Value))
+	b.begin(typeRow)
+	b.bytes(row.Key)
+	b.number(int64(len(row.Value)))
+	return b.write(row.Value)
 }
 
 // Marker adds a marker, behind all rows up to its revision. It may lie behind the last row's: etcd has revisions without rows.
 func (b *Builder) Marker(marker Marker) error {
-	if marker.Revision < b.chain.Revision() || marker.Revision < b.marked || marker.Time.UnixMilli() < 0 {
-		return fmt.Errorf("a marker of revision %d comes too late", marker.Revision)
+	milliseconds := marker.Time.UnixMilli()
+	if milliseconds <= 0 {
+		return fmt.Errorf("a marker cannot have the time %s", marker.Time)
 	}
-	at := time.UnixMilli(marker.Time.UnixMilli()).UTC()
-	if b.manifest.From.IsZero() {
-		b.manifest.From = at
+	marker.Time = time.UnixMilli(milliseconds).UTC()
+	if err := b.sequence.marker(marker); err != nil {
+		return err
 	}
-	b.marked, b.manifest.To = marker.Revision, at
-	return b.add(typeMarker, number(marker.Revision), number(at.UnixMilli()))
+	b.begin(typeMarker)
+	b.number(marker.Revision)
+	b.number(milliseconds)
+	return b.write(nil)
 }
 
 // CompactionHash adds what etcd found when it compacted, at any time after that.
 func (b *Builder) CompactionHash(hash CompactionHash) error {
-	return b.add(typeHash, number(hash.Revision), number(hash.Compacted), number(int64(hash.Hash)))
+	if hash.Revision < 0 || hash.Compacted < 0 {
+		return errors.New("a compaction's hash has a negative revision")
+	}
+	if err := b.sequence.hash(hash); err != nil {
+		return err
+	}
+	b.begin(typeHash)
+	b.number(hash.Revision)
+	b.number(hash.Compacted)
+	b.number(int64(hash.Hash))
+	return b.write(nil)
 }
 
 // Bucket adds the content of a small bucket as of the segment's end.
 func (b *Builder) Bucket(bucket *Bucket) error {
-	if err := bucket.check(); err != nil {
+	if err := b.sequence.bucket(bucket); err != nil {
 		return err
 	}
-	if bucket.Size() > MaxRecord {
-		return fmt.Errorf("bucket %s of %d bytes is larger than %d", bucket.Name, bucket.Size(), MaxRecord)
-	}
-	b.manifest.Buckets = append(b.manifest.Buckets, bucket.Name)
-	return b.add(typeBucket, bytesOf([]byte(bucket.Name)), number(int64(bucket.count)), bytesOf(bucket.entries))
+	b.begin(typeBucket)
+	b.bytes([]byte(bucket.Name))
+	b.number(int64(bucket.count))
+	b.number(int64(len(bucket.entries)))
+	return b.write(bucket.entries)
 }
 
 // Finish ends the segment.
 func (b *Builder) Finish(from Source) (Object, error) {
-	if err := b.add(typeEnd, number(int64(b.records))); err != nil {
+	records := b.records
+	b.begin(typeEnd)
+	b.number(records)
+	if err := errors.Join(b.write(nil), b.sealed.Close()); err != nil {
 		return Object{}, err
 	}
-	if err := b.sealed.Close(); err != nil {
-		return Object{}, err
-	}
-	m := b.manifest
-	m.Compacted, m.Term, m.Member = from.Compacted, from.Term, from.Member
-	if m.Rows > 0 {
-		m.End = b.chain.Revision()
-		m.After, m.Last = b.chain.End()
-	}
+	m := b.sequence.manifest()
+	m.Compacted, m.Term, m.Member, m.RawBytes = from.Compacted, from.Term, from.Member, b.raw
 	m.Body = Body{Bytes: int64(b.data.Len()), SHA256: sha256.Sum256(b.data.Bytes())}
 	if err := m.check(); err != nil {
 		return Object{}, err
@@ -149,28 +152,25 @@ func (b *Builder) Finish(from Source) (Object, error) {
 	return Object{Manifest: m, Line: line, Data: b.data.Bytes()}, err
 }
 
-// field is a part of a record.
-type field struct {
-	number int64
-	bytes  []byte // so many of them; none behind a number
+func (b *Builder) begin(kind byte) {
+	b.records++
+	b.scratch = append(b.scratch[:0], kind)
 }
 
-func number(n int64) field   { return field{number: n} }
-func bytesOf(b []byte) field { return field{number: int64(len(b)), bytes: b} }
+// number appends a number that is not negative.
+func (b *Builder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
 
-var errNegative = errors.New("a number is negative")
+func (b *Builder) bytes(p []byte) {
+	b.number(int64(len(p)))
+	b.scratch = append(b.scratch, p...)
+}
 
-func (b *Builder) add(kind byte, fields ...field) error {
-	b.scratch = append(b.scratch[:0], kind)
-	for _, field := range fields {
-		if field.number < 0 {
-			return errNegative
-		}
-		b.scratch = binary.AppendUvarint(b.scratch, uint64(field.number))
-		b.scratch = append(b.scratch, field.bytes...)
+// write ends a record with bytes that may be many.
+func (b *Builder) write(p []byte) error {
+	b.raw += int64(len(b.scratch) + len(p))
+	if _, err := b.sealed.Write(b.scratch); err != nil {
+		return err
 	}
-	b.records++
-	b.manifest.RawBytes += int64(len(b.scratch))
-	_, err := b.sealed.Write(b.scratch)
+	_, err := b.sealed.Write(p)
 	return err
 }
