@@ -12,9 +12,9 @@ import (
 
 // Done is what came of a plan.
 type Done struct {
-	Objects int   // that are gone
-	Bytes   int64 // as far as is known
-	Locked  int   // items that the store keeps for now: they go when it no longer does
+	Objects int   `json:"objects"` // that are gone
+	Bytes   int64 `json:"bytes"`   // as far as is known
+	Locked  int   `json:"locked"`  // items that the store keeps for now: they go when it no longer does
 }
 
 // Execute lets go what the plan says, oldest first, and tells each item that is gone; told may be nil. Before anything goes, the

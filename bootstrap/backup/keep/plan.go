@@ -36,17 +36,17 @@ const (
 	Generation Kind = "generation" // a whole one
 )
 
-// Item is a part of what is kept that goes or stays as a whole.
+// Item is a part of what is kept that goes or stays as a whole. In JSON it is what backup prune tells of it.
 type Item struct {
-	Kind       Kind
-	Generation int
-	Name       string    // of a full; of the first object of others
-	Time       time.Time // when what it holds was the present; zero if that is not known
-	Revision   int64     // of a full; the first one of segments
-	Objects    int       // how many; 0 if that is not known
-	Bytes      int64     // in the store, as far as is known
-	Goes       bool
-	Why        string // a clause
+	Kind       Kind      `json:"kind"`
+	Generation int       `json:"generation"`
+	Name       string    `json:"name"`               // of a full; of the first object of others
+	Time       time.Time `json:"time,omitzero"`      // when what it holds was the present; zero if that is not known
+	Revision   int64     `json:"revision,omitempty"` // of a full; the first one of segments
+	Objects    int       `json:"objects,omitempty"`  // how many; 0 if that is not known
+	Bytes      int64     `json:"bytes"`              // in the store, as far as is known
+	Goes       bool      `json:"goes"`
+	Why        string    `json:"why"` // a clause
 
 	names []string // of the objects of segments and remains
 	proof bool     // others go because this full stays
