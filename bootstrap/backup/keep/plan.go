@@ -76,7 +76,7 @@ func Make(policy Policy, facts Facts) Plan {
 	}
 	for i, generation := range facts.History.Generations {
 		if i < len(facts.History.Generations)-1 {
-			plan.Items = append(plan.Items, plan.old(generation))
+			plan.Items = append(plan.Items, plan.old(generation, facts.History.Generations[i+1].Created))
 			continue
 		}
 		plan.Items = append(plan.Items, plan.newest(generation)...)
@@ -84,8 +84,9 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides about a generation that a restore has ended. It stays whole while a point of it is promised.
-func (p Plan) old(g archive.Generational) Item {
+// old decides about a generation that a restore has ended. It stays whole while a point of it is promised; its last revision was
+// the present until the next one began.
+func (p Plan) old(g archive.Generational, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
 		item.Bytes += full.Size
@@ -93,7 +94,7 @@ func (p Plan) old(g archive.Generational) Item {
 	for _, object := range g.Objects {
 		item.Bytes += object.Size
 	}
-	end := endOf(g)
+	end := latest(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
 		item.Why = "some of it is within points"
