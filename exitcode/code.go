@@ -37,6 +37,11 @@ const (
 	NoAnswer       Code = 69 // status: no wrapper answers on the port
 	NotTold        Code = 70 // status, --dump-fsm: what was asked for cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
+
+	StoreAway    Code = 69 // backup: the store cannot be used
+	BackupFailed Code = 70 // backup: what is kept, or what was asked for, is not in order
+	InDoubt      Code = 75 // backup prune: nothing goes while something is in doubt
+	NotKept      Code = 78 // backup export and verify: what was asked for is not kept
 )
 
 // Forced is the status of a stop that was cut short by a second signal.

@@ -68,7 +68,7 @@ func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, htt
 // stop replies in full before it asks for the stop: the sidecar ends fatally if its connection breaks before the reply.
 // A client that left without waiting is no reason not to stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
-	if reason := e.whyRefuse(r); reason != "" {
+	if reason := whyRefuse(r, e.StopFromAnywhere, "ask for a stop"); reason != "" {
 		e.refusal.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused to stop")
 		reply(w, http.StatusForbidden, reason+"\n")
 		return
@@ -81,16 +81,27 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// whyRefuse returns an empty string if the client may stop etcd. Forwarded headers are not looked at: anyone can write
-// them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
+// ForThisHost answers 403 to clients that are not on loopback, and to browsers always. what says what they may not do.
+func ForThisHost(what string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if reason := whyRefuse(r, false, what); reason != "" {
+			reply(w, http.StatusForbidden, reason+"\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// whyRefuse returns an empty string if the client may do what it asks for. Forwarded headers are not looked at: anyone can
+// write them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
 // rebinding), and every browser's POST carries one of these two headers.
-func (e *endpoints) whyRefuse(r *http.Request) string {
-	if !e.StopFromAnywhere && !onLoopback(r.RemoteAddr) {
-		return "only clients on loopback may ask for a stop"
+func whyRefuse(r *http.Request, fromAnywhere bool, what string) string {
+	if !fromAnywhere && !onLoopback(r.RemoteAddr) {
+		return "only clients on loopback may " + what
 	}
 	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
 		if _, sent := r.Header[name]; sent {
-			return "browsers may not ask for a stop"
+			return "browsers may not " + what
 		}
 	}
 	return ""

@@ -35,9 +35,12 @@ type StartEtcd struct {
 	Standalone       bool   `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: the data directory is validated in this program."`
 	EtcdConfigFile   string `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	EtcdDataVersion  string `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
-	LogLevel         string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
-	LogFormat        string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
-	TerminationPath  string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Where Kubernetes reads why the container ended, if it exists."`
+
+	Backups Backups `embed:""`
+
+	LogLevel        string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	LogFormat       string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
+	TerminationPath string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Where Kubernetes reads why the container ended, if it exists."`
 }
 
 // Validate is called by kong. Each error names the flag.
@@ -55,9 +58,11 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
 	case f.StoredConfigPath == "" || f.VolumeDir == "":
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
-	default:
-		return f.absolute()
 	}
+	if err := f.Backups.validateFor(f.Standalone); err != nil {
+		return err
+	}
+	return f.absolute()
 }
 
 // absolute makes the volume independent of the working directory, as etcd's data directory must be.

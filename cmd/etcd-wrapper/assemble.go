@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/world"
 	"etcd-wrapper/exitcode"
@@ -32,6 +33,9 @@ type parts struct {
 
 // assemble puts the parts together.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
+	if _, err := backups.Read(c.Backups); err != nil {
+		return failed(exitcode.Usage, err)
+	}
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
 		return failed(blame(err), err)

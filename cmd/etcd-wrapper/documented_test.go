@@ -37,7 +37,7 @@ func TestEveryCommandAndItsFlagsAreDocumented(t *testing.T) {
 		assert.Contains(t, text, "--"+flag.Name)
 	}
 	for _, command := range parser.Model.Leaves(true) {
-		assert.Contains(t, text, "etcd-wrapper "+command.Name)
+		assert.Contains(t, text, command.FullPath())
 		for _, flag := range command.Flags {
 			named := strings.Contains(text, "`--"+flag.Name) || flag.Short != 0 && strings.Contains(text, "`-"+string(flag.Short)+" ")
 			assert.True(t, named, "explain --%s of %s in README.md or docs/*.md", flag.Name, command.Name)

@@ -2,7 +2,6 @@ package segment
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -29,7 +28,7 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.source.Read(p[:min(int64(len(p)), b.left)])
 	b.hash.Write(p[:n])
 	b.left -= int64(n)
-	if errors.Is(err, io.EOF) && b.left > 0 {
+	if seal.Ended(err) && b.left > 0 {
 		return n, fmt.Errorf("%w: %d bytes are missing at its end", seal.ErrDamaged, b.left)
 	}
 	return n, err

@@ -1,0 +1,63 @@
+package keep
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+)
+
+func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
+	for _, doubt := range []struct {
+		sentence string
+		change   func(f *Facts, g *archive.Generational)
+	}{
+		{"there is no backup", func(f *Facts, _ *archive.Generational) { f.History = &archive.History{} }},
+		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.Generational) {
+			for i := range g.Fulls {
+				g.Fulls[i].Verdict = nil
+			}
+		}},
+		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.Generational) {
+			g.Fulls[len(g.Fulls)-1].Verdict = verdict(archive.Failed, 7, now)
+		}},
+		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.Generational) {
+			f.Drills = []archive.Verdict{*verdict(archive.Failed, 9, now.Add(time.Minute))}
+		}},
+		{"the store's clock is not known", func(f *Facts, _ *archive.Generational) { f.Store = time.Time{} }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(20 * time.Minute) }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(-20 * time.Minute) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Objects[3].Modified = now.Add(time.Hour) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Chains[0].End = now.Add(time.Hour) }},
+		{"a clock was wrong", func(_ *Facts, g *archive.Generational) { g.Fulls[40].Time = g.Fulls[39].Time.Add(-time.Hour) }},
+		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
+			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
+		}},
+		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
+		{"made by a newer etcd-wrapper", func(_ *Facts, g *archive.Generational) {
+			g.Fulls[0].Err = fmt.Errorf("manifest: %w", seal.ErrNewer)
+		}},
+	} {
+		h := history(chain(hourly(5*day, 0)...))
+		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
+		require.NotEmpty(t, Make(policy, facts).Goes(), "without that doubt")
+		doubt.change(&facts, &h.Generations[0])
+		p := Make(policy, facts)
+		require.Len(t, p.Doubts, 1, doubt.sentence)
+		assert.Contains(t, p.Doubts[0], doubt.sentence)
+		assert.Empty(t, p.Goes())
+	}
+}
+
+// A failure that a later verification has made good is no doubt.
+func TestAnEarlierFailureIsNoDoubt(t *testing.T) {
+	fulls := hourly(3*day, 0)
+	fulls[40].Verdict = verdict(archive.Failed, 1, fulls[40].Time)
+	assert.Empty(t, plan(history(chain(fulls...))).Doubts)
+}
