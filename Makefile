@@ -21,9 +21,10 @@ help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: build ## Run a single etcd member, without a sidecar, with its data in .run; Ctrl-C stops it
-	@[ -t 2 ] && format=console || format=json; \
-	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format
+run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups; Ctrl-C stops it
+	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
+	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
+		--backup-store=file://$(CURDIR)/.run/backups
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper

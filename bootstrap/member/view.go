@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage"
 )
@@ -34,6 +35,14 @@ type Peer struct {
 
 // Called is what people know the peer by.
 func (p Peer) Called() string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
+
+// Server is etcd's own, for what reads its database; nil until etcd has been opened.
+func (m *Member) Server() *etcdserver.EtcdServer {
+	if !m.running() {
+		return nil
+	}
+	return m.etcd.Server
+}
 
 // View looks at the cluster; ok is false until etcd has been opened. It answers from memory, asks nobody and may be called
 // from any goroutine.

@@ -33,7 +33,7 @@ func (w *World) Configure(yaml []byte) error {
 	w.useCertificates(checked.Etcd)
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
-		DataVersion: dataversion.Parse(w.flags.DataVersion()),
+		DataVersion: dataversion.Parse(w.flags.DataVersion()), BeforeCompaction: w.beforeCompaction(),
 	})
 	w.opening.Store(w.etcd)
 	return nil
@@ -98,6 +98,7 @@ func (w *World) Open(ctx context.Context) error {
 	w.counts.EtcdStarted(took)
 	w.memberID.Store(w.etcd.ID().String())
 	w.past.serves()
+	w.beginBackups()
 	watching, stop := context.WithCancel(context.Background())
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {
@@ -134,7 +135,9 @@ func (w *World) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
+	w.endBackups()
 	opened, err = w.etcd.Close()
+	w.closed.settle(opened && err == nil, began)
 	if opened {
 		took, drained := time.Since(began), w.etcd.Drained()
 		w.durations.stop.Store(int64(took))
