@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 )
 
 const (
@@ -76,7 +75,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 	}
 	var read envelope
 	if err := json.Unmarshal(append(bytes.Clone(begin), '}'), &read); err != nil {
-		return fmt.Errorf("%w: a line is not JSON: %w", ErrDamaged, err)
+		return Damaged(err)
 	}
 	if err := k.trust(read); err != nil {
 		return err
@@ -85,7 +84,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(read.Statement, into); err != nil {
-		return fmt.Errorf("%w: a statement cannot be read: %w", ErrDamaged, err)
+		return Damaged(err)
 	}
 	return nil
 }
@@ -93,7 +92,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 func checkHeading(statement []byte, kind string) error {
 	var heading Heading
 	if err := json.Unmarshal(statement, &heading); err != nil {
-		return fmt.Errorf("%w: a statement has no heading: %w", ErrDamaged, err)
+		return Damaged(err)
 	}
 	if heading.Format > Format {
 		return fmt.Errorf("%w: format %d", ErrNewer, heading.Format)
@@ -135,7 +134,7 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrDamaged, MaxLine)
 		case err == nil:
 			return line, nil
-		case errors.Is(err, io.EOF) && len(line) > 0:
+		case Ended(err) && len(line) > 0:
 			return nil, fmt.Errorf("%w: it ends within a line", ErrDamaged)
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err

@@ -5,7 +5,11 @@
 // signatures do.
 package seal
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"io"
+)
 
 // What is wrong with something that was read, for errors.Is. Whatever came before such an error counts for nothing.
 var (
@@ -18,6 +22,12 @@ var (
 	// ErrNewer says that it is of a format that this program doesn't know.
 	ErrNewer = errors.New("made by a newer etcd-wrapper")
 )
+
+// Damaged is an ErrDamaged with what showed it. errors.Is doesn't see the cause, which may be an io.EOF in a wrong place.
+func Damaged(cause error) error { return fmt.Errorf("%w: %s", ErrDamaged, cause.Error()) }
+
+// Ended tells whether err is io.EOF, the end of what was read. An error that wraps it is none: a connection may be lost by one.
+func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
 
 // Files are the paths of key files; an empty one is not given.
 type Files struct {

@@ -130,7 +130,7 @@ func (o *opening) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case !errors.Is(err, io.EOF):
+	case !Ended(err):
 		return n, o.source.explain(err)
 	case o.plain.failed != nil: // zstd takes some of these for the end
 		return n, o.source.explain(o.plain.failed)
@@ -159,7 +159,7 @@ type noting struct {
 func (n *noting) Read(p []byte) (int, error) {
 	read, err := n.Reader.Read(p)
 	n.size += int64(read)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !Ended(err) {
 		n.failed = err
 	}
 	return read, err
@@ -169,7 +169,7 @@ func (n *noting) explain(err error) error {
 	if n.failed != nil {
 		return n.failed
 	}
-	return fmt.Errorf("%w: %w", ErrDamaged, err)
+	return Damaged(err)
 }
 
 // bounded ends what is too long; a negative bound is none.

@@ -2,7 +2,6 @@ package seal_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"runtime"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 func sealed(t *testing.T, keys *seal.Keys, content string) string {
@@ -94,7 +94,7 @@ func opened(keys *seal.Keys, content string) error {
 }
 
 func TestWhatReadingFailsWithComesThrough(t *testing.T) {
-	broken := errors.New("connection lost")
+	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
 	pair := sealtest.New(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 100_000))

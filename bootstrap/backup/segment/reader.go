@@ -2,7 +2,6 @@ package segment
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 
@@ -68,7 +67,7 @@ func ReadManifest(line []byte, keys *seal.Keys) (Manifest, error) {
 		return Manifest{}, err
 	}
 	if err := manifest.check(); err != nil {
-		return Manifest{}, fmt.Errorf("%w: segment %s: %w", seal.ErrDamaged, manifest.Position, err)
+		return Manifest{}, fmt.Errorf("segment %s: %w", manifest.Position, seal.Damaged(err))
 	}
 	return manifest, nil
 }
@@ -80,9 +79,6 @@ func (r *Reader) finish() error {
 	}
 	r.close()
 	_, err := io.Copy(io.Discard, r.body)
-	if err == nil {
-		err = r.body.check()
-	}
 	r.body = nil
 	return r.named(err)
 }
@@ -97,7 +93,7 @@ func (r *Reader) Record() (Record, error) {
 		return nil, io.EOF
 	}
 	record, err := r.record()
-	if errors.Is(err, io.EOF) {
+	if seal.Ended(err) {
 		r.ended = true
 		return nil, io.EOF
 	}
@@ -114,7 +110,7 @@ func (r *Reader) record() (Record, error) {
 		r.records = newRecords(plain, r.manifest)
 	}
 	record, err := r.records.next()
-	if !errors.Is(err, io.EOF) {
+	if !seal.Ended(err) {
 		return record, err
 	}
 	r.close()

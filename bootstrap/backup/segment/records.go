@@ -56,7 +56,7 @@ func (r *records) next() (Record, error) {
 		return nil, err
 	}
 	if err := r.follow(record); err != nil {
-		return nil, fmt.Errorf("%w: %w", seal.ErrDamaged, err)
+		return nil, seal.Damaged(err)
 	}
 	return record, nil
 }
@@ -138,7 +138,7 @@ func (r *records) end() error {
 	if count != r.count {
 		return fmt.Errorf("%w: it has %d records instead of %d", seal.ErrDamaged, r.count, count)
 	}
-	if _, err := r.buffered.ReadByte(); !errors.Is(err, io.EOF) {
+	if _, err := r.buffered.ReadByte(); !seal.Ended(err) {
 		return errors.Join(err, fmt.Errorf("%w: something follows its last record", seal.ErrDamaged))
 	}
 	if r.limited.left != 0 {
@@ -159,10 +159,10 @@ func (r *records) numbers(n int) (numbers [3]int64, err error) {
 func (r *records) number() (int64, error) {
 	n, err := binary.ReadUvarint(r.buffered)
 	switch {
-	case err != nil && r.limited.failed == nil: // too many bytes, or none are left
-		return 0, fmt.Errorf("%w: a number cannot be read: %w", seal.ErrDamaged, err)
-	case err != nil:
+	case err != nil && r.limited.failed != nil:
 		return 0, err
+	case err != nil: // too many bytes, or none are left
+		return 0, seal.Damaged(err)
 	case n > math.MaxInt64:
 		return 0, fmt.Errorf("%w: a number is too large", seal.ErrDamaged)
 	}
@@ -190,7 +190,7 @@ func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 }
 
 func early(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if seal.Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
 		return fmt.Errorf("%w: its records end early", seal.ErrDamaged)
 	}
 	return err
@@ -209,7 +209,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	if l.left < 0 {
 		err = fmt.Errorf("%w: it has more records than its manifest says", seal.ErrDamaged)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !seal.Ended(err) {
 		l.failed = err
 	}
 	return n, err
