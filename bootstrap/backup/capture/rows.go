@@ -17,8 +17,9 @@ import (
 type Request struct {
 	From    int64 // the first revision
 	UpTo    int64 // the last one; etcd must have answered with it before, then all of its rows are there
+	Beyond  bool  // whether rows are read as well that came behind UpTo before the transaction began
 	Limit   int   // bytes of rows after which the capture ends with the revision that it is at
-	Buckets bool  // whether the small buckets are read as well, if the capture comes as far as UpTo
+	Buckets bool  // whether the small buckets are read as well; only with Beyond, and if the limit isn't reached
 }
 
 // Rows is what one read transaction saw.
@@ -49,7 +50,7 @@ func (r *Reader) Since(request Request) (Rows, error) {
 			return
 		}
 		rows.read(tx, request)
-		if request.Buckets && !rows.More {
+		if request.Beyond && request.Buckets && !rows.More {
 			rows.Buckets = readBuckets(tx)
 		}
 	})
@@ -70,16 +71,24 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
 		to := min(from+step, request.UpTo+1)
-		found := false
-		for key, value := range between(tx, from, to) {
-			found = true
-			if !r.take(key, value, request.Limit, &copies) {
-				r.More = true
-				break
-			}
-		}
+		found := r.takeAll(between(tx, from, to), request.Limit, &copies)
 		from, step = to, next(step, found)
 	}
+	if request.Beyond && !r.More { // a moment's worth
+		r.takeAll(between(tx, max(request.From, request.UpTo+1), math.MaxInt64), request.Limit, &copies)
+	}
+}
+
+// takeAll copies rows until one is beyond the limit, and tells whether there were any.
+func (r *Rows) takeAll(rows iter.Seq2[[]byte, []byte], limit int, copies *arena) (found bool) {
+	for key, value := range rows {
+		found = true
+		if !r.take(key, value, limit, copies) {
+			r.More = true
+			break
+		}
+	}
+	return found
 }
 
 // take copies a row, unless it begins a revision beyond the limit.

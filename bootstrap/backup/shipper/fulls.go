@@ -1,0 +1,296 @@
+package shipper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/capture"
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+const (
+	// gapPatience is how long another member has to bring what it has in its spool, before a gap counts.
+	gapPatience = 2 * time.Second
+	// restFactor bounds what fulls after gaps may take of the time: where somebody compacts at the head all the time, each
+	// chain ends soon.
+	restFactor   = 10
+	shortestRest = 10 * time.Second
+)
+
+// due is a full that was asked for.
+type due struct {
+	reason string
+	done   chan fullResult // nil if nobody waits
+}
+
+type fullResult struct {
+	FullDone
+	err error
+}
+
+// gap is that compaction has passed the tail.
+type gap struct {
+	at  time.Time // zero if there is none
+	err error
+}
+
+var noGap gap
+
+// full is one in the making.
+type full struct {
+	archive.Full
+	asked    []due
+	opens    bool // a new chain
+	doing    string
+	begun    time.Time // by the monotonic clock
+	since    time.Time // for people
+	held     time.Duration
+	copied   *copied // nil until the database is in the spool
+	storing  bool
+	database int64 // bytes
+}
+
+// begins tells whether the chain begins with the full: then nothing is stored behind it before it is.
+func (f *full) begins() bool { return f != nil && f.opens && !f.Time.IsZero() }
+
+// askForFull remembers that a full is due.
+func (s *Shipper) askForFull(asked due) {
+	if s.generation.Number != 0 && !s.writes() && asked.done != nil {
+		asked.done <- fullResult{err: ErrNotWriter}
+		return
+	}
+	s.fullsDue = append(s.fullsDue, asked)
+}
+
+// startChain has a full made, since there is no chain to go on with.
+func (s *Shipper) startChain(reason string) {
+	if !s.writes() || s.chainless {
+		return
+	}
+	s.tail, s.markers, s.gap, s.chainless = nil, nil, noGap, true
+	s.statistic.Broken = &Broken{Since: s.options.Now(), Reason: reason}
+	s.fullsDue = append([]due{{reason: reason}}, s.fullsDue...)
+}
+
+// gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.
+func (s *Shipper) gapped(found *capture.GapError) {
+	if s.gap.at.IsZero() {
+		s.gap, s.stale = gap{at: time.Now(), err: found}, true
+		return
+	}
+	if time.Since(s.gap.at) < gapPatience || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
+		return
+	}
+	reason := "gap: " + found.Error()
+	s.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", found)
+	s.startChain(reason)
+}
+
+// begin starts a full if one is due.
+func (s *Shipper) begin(ctx context.Context) {
+	s.scheduled()
+	if s.full != nil {
+		s.store(ctx)
+		return
+	}
+	if len(s.fullsDue) == 0 || !s.readyForFull() {
+		return
+	}
+	s.full = &full{asked: s.fullsDue, doing: "waits until nothing else holds the database", begun: time.Now(), since: s.options.Now()}
+	s.fullsDue = nil
+	s.job(func() func() {
+		end, err := s.options.Gate.Begin(ctx, "a full backup copies the database")
+		return func() { s.passed(ctx, end, err) }
+	})
+}
+
+// scheduled asks for the full that the schedule wants.
+func (s *Shipper) scheduled() {
+	if s.nextFull.IsZero() || !s.writes() || s.options.Now().Before(s.nextFull) {
+		return
+	}
+	s.nextFull = s.options.Schedule(s.generation.Cluster, s.options.Now())
+	s.askForFull(due{reason: "schedule"})
+}
+
+// readyForFull waits for a store that answers well, and for the chain to be where it can be gone on from.
+func (s *Shipper) readyForFull() bool {
+	if !s.writes() || !s.knows() || s.trouble != nil {
+		return false
+	}
+	if s.chainless {
+		return len(s.waiting) == 0
+	}
+	return s.tail != nil && s.gap.at.IsZero()
+}
+
+// passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
+// segment ends, so the full is part of the chain. Then the database is copied.
+func (s *Shipper) passed(ctx context.Context, end func(), err error) {
+	if err != nil {
+		s.dropFull(err)
+		return
+	}
+	snapshot, err := s.open()
+	if err != nil {
+		end()
+		s.dropFull(err)
+		return
+	}
+	f := s.full
+	f.doing = "copies the database"
+	s.job(func() func() {
+		copied, err := s.copy(ctx, snapshot)
+		end()
+		return func() { s.copied(copied, err) }
+	})
+}
+
+// open returns the database at the revision that the chain ends with.
+func (s *Shipper) open() (*capture.Snapshot, error) {
+	snapshot, err := s.reader.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if !s.chainless {
+		err = s.catchUp(snapshot.Revision)
+	}
+	var gap *capture.GapError
+	if errors.As(err, &gap) {
+		s.startChain("gap: " + gap.Error())
+		s.full.asked = append(s.fullsDue, s.full.asked...)
+		s.fullsDue, err = nil, nil
+	}
+	if err != nil {
+		return nil, errors.Join(err, snapshot.Close())
+	}
+	s.name(snapshot)
+	return snapshot, nil
+}
+
+// catchUp captures up to the revision of an open snapshot.
+func (s *Shipper) catchUp(revision int64) error {
+	for s.tail.Position.Revision <= revision {
+		if s.held != nil {
+			return errors.New("a segment still waits in memory for room")
+		}
+		if _, err := s.captureUpTo(revision, false); err != nil {
+			return err
+		}
+	}
+	if s.tail.Position.Revision != revision+1 {
+		return fmt.Errorf("the chain goes up to revision %d, and the database to %d", s.tail.Position.Revision-1, revision)
+	}
+	return nil
+}
+
+// name says what the full is of, and begins a chain with it if there is none.
+func (s *Shipper) name(snapshot *capture.Snapshot) {
+	f := s.full
+	f.Cluster, f.Generation = s.generation.Cluster, s.generation.Number
+	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, s.time().Truncate(time.Second)
+	f.Term, f.Member, f.Buckets = s.options.Etcd.Term(), s.options.Etcd.MemberID(), capture.SmallBuckets()
+	f.Reason = f.asked[0].reason
+	f.database = snapshot.Size
+	if s.chainless {
+		f.opens = true
+		s.tail = &segment.Start{
+			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
+			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
+		}
+		s.chainless, s.markers, s.buckets = false, nil, nil
+	}
+	f.Chain, f.Last, f.Next = s.tail.Before, s.tail.Last, s.tail.Position
+}
+
+// copied goes on once the database is in the spool.
+func (s *Shipper) copied(copied *copied, err error) {
+	if err != nil {
+		s.dropFull(err)
+		return
+	}
+	f := s.full
+	f.copied, f.held, f.Hash, f.doing = copied, copied.held, copied.hash, "stores the copy"
+	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
+}
+
+// store uploads the copy, again and again until it succeeds. The transaction is closed since long.
+func (s *Shipper) store(ctx context.Context) {
+	f := s.full
+	if f.copied == nil || f.storing || time.Now().Before(s.patience) || !f.opens && !s.knows() || s.foreign {
+		return
+	}
+	f.storing = true
+	to, making, copied := s.archive, f.Full, f.copied
+	s.job(func() func() {
+		stored, err := copied.put(ctx, to, making)
+		return func() { s.storedFull(stored, err) }
+	})
+}
+
+func (s *Shipper) storedFull(stored archive.Full, err error) {
+	f := s.full
+	f.storing = false
+	if err != nil {
+		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
+		s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
+		return
+	}
+	s.succeeded(aboutFull)
+	f.Full = stored
+	s.finished(f.done())
+	s.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
+		Dur("held", f.held).Dur("took", time.Since(f.begun)).Msg("backups: a full is in the store")
+}
+
+// done is what is to be told of it.
+func (f *full) done() FullDone {
+	return FullDone{
+		Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Held: f.held,
+		Took: time.Since(f.begun), Reason: f.Reason,
+	}
+}
+
+// finished notes a full that is in the store.
+func (s *Shipper) finished(done FullDone) {
+	f := s.full
+	s.full = nil
+	s.statistic.LastFull = &done
+	if !s.chainless {
+		s.statistic.Broken = nil
+	}
+	s.statistic.Fulls++
+	s.statistic.Uploaded += done.Bytes
+	s.nextFull = s.options.Schedule(s.generation.Cluster, later(s.options.Now(), done.Time))
+	s.rested = time.Now().Add(max(shortestRest, restFactor*done.Took))
+	if f.opens {
+		s.stored, s.storedAt = f.Next, time.Now()
+		s.stale = true // should another member have begun a chain as well, the newest one counts
+	}
+	s.tellAsked(f, fullResult{FullDone: done})
+	_ = os.Remove(f.copied.path)
+}
+
+// dropFull gives a full up that could not be copied.
+func (s *Shipper) dropFull(err error) {
+	f, doing := s.full, "cannot copy the database"
+	s.full = nil
+	s.failed(aboutFull, doing, err)
+	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	if f.opens || s.chainless {
+		s.tail, s.chainless = nil, false
+		s.startChain(f.asked[0].reason)
+	}
+}
+
+func (s *Shipper) tellAsked(f *full, result fullResult) {
+	for _, asked := range f.asked {
+		if asked.done != nil {
+			asked.done <- result
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package shipper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/capture"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+const (
+	// lookPatience is how long it may take to find out where the chain ends.
+	lookPatience = 2 * time.Minute
+	// foreignPatience is how long a store that must not be written is left alone.
+	foreignPatience = time.Minute
+	// aheadPatience is how long a leader may take to apply what it has acknowledged before it led.
+	aheadPatience = 10 * time.Second
+)
+
+// watched is what a member that watches saw last.
+type watched struct {
+	at     time.Time
+	behind bool // the chain had less than this member's data
+	times  int  // how often in a row it was so and had not grown
+}
+
+// found is what a look at the store showed.
+type found struct {
+	archive    *archive.Archive
+	abilities  store.Abilities
+	generation archive.Generation
+	newest     archive.Generation
+	head       archive.Head
+}
+
+// look finds out where the chain ends, if that is not known well enough.
+func (s *Shipper) look(ctx context.Context) {
+	if !s.may() || !s.mustLook() {
+		return
+	}
+	s.busy = true
+	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation}
+	cluster, begins, now, open := s.options.Etcd.ClusterID(), s.leads || s.tookOver, s.options.Now(), s.options.Open
+	s.job(func() func() {
+		ctx, cancel := context.WithTimeout(ctx, lookPatience)
+		defer cancel()
+		seen, err := known.find(ctx, open, cluster, begins, now)
+		return func() { s.saw(seen, err) }
+	})
+}
+
+func (s *Shipper) mustLook() bool {
+	switch {
+	case s.full.begins():
+		return false // the chain that it begins is not there to be seen
+	case s.generation.Number == 0, s.stale:
+		return true
+	case s.writes() && s.tail == nil && !s.chainless:
+		return true
+	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
+		return true
+	default:
+		return len(s.waiting) > 0 && !s.knows()
+	}
+}
+
+// watchInterval is how often a member that does not lead looks whether the chain grows.
+func (s *Shipper) watchInterval() time.Duration {
+	return max(10*s.options.Interval, 10*time.Second)
+}
+
+// find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
+// if this is the member to do so.
+func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster string, begin bool, at time.Time) (found, error) {
+	var err error
+	if f.archive == nil {
+		if f.archive, err = open(ctx); err != nil {
+			return found{}, err
+		}
+	}
+	if f.generation.Number == 0 {
+		if err := f.identify(ctx, cluster, begin, at); err != nil {
+			return f, err
+		}
+	}
+	f.head, err = f.archive.Head(ctx, f.generation.Number)
+	return f, err
+}
+
+func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
+	if f.generation, err = f.archive.GenerationOf(ctx, cluster); errors.Is(err, store.ErrNotFound) && begin {
+		f.generation, err = f.archive.Found(ctx, cluster, at)
+	}
+	if err != nil {
+		f.generation = archive.Generation{}
+		return err
+	}
+	generations, err := f.archive.Generations(ctx)
+	if err != nil {
+		return err
+	}
+	if len(generations) > 0 {
+		f.newest = generations[len(generations)-1]
+	}
+	f.abilities, err = store.Probe(ctx, f.archive.Store())
+	return err
+}
+
+// saw goes on from what a look showed.
+func (s *Shipper) saw(seen found, err error) {
+	s.busy = false
+	s.looked.at = time.Now()
+	if seen.archive != nil {
+		s.archive = seen.archive
+	}
+	switch {
+	case errors.Is(err, archive.ErrForeign):
+		s.mustNot(fmt.Sprintf("this is cluster %s, and %s is another's: %s; point --backup-store at another place, or restore from this one",
+			s.options.Etcd.ClusterID(), s.archive, err))
+	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
+		s.patience = time.Now().Add(s.watchInterval())
+		s.looked.times++ // the leader has not begun yet
+		s.takeOver(stalledAtBirth)
+	case err != nil:
+		s.failed(aboutLook, "cannot find out what the store has", err)
+	case seen.newest.Number > seen.generation.Number:
+		s.mustNot(fmt.Sprintf("this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+			seen.generation.Cluster, seen.generation.Number, s.archive, seen.newest.Number, seen.newest.Cluster))
+	default:
+		s.identified(seen)
+		s.reconcile(seen.head)
+	}
+}
+
+func (s *Shipper) identified(seen found) {
+	if s.generation.Number == 0 {
+		s.options.Log.Info().Str("store", seen.archive.String()).Int("generation", seen.generation.Number).
+			Msg("backups: " + seen.abilities.String())
+	}
+	s.abilities, s.generation, s.foreign = seen.abilities, seen.generation, false
+}
+
+// mustNot says why nothing may be written to the store. That is looked at again once in a while.
+func (s *Shipper) mustNot(sentence string) {
+	if s.trouble == nil || s.trouble.text != sentence {
+		s.options.Log.Error().Msg("backups: " + sentence)
+	}
+	now := time.Now()
+	if s.trouble == nil {
+		s.trouble = &trouble{began: now, since: s.options.Now(), waits: newWaits()}
+	}
+	s.trouble.about, s.trouble.text, s.trouble.next = aboutLook, sentence, s.options.Now().Add(foreignPatience)
+	s.generation, s.foreign, s.patience = archive.Generation{}, true, now.Add(foreignPatience)
+}
+
+// reconcile compares the end of the chain with this member's data and with what waits in the spool, and goes on from there.
+func (s *Shipper) reconcile(head archive.Head) {
+	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
+	switch {
+	case s.tooFarAhead(head):
+		return
+	case !s.onTheWay(head):
+		return
+	}
+	s.succeeded(aboutLook)
+	s.watchGrowth(head, grew)
+	s.stale = false
+	s.remember(head)
+	if head.Empty() {
+		s.startChain("there is no full yet")
+		return
+	}
+	s.align(head)
+}
+
+// remember keeps when the chain was last extended, and when the next full is due.
+func (s *Shipper) remember(head archive.Head) {
+	s.stored, s.storedAt = head.Position, time.Now()
+	var last time.Time
+	if head.Segment != nil {
+		s.lastTime = later(s.lastTime, head.Segment.To)
+	}
+	if head.Full != nil {
+		last = head.Full.Time
+		s.lastTime = later(s.lastTime, last)
+	}
+	if !last.IsZero() {
+		s.nextFull = s.options.Schedule(s.generation.Cluster, last)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// tooFarAhead notices that the chain has revisions that this member doesn't. A follower may be slow; a leader that stays so
+// runs on data that is older than its backups.
+func (s *Shipper) tooFarAhead(head archive.Head) bool {
+	s.revision = s.options.Etcd.Revision()
+	if head.Empty() || head.Revision() <= s.revision {
+		s.ahead = time.Time{}
+		return false
+	}
+	if s.ahead.IsZero() {
+		s.ahead = time.Now()
+	}
+	s.patience = time.Now().Add(time.Second)
+	if s.leads && time.Since(s.ahead) > aheadPatience {
+		s.mustNot(fmt.Sprintf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
+			s.archive, head.Revision(), head.Cluster, s.revision))
+	}
+	return true
+}
+
+// onTheWay compares the rows of the last revision in the store with this member's own, where it has them still.
+func (s *Shipper) onTheWay(head archive.Head) bool {
+	if head.Empty() || head.Last == (segment.Digest{}) {
+		return true
+	}
+	same, err := s.has(head.Revision(), head.Last)
+	if err != nil {
+		s.failed(aboutLook, "cannot compare etcd's data with its backups", err)
+		return false
+	}
+	if !same {
+		s.mustNot(fmt.Sprintf("revision %d in %s is not the one in etcd's data, though both are cluster %s's: the data took another way than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
+			head.Revision(), s.archive, head.Cluster))
+	}
+	return same
+}
+
+// has compares the rows of a revision with a digest. Rows that were compacted can't be, and count as the same: there is a
+// gap then anyway.
+func (s *Shipper) has(revision int64, digest segment.Digest) (bool, error) {
+	rows, err := s.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: 1})
+	var gap *capture.GapError
+	if errors.As(err, &gap) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	chain := segment.Continue(segment.Digest{}, segment.Position{Revision: revision})
+	for _, row := range rows.Rows {
+		if err := chain.Add(row); err != nil {
+			return false, err
+		}
+	}
+	_, last := chain.End()
+	return last == digest, nil
+}
