@@ -2,11 +2,13 @@ package archive
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // Full is the manifest of a snapshot of the whole database.
@@ -50,31 +52,79 @@ func (f Full) Start() segment.Start {
 	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last}
 }
 
-// SealSnapshot writes what a full's data object holds: a stock snapshot, compressed and encrypted. It reads the database alone,
-// and returns what goes into Full.Database. It is for those who cannot keep a copy of the database until it is uploaded.
-func (a *Archive) SealSnapshot(w io.Writer, database io.Reader) (segment.Body, error) {
-	return segment.Body{}, errUnfinished
-}
+const fullKind = "full"
 
 // PutFull stores a full: its data, sealed on the way, then its manifest. It reads the database alone; Heading, Data, Database,
-// Encrypted and, if it is zero, Next are filled in. After an error the full has to be put under another name, at a later Time.
+// Encrypted and, if it is zero, Next are filled in. After an error the full has to be put under another name, at a later Time,
+// since what is encrypted twice is not the same.
 func (a *Archive) PutFull(ctx context.Context, full Full, database io.Reader) (Full, error) {
-	return Full{}, errUnfinished
+	full = a.completed(full)
+	var err error
+	full.Data, err = a.putFilled(ctx, DataName(full.Generation, full.Name()), func(w io.Writer) (err error) {
+		full.Database, err = a.SealSnapshot(w, database)
+		return err
+	})
+	if err != nil {
+		return Full{}, err
+	}
+	return full, a.commit(ctx, full)
 }
 
 // PutSealedFull is PutFull for what SealSnapshot wrote; Database must be what it returned. It may be repeated with the same
 // content.
 func (a *Archive) PutSealedFull(ctx context.Context, full Full, data io.Reader) (Full, error) {
-	return Full{}, errUnfinished
+	full = a.completed(full)
+	digest, err := store.PutOnce(ctx, a.store, DataName(full.Generation, full.Name()), data)
+	if err != nil {
+		return Full{}, err
+	}
+	full.Data = segment.Body{Bytes: digest.Size, SHA256: digest.SHA256}
+	return full, a.commit(ctx, full)
+}
+
+// completed fills in what doesn't depend on the content.
+func (a *Archive) completed(full Full) Full {
+	full.Heading, full.Encrypted = heading(fullKind), a.keys.Encrypts()
+	full.Time = full.Time.UTC().Truncate(time.Second)
+	if full.Next.IsZero() {
+		full.Next = segment.After(full.Revision)
+	}
+	return full
+}
+
+// commit makes a full of data that is there.
+func (a *Archive) commit(ctx context.Context, full Full) error {
+	if err := full.check(); err != nil {
+		return err
+	}
+	return a.state(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
 // Full returns a full's manifest by its name.
 func (a *Archive) Full(ctx context.Context, generation int, name string) (Full, error) {
-	return Full{}, errUnfinished
+	var full Full
+	object := ManifestName(generation, name)
+	if err := a.statement(ctx, object, fullKind, &full); err != nil {
+		return Full{}, err
+	}
+	if full.Generation != generation || full.Name() != name {
+		return Full{}, a.damaged(object)
+	}
+	if err := full.check(); err != nil {
+		return Full{}, a.named(object, seal.Damaged(err))
+	}
+	return full, nil
 }
 
-// OpenFull reads a full's data as a stock snapshot: the database, and 32 bytes that are its SHA-256. io.EOF says that all of it
-// was as the manifest says; what was read before another error counts for nothing.
-func (a *Archive) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
-	return nil, errUnfinished
+// check finds what contradicts itself.
+func (f Full) check() error {
+	switch {
+	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
+		return fmt.Errorf("the full of revision %d doesn't say what it is of", f.Revision)
+	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
+		return fmt.Errorf("the full of revision %d goes on at %s", f.Revision, f.Next)
+	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0:
+		return fmt.Errorf("the full of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
+	}
+	return nil
 }

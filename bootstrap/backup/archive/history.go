@@ -2,9 +2,11 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // History is what is kept.
@@ -19,37 +21,33 @@ type Generational struct {
 	Fulls   []KeptFull // oldest first
 	Objects []Object   // that hold segments, of all levels, by their first position
 	Chains  []Chain    // oldest first
-	Orphans []string   // names of objects below full/ without a manifest: of fulls that are being made, or never became any
+	Orphans []Orphan   // below full/, without a manifest: of a full that is being made, or never became one
+
+	index *index
+}
+
+// Orphan is an object that belongs to no full.
+type Orphan struct {
+	Name   string
+	Stored time.Time // when it was created, by the store's clock
+	Size   int64     // bytes
 }
 
 // KeptFull is a full of a listing.
 type KeptFull struct {
 	Full
-	Label   string    // its name, also when the manifest cannot be read
-	Size    int64     // of its objects, bytes
-	Stored  time.Time // when its manifest was created, by the store's clock
-	Verdict *Verdict  // the newest; nil if there is none
-	Err     error     // why its manifest is not believed; Full is then empty
+	Label      string    // its name, also when the manifest cannot be read
+	Size       int64     // of its objects, bytes
+	Stored     time.Time // when its manifest was created, by the store's clock
+	Verdict    *Verdict  // the newest; nil if there is none
+	VerdictErr error     // why that one is not believed
+	Err        error     // why its manifest is not believed
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
 func (f KeptFull) Usable() bool {
 	return f.Err == nil && (f.Verdict == nil || f.Verdict.Outcome != Failed)
 }
-
-// Chain is a range of revisions that can all be restored: fulls and segments without a hole.
-type Chain struct {
-	Fulls   []KeptFull // that a restore may begin with, oldest first; at least one
-	Objects []Object   // to read behind the first full: the largest that there are
-	From    int64      // the first full's revision
-	To      int64      // the last revision that is kept
-	Begin   time.Time  // when From was the present
-	End     time.Time  // when To was the present, as far as is known
-}
-
-// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the last of each
-// chain.
-func (a *Archive) History(ctx context.Context) (*History, error) { return nil, errUnfinished }
 
 // Newest returns the generation that was begun last; nil if there is none.
 func (h *History) Newest() *Generational {
@@ -59,55 +57,55 @@ func (h *History) Newest() *Generational {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// Target is what to go back to. With neither revision nor time it is the latest there is.
-type Target struct {
-	Revision   int64     // 0 if it is not asked for
-	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
-	Generation int       // 0 means the newest that has it
-}
-
-// Path is how to get to a revision.
-type Path struct {
-	Generation Generation
-	Full       Full
-	Objects    []Object  // to read behind it, in order; none if the full is all
-	Revision   int64     // no row beyond it is read
-	Time       time.Time // when it was the present, as far as is known
-
-	// Fetched is told of bytes of objects as they are read by Read, if it is not nil. Whoever reads sets it.
-	Fetched func(bytes int)
-
-	objects []Object // all that there are, in case one of Objects is not what its name promises
-}
-
-// Bytes is how much there is to read, in bytes.
-func (p Path) Bytes() int64 {
-	sum := p.Full.Data.Bytes
-	for _, object := range p.Objects {
-		sum += object.Size
+// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the last of each
+// chain.
+func (a *Archive) History(ctx context.Context) (history *History, err error) {
+	for range listings { // what was listed may be merged and deleted before it is read
+		history, err = a.history(ctx)
+		if !errors.Is(err, store.ErrNotFound) {
+			break
+		}
 	}
-	return sum
+	return history, err
 }
 
-// Find finds how to get to a target. ErrNotKept says that it isn't kept, and what is.
-func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
-	return Path{}, errUnfinished
+func (a *Archive) history(ctx context.Context) (*History, error) {
+	history := &History{}
+	cluster, err := a.Cluster(ctx)
+	switch {
+	case err == nil:
+		history.Cluster = &cluster
+	case !errors.Is(err, store.ErrNotFound):
+		return nil, err
+	}
+	generations, err := a.Generations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, generation := range generations {
+		kept, err := a.generational(ctx, generation)
+		if err != nil {
+			return nil, err
+		}
+		history.Generations = append(history.Generations, kept)
+	}
+	return history, nil
 }
 
-// Reading is what was read on a path.
-type Reading struct {
-	Revision  int64                    // of the last row, or the full's
-	Chain     segment.Digest           // at the end of the last segment
-	Buckets   []*segment.Bucket        // that changed since the full, as of the last segment that ends at or before the path's revision
-	Compacted int64                    // etcd's scheduled compaction there; the full's if there was no segment
-	Hashes    []segment.CompactionHash // of compactions, oldest first
-	Rows      int64
-	Bytes     int64 // of the objects
+func (a *Archive) generational(ctx context.Context, generation Generation) (kept Generational, err error) {
+	kept.Generation = generation
+	if kept.Fulls, kept.Orphans, err = a.fulls(ctx, generation); err != nil {
+		return kept, err
+	}
+	if kept.index, err = a.indexed(ctx, generation.Number); err != nil {
+		return kept, err
+	}
+	kept.Objects = kept.index.all()
+	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
+	return kept, err
 }
 
-// Read reads the rows behind a path's full, in order, up to its revision, and gives each to row, which must not keep it. It
-// checks that they are what was written, all of it, and nothing else; what was read before an error counts for nothing.
-// An error of row comes through.
-func (a *Archive) Read(ctx context.Context, path Path, row func(segment.Row) error) (Reading, error) {
-	return Reading{}, errUnfinished
+// disbelieved tells whether it is something that was read which is wrong, and not the reading.
+func disbelieved(err error) bool {
+	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
 }

@@ -34,10 +34,42 @@ type Verdict struct {
 	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
 }
 
-// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts.
-func (a *Archive) PutVerdict(ctx context.Context, verdict Verdict) error { return errUnfinished }
+const verdictKind = "verdict"
 
-// Drills returns the verdicts of drills in a generation, oldest first, since a time.
-func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) ([]Verdict, error) {
-	return nil, errUnfinished
+func verdictName(v Verdict) string {
+	if v.Drill {
+		return drillPrefix(v.Generation) + v.At.Format(second) + ".json"
+	}
+	return verdictPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
+}
+
+// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts.
+func (a *Archive) PutVerdict(ctx context.Context, verdict Verdict) error {
+	verdict.Heading, verdict.At = heading(verdictKind), verdict.At.UTC().Truncate(time.Second)
+	return a.state(ctx, verdictName(verdict), verdict)
+}
+
+func (a *Archive) verdict(ctx context.Context, name string) (Verdict, error) {
+	var verdict Verdict
+	err := a.statement(ctx, name, verdictKind, &verdict)
+	if err == nil && (verdictName(verdict) != name || verdict.Outcome != Verified && verdict.Outcome != Failed) {
+		err = a.damaged(name)
+	}
+	return verdict, err
+}
+
+// Drills returns the verdicts of drills in a generation since a time, oldest first.
+func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) (drills []Verdict, err error) {
+	prefix := drillPrefix(generation)
+	for object, err := range a.store.List(ctx, prefix, prefix+since.UTC().Format(second)) {
+		if err != nil {
+			return nil, err
+		}
+		drill, err := a.verdict(ctx, object.Name)
+		if err != nil {
+			return nil, err
+		}
+		drills = append(drills, drill)
+	}
+	return drills, nil
 }

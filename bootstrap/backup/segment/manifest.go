@@ -33,12 +33,6 @@ type Manifest struct {
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
 }
 
-// Body is what a statement says of bytes.
-type Body struct {
-	Bytes  int64  `json:"bytes"`
-	SHA256 Digest `json:"sha256"`
-}
-
 // Next is where the next segment begins.
 func (m Manifest) Next() Position {
 	if m.Rows > 0 {

@@ -79,9 +79,6 @@ func (r *Reader) finish() error {
 	}
 	r.close()
 	_, err := io.Copy(io.Discard, r.body)
-	if err == nil {
-		err = r.body.check()
-	}
 	r.body = nil
 	return r.named(err)
 }
