@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -84,6 +85,24 @@ func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	w.segment(16)
 	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+}
+
+func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		slow := w.again()
+		mine := slow.build(13)
+		w.segment(12)
+		w.segment(14)
+		w.merge(archive.Minute, w.objects(archive.Segment)...)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.ErrorIs(t, slow.PutSegment(w.ctx, mine), store.ErrExists)
+		assert.Empty(t, w.objects(archive.Segment))
+
+		late := w.build(15)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.NoError(t, w.PutSegment(w.ctx, late), "nobody else was there")
+	})
 }
 
 func TestTheHeadIsRightWhenAListingLags(t *testing.T) {

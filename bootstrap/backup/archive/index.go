@@ -27,10 +27,16 @@ func (a *Archive) indexed(ctx context.Context, generation int) (*index, error) {
 			x.merged = append(x.merged, objects...)
 		}
 	}
+	x.segments = slices.DeleteFunc(x.segments, x.covered)
 	return x, nil
 }
 
-// all returns every object by its first position.
+// covered tells whether a merged object holds what a segment does. What a slow writer put there later would only mislead.
+func (x *index) covered(segment Object) bool {
+	return slices.ContainsFunc(x.merged, func(o Object) bool { return o.covers(segment.Start) })
+}
+
+// all returns the objects by their first positions.
 func (x *index) all() []Object {
 	all := slices.Concat(x.segments, x.merged)
 	slices.SortStableFunc(all, func(a, b Object) int { return a.Start.Compare(b.Start) })
@@ -43,8 +49,7 @@ func (x *index) at(position segment.Position) (best Object, found bool) {
 		return Object{}, false
 	}
 	for _, object := range x.merged {
-		holds := object.Start.Compare(position) <= 0 && object.Next.Compare(position) > 0
-		if ahead := object.Next.Compare(best.Next); holds && (ahead > 0 || ahead == 0 && object.Start.Compare(best.Start) > 0) {
+		if ahead := object.Next.Compare(best.Next); object.covers(position) && (ahead > 0 || ahead == 0 && object.Start.Compare(best.Start) > 0) {
 			best, found = object, true
 		}
 	}

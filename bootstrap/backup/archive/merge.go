@@ -8,11 +8,15 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
 // and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay:
 // whoever deletes them waits for [Grace], and keeps the newest segment of a generation, so that Head finds it at once.
+//
+// store.ErrExists says that another object of that level, or of a higher one, holds the first of them already: there was another
+// writer, and the sources can go.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Object, error) {
 	if level == Segment || len(sources) == 0 {
 		return Object{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
@@ -26,9 +30,25 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Obj
 		}
 		merged.Next = manifest.Next()
 	}
+	if err := a.merged(ctx, merged); err != nil {
+		return Object{}, err
+	}
 	body, err := a.putFilled(ctx, merged.Name(), func(w io.Writer) error { return a.concatenate(ctx, w, merged, sources) })
 	merged.Size = body.Bytes
 	return merged, err
+}
+
+// merged looks for another object that holds the beginning of one.
+func (a *Archive) merged(ctx context.Context, merged Object) error {
+	levels := []Level{Hour}
+	if merged.Level == Minute {
+		levels = []Level{Minute, Hour}
+	}
+	other, found, err := a.covering(ctx, merged.Generation, merged.Start, levels...)
+	if err == nil && found && other.Name() != merged.Name() {
+		err = a.named(other.Name(), store.ErrExists)
+	}
+	return err
 }
 
 // concatenate writes the segments of sources, which must be those of merged.

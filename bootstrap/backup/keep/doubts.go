@@ -1,13 +1,11 @@
 package keep
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
 )
 
 const (
@@ -25,8 +23,7 @@ func doubts(policy Policy, facts Facts) (all []string) {
 	}
 	newest := *history.Newest()
 	for _, doubt := range []string{
-		ofTheClock(facts), ofTheTimes(newest), ofSilence(policy, facts, newest), ofTheListing(facts, newest), ofManifests(history),
-		ofVerification(facts, newest),
+		ofTheClock(facts), ofTheTimes(newest), ofSilence(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
 	} {
 		if doubt != "" {
 			all = append(all, doubt)
@@ -86,18 +83,6 @@ func ofTheListing(facts Facts, g archive.Generational) string {
 	}
 	if last < facts.Known {
 		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last, facts.Known)
-	}
-	return ""
-}
-
-// ofManifests finds what a newer version wrote.
-func ofManifests(history *archive.History) string {
-	for _, g := range history.Generations {
-		for _, full := range g.Fulls {
-			if errors.Is(full.Err, seal.ErrNewer) {
-				return fmt.Sprintf("full %s of generation %d was %v, which knows better what is to be kept", full.Label, g.Number, seal.ErrNewer)
-			}
-		}
 	}
 	return ""
 }

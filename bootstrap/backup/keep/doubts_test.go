@@ -1,7 +1,6 @@
 package keep
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
 )
 
 func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
@@ -40,9 +38,6 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
-		{"made by a newer etcd-wrapper", func(_ *Facts, g *archive.Generational) {
-			g.Fulls[0].Err = fmt.Errorf("manifest: %w", seal.ErrNewer)
-		}},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}

@@ -149,26 +149,9 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 }
 
 // base is the full from which on everything stays, so that every revision of the window can still be gone back to: the newest
-// verified one before the window, or the first of the chain that leads into the window if none of its fulls is verified. The
-// zero full has everything behind it.
+// verified one before the window. The zero full has everything behind it.
 func (p Plan) base(g archive.Generational) archive.KeptFull {
-	begin := p.From.Add(-slack)
-	base, there := newestVerified(g.Fulls, begin)
-	if !there {
-		return archive.KeptFull{}
-	}
-	for _, chain := range slices.Backward(g.Chains) {
-		if chain.Begin.After(begin) {
-			continue
-		}
-		if inside, leads := newestVerified(chain.Fulls, begin); leads {
-			return inside
-		}
-		if chain.Fulls[0].Next.Compare(base.Next) < 0 {
-			return chain.Fulls[0]
-		}
-		return base
-	}
+	base, _ := newestVerified(g.Fulls, p.From.Add(-slack))
 	return base
 }
 

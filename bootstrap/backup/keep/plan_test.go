@@ -146,6 +146,7 @@ func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 		full.Label = archive.FullName(7, full.Time)
 		fulls = append(fulls, full)
 	}
+	fulls[len(fulls)-4].Verdict = nil // within points
 	h := history(chain(fulls...))
 	h.Generations[0].Objects = nil
 	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
@@ -194,13 +195,21 @@ func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
 }
 
 func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testing.T) {
-	for end, goes := range map[time.Duration]bool{
-		time.Hour: false, 3 * day: false, 14 * day: true, 300 * day: true,
+	for _, example := range []struct {
+		end, next time.Duration // ago
+		goes      bool
+	}{
+		{time.Hour, time.Hour, false},
+		{3 * day, 3 * day, false},
+		{14 * day, 14 * day, true},
+		{300 * day, 299 * day, true},
+		{14 * day, 23 * time.Hour, false}, // its last revision was the present until then
 	} {
+		end := example.end
 		h := history(chain(hourly(end+day, end)...))
 		h.Generations[0].Created = past(end + day)
 		newest := history(chain(hourly(2*day, 0)...)).Generations[0]
-		newest.Number = 2
+		newest.Number, newest.Created = 2, past(example.next)
 		for i := range newest.Fulls {
 			newest.Fulls[i].Verdict.Generation = 2
 		}
@@ -208,15 +217,17 @@ func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testi
 		p := plan(h)
 		require.Empty(t, p.Doubts)
 		require.Equal(t, Generation, p.Items[0].Kind)
-		assert.Equal(t, goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
+		assert.Equal(t, example.goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
 	}
 }
 
 func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
-	h.Generations[0].Orphans = []string{
-		archive.DataName(1, old.Label), archive.DataName(1, young.Label), archive.GenerationPrefix(1) + "full/notes.txt",
+	late := fullAt(past(3*day - 2*time.Minute))
+	h.Generations[0].Orphans = []archive.Orphan{
+		{Name: archive.DataName(1, old.Label), Stored: old.Time}, {Name: archive.DataName(1, young.Label), Stored: young.Time},
+		{Name: archive.DataName(1, late.Label), Stored: now}, {Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	var goes []string
 	for _, item := range plan(h).Goes() {

@@ -60,14 +60,13 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within are the points since a time that can be gone back to, and the last one before it.
-func (w *world) within(since time.Time) (points []point) {
-	for _, p := range slices.Backward(w.rows) {
-		if w.found(p) {
-			points = append(points, p)
-		}
-		if segmenttest.At(p.revision).Before(since) {
-			break
+// within are some of the points since a time that can be gone back to, always with the one that was the present at that time.
+func (w *world) within(t *rapid.T, since time.Time) (points []point) {
+	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return segmenttest.At(p.revision).Compare(since) })
+	first = max(first-1, 0)
+	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 5).Draw(t, "points"), first) {
+		if w.found(w.rows[i]) {
+			points = append(points, w.rows[i])
 		}
 	}
 	return points
@@ -105,7 +104,7 @@ func TestWhatIsPromisedStays(t *testing.T) {
 			Daily: rapid.IntRange(0, 3).Draw(r, "daily"), Weekly: rapid.IntRange(0, 2).Draw(r, "weekly"),
 		}
 		from := w.now().Add(-policy.Points)
-		points, slots := w.within(from), w.slots(r, policy, from)
+		points, slots := w.within(r, from), w.slots(r, policy, from)
 		plan, err := keep.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
 		if err != nil || len(plan.Doubts) > 0 {
 			r.Fatalf("%v, %v", err, plan.Doubts)

@@ -53,17 +53,18 @@ func endsBefore(objects []archive.Object) segment.Position {
 
 // remains is one item for objects of fulls that never became any, so old that nobody makes them any longer.
 func (p Plan) remains(g archive.Generational, floor segment.Position) []Item {
-	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "a full that was never finished"}
-	for _, name := range g.Orphans {
-		label, _, _ := strings.Cut(strings.TrimPrefix(name, archive.GenerationPrefix(g.Number)+"full/"), "/")
+	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full that was never finished"}
+	for _, orphan := range g.Orphans {
+		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at := parseLabel(label)
-		if at.IsZero() || revision >= floor.Revision || !at.Before(p.From.Add(-remainsAfter)) {
+		if at.IsZero() || revision >= floor.Revision || !latest(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
 			continue // what is not ours, or may still be made
 		}
 		if item.Objects++; item.Objects == 1 {
-			item.Name, item.Revision, item.Time = name, revision, at
+			item.Name, item.Revision, item.Time = orphan.Name, revision, at
 		}
-		item.names = append(item.names, name)
+		item.Bytes += orphan.Size
+		item.names = append(item.names, orphan.Name)
 	}
 	if item.Objects == 0 {
 		return nil
