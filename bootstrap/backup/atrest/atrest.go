@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -170,9 +169,8 @@ func (t *transaction) UnsafeForEach(of backend.Bucket, visit func(key, value []b
 	return bucket.ForEach(visit)
 }
 
-// snapshot implements backend.Snapshot.
-type snapshot struct{ tx *bolt.Tx }
+// snapshot implements backend.Snapshot, and is the transaction that its content comes from, as etcd's own is.
+type snapshot struct{ *bolt.Tx }
 
-func (s snapshot) Size() int64                              { return s.tx.Size() }
-func (s snapshot) WriteTo(w io.Writer) (n int64, err error) { return s.tx.WriteTo(w) }
-func (s snapshot) Close() error                             { return s.tx.Rollback() }
+// Close implements backend.Snapshot.
+func (s snapshot) Close() error { return s.Rollback() }

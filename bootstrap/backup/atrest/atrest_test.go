@@ -1,13 +1,14 @@
 package atrest_test
 
 import (
+	"bytes"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/capture"
@@ -18,7 +19,7 @@ import (
 
 func everything(t *testing.T, etcd shipper.Etcd) capture.Rows {
 	t.Helper()
-	rows, err := capture.NewReader(func() backend.Backend { return etcd.Backend() }).Since(
+	rows, err := capture.NewReader(etcd.Backend).Since(
 		capture.Request{From: 1, UpTo: etcd.Revision(), Limit: 1 << 20, Buckets: true})
 	require.NoError(t, err)
 	return rows
@@ -37,7 +38,7 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	require.NoError(t, err)
 	running := shipper.Server(etcd.Server)
 	before, revision := everything(t, running), running.Revision()
-	etcd.Close()
+	etcd.Server.Stop()
 
 	closed, err := atrest.Open(filepath.Join(dir, "member", "snap", "db"), atrest.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
 	require.NoError(t, err)
@@ -49,6 +50,27 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	assert.Equal(t, digests(before.Buckets), digests(after.Buckets))
 	assert.Equal(t, []any{"1", "2", true, uint64(7)}, []any{closed.MemberID(), closed.ClusterID(), closed.IsLeader(), closed.Term()})
 	assert.GreaterOrEqual(t, closed.AppliedIndex(), uint64(300))
+}
+
+func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	etcd := etcdtest.Start(t, dir)
+	_, err := etcd.Client.Put(t.Context(), "k", "v")
+	require.NoError(t, err)
+	etcd.Server.Stop()
+	path := filepath.Join(dir, "member", "snap", "db")
+	closed, err := atrest.Open(path, atrest.Identity{})
+	require.NoError(t, err)
+	defer closed.Close()
+	snapshot, err := capture.NewReader(closed.Backend).Snapshot()
+	require.NoError(t, err)
+	assert.Equal(t, closed.Revision(), snapshot.Revision)
+	var copied bytes.Buffer
+	require.NoError(t, snapshot.WriteTo(t.Context(), &copied))
+	require.NoError(t, snapshot.Close())
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "but for the two meta pages, of which bbolt writes its own")
 }
 
 func digests(buckets []*segment.Bucket) map[string]segment.Digest {
