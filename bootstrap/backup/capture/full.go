@@ -16,7 +16,7 @@ import (
 // Snapshot is the whole database at one revision. As long as it is open, etcd reuses none of the pages it had then, and
 // neither defragmentation nor growth beyond the mapped ten gigabytes can go on: copy it and close it.
 type Snapshot struct {
-	Revision  int64 // the last one with rows in it; 0 if there is none
+	Revision  int64 // the last one with rows in it; 1, as etcd counts, if there is none
 	Compacted int64 // the revision that etcd has compacted up to, or is about to; 0 if it never did
 	Size      int64 // bytes
 
@@ -56,7 +56,7 @@ func lastRevision(tx boltTx) int64 {
 			return mvcc.BytesToBucketKey(key).Main
 		}
 	}
-	return 0
+	return 1
 }
 
 func compacted(tx boltTx) int64 {
