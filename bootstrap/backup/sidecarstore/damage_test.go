@@ -1,0 +1,204 @@
+package sidecarstore_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/sidecarstore"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// readDelta reads an archive of a full and the given delta.
+func readDelta(t testing.TB, suffix string, content []byte) ([]sidecarstore.Row, error) {
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000", nil)
+	s.SetContent("v2/Incr-00000011-00000013-1001"+suffix, content)
+	return replay(t, list(t, s), 10, sidecarstore.Target{})
+}
+
+func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
+	for _, suffix := range suffixes {
+		t.Run("suffix "+suffix, func(t *testing.T) {
+			plain := array(t, puts(11, 13)...)
+			whole := compress(t, suffix, plain)
+			rows, err := readDelta(t, suffix, whole)
+			require.NoError(t, err)
+			require.Len(t, rows, 3)
+			for at := range whole {
+				_, err := readDelta(t, suffix, whole[:at])
+				requireDamage(t, err, "cut off after %d bytes", at)
+				altered := slices.Clone(whole)
+				altered[at] ^= 0x20
+				if rows, err := readDelta(t, suffix, altered); err == nil {
+					require.Len(t, rows, 3, "byte %d", at) // of the header of gzip, which has more than the content
+				} else {
+					requireDamage(t, err, "altered byte %d", at)
+				}
+			}
+			for at := range plain { // the sidecar's own bug: what it could not read to the end it closes as if it were whole
+				_, err := readDelta(t, suffix, compress(t, suffix, plain[:at]))
+				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
+			}
+		})
+	}
+}
+
+func requireDamage(t *testing.T, err error, msg string, args ...any) {
+	t.Helper()
+	require.ErrorIs(t, err, sidecarstore.ErrDamaged, append([]any{msg}, args...)...)
+	require.ErrorContains(t, err, "v2/Incr-00000011-00000013-1001")
+	require.NotContains(t, err.Error(), "\n")
+}
+
+func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
+	database := bytes.Repeat([]byte("page of a database"), 10_000)
+	for _, suffix := range suffixes {
+		t.Run("suffix "+suffix, func(t *testing.T) {
+			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix
+			whole := compress(t, suffix, seal(database))
+			s.SetContent(name, whole)
+			read, err := snapshot(t, list(t, s), 0)
+			require.NoError(t, err)
+			assert.Equal(t, seal(database), read, "stock snapshots have the digest at their end")
+			altered := slices.Clone(whole)
+			altered[len(altered)/2] ^= 1
+			for what, content := range map[string][]byte{
+				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": compress(t, suffix, make([]byte, 32)), "altered": altered,
+				"cut off before": compress(t, suffix, seal(database)[:len(database)]),
+			} {
+				s.SetContent(name, content)
+				_, err := snapshot(t, list(t, s), 0)
+				require.ErrorIs(t, err, sidecarstore.ErrDamaged, what)
+				require.ErrorContains(t, err, name)
+			}
+		})
+	}
+}
+
+func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
+	secret := put(11, "key", "secret")
+	secret.EtcdEvent.Kv.Version = 0
+	for name, c := range map[string]struct {
+		suffix  string
+		content []byte
+		want    string
+	}{
+		"cut off":              {".gz", compress(t, ".gz", array(t, puts(11, 13)...))[:40], ".gz is cut off"},
+		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
+		"another compression":  {".zst", nil, ".zst: the compression of that suffix is unknown"},
+		"another content":      {"", seal([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
+		"an altered content":   {"", append(array(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end is not that of its content: it is cut off or was altered"},
+		"more than an array":   {"", seal([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
+		"an unknown field":     {"", seal([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
+		"an unreadable time":   {"", seal([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
+		"an unknown type":      {"", seal([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
+		"no key":               {"", seal([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
+		"no event":             {"", seal([]byte(`[null]`)), ": an event has no key"},
+		"an impossible put":    {"", array(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
+		"revisions backwards":  {"", array(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
+		"before its own name":  {"", array(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
+		"a digest and no more": {"", seal(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readDelta(t, c.suffix, c.content)
+			require.ErrorIs(t, err, sidecarstore.ErrDamaged)
+			assert.ErrorContains(t, err, "v2/Incr-00000011-00000013-1001")
+			assert.ErrorContains(t, err, c.want)
+			assert.NotContains(t, err.Error(), "secret", "an error does not repeat a backup's content")
+		})
+	}
+}
+
+func TestDamageBehindTheTargetIsFound(t *testing.T) {
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000", nil)
+	content := array(t, puts(11, 13)...)
+	content[len(content)-40] ^= 1
+	s.SetContent("v2/Incr-00000011-00000013-1001", content)
+	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Revision: 11})
+	require.ErrorIs(t, err, sidecarstore.ErrDamaged)
+	assert.Len(t, rows, 1)
+}
+
+func TestTheStoresTroubleIsNotTakenForDamage(t *testing.T) {
+	for _, after := range []int{0, 10, 100} {
+		s := memory.New()
+		archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
+		s.SetContent("v2/Full-00000000-00000010-1000", seal(bytes.Repeat([]byte("page"), 100)))
+		broken := flaky{Store: s, after: after}
+		archive, err := sidecarstore.List(t.Context(), broken)
+		require.NoError(t, err)
+		_, err = replay(t, archive, 10, sidecarstore.Target{})
+		require.ErrorIs(t, err, store.ErrUnavailable)
+		require.NotErrorIs(t, err, sidecarstore.ErrDamaged)
+		_, err = snapshot(t, archive, 0)
+		require.ErrorIs(t, err, store.ErrUnavailable)
+		require.NotErrorIs(t, err, sidecarstore.ErrDamaged)
+	}
+}
+
+// flaky loses the connection after some bytes.
+type flaky struct {
+	store.Store
+	after int
+}
+
+func (f flaky) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	whole, err := f.Store.Get(ctx, name, offset, length)
+	if err != nil {
+		return nil, err
+	}
+	lost := fmt.Errorf("%s: %w", name, &store.Unavailable{Cause: errors.New("connection lost")})
+	return io.NopCloser(io.MultiReader(io.LimitReader(whole, int64(f.after)), failing{lost})), nil
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestABombTakesNoMemory(t *testing.T) {
+	for _, c := range []struct{ name, before, fill string }{
+		{"between events", "[", " "},
+		{"within an event", `[{"etcdEvent":`, " "},
+		{"in a value", `[{"etcdEvent":{"kv":{"value":"`, "A"},
+		{"in what was never a delta", "", "["},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const size = 256 << 20
+			bomb := inflating(t, c.before, c.fill, size)
+			require.Less(t, len(bomb), 2<<20)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := readDelta(t, ".gz", bomb)
+			runtime.ReadMemStats(&after)
+			requireDamage(t, err, c.name)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(size*5/8))
+		})
+	}
+}
+
+// inflating is small, and large when it is decompressed.
+func inflating(t *testing.T, before, fill string, size int) []byte {
+	var compressed bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
+	require.NoError(t, err)
+	_, err = io.WriteString(writer, before)
+	require.NoError(t, err)
+	for block := bytes.Repeat([]byte(fill), 1<<20); size > 0; size -= len(block) {
+		_, err := writer.Write(block)
+		require.NoError(t, err)
+	}
+	require.NoError(t, writer.Close())
+	return compressed.Bytes()
+}
