@@ -6,6 +6,7 @@ import (
 	"compress/zlib"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"etcd-wrapper/bootstrap/backup/store"
@@ -81,28 +82,31 @@ func (c *content) explain(err error) error {
 	}
 }
 
-// parts reads objects one after the other.
+// maxLost is how often in a row a connection may be lost without a byte in between.
+const maxLost = 3
+
+// parts reads objects one after the other. A connection that is lost is taken up again where it was, since a full takes long.
 type parts struct {
 	ctx     context.Context
 	store   store.Store
-	names   []string
-	current io.ReadCloser // nil between two objects
-	failed  error         // the store's
+	names   []string      // of what is still to be read
+	offset  int64         // in the first of them, in bytes
+	current io.ReadCloser // nil if there is none
+	lost    int           // connections in a row
+	failed  error         // the store's, for good
 }
 
-func (p *parts) Read(b []byte) (int, error) {
-	for p.failed == nil {
-		if p.current == nil && !p.advance() {
-			break
+func (p *parts) Read(b []byte) (n int, err error) {
+	for p.failed == nil && len(p.names) > 0 {
+		if p.current == nil {
+			p.current, p.failed = p.store.Get(p.ctx, p.names[0], p.offset, -1)
+			continue
 		}
-		n, err := p.current.Read(b)
-		if err != nil && !errors.Is(err, io.EOF) {
-			p.failed = err
-		}
-		if n > 0 || err == nil {
+		n, err = p.current.Read(b)
+		p.note(n, err)
+		if n > 0 {
 			return n, nil
 		}
-		p.Close()
 	}
 	if p.failed != nil {
 		return 0, p.failed
@@ -110,13 +114,23 @@ func (p *parts) Read(b []byte) (int, error) {
 	return 0, io.EOF
 }
 
-func (p *parts) advance() bool {
-	if len(p.names) == 0 {
-		return false
+// note decides what a read means for the next one.
+func (p *parts) note(n int, err error) {
+	p.offset += int64(n)
+	if n > 0 {
+		p.lost = 0
 	}
-	p.current, p.failed = p.store.Get(p.ctx, p.names[0], 0, -1)
-	p.names = p.names[1:]
-	return p.failed == nil
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, io.EOF):
+		p.names, p.offset = p.names[1:], 0
+	case errors.Is(err, store.ErrUnavailable) && p.lost < maxLost:
+		p.lost++
+	default:
+		p.failed = fmt.Errorf("cannot read %s: %w", p.names[0], err)
+	}
+	_ = p.Close() // it was only read
 }
 
 func (p *parts) Close() (err error) {

@@ -174,7 +174,7 @@ func (b *budget) Read(p []byte) (int, error) {
 	}
 	n, err := io.ReadFull(b.from, p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
-	if err == io.ErrUnexpectedEOF { //nolint:errorlint // bare, it is ReadFull's and says that the end was reached
+	if err == io.ErrUnexpectedEOF { // bare it is ReadFull's, and says that the end was reached
 		err = nil
 	}
 	return n, err

@@ -84,23 +84,38 @@ func TestMissingRevisionsAreNamed(t *testing.T) {
 		want  sidecarstore.GapError
 	}{
 		{
-			"behind the full", []string{full, "v2/Incr-00000012-00000015-1001"}, 0, sidecarstore.Target{},
+			"behind the full",
+			[]string{full, "v2/Incr-00000012-00000015-1001"},
+			0,
+			sidecarstore.Target{},
 			sidecarstore.GapError{From: 11, To: 11, Before: full, After: "v2/Incr-00000012-00000015-1001"},
 		},
 		{
-			"between deltas", []string{full, "v2/Incr-00000011-00000015-1001", "v2/Incr-00000020-00000022-1001"}, 0, sidecarstore.Target{Revision: 21},
+			"between deltas",
+			[]string{full, "v2/Incr-00000011-00000015-1001", "v2/Incr-00000020-00000022-1001"},
+			0,
+			sidecarstore.Target{Revision: 21},
 			sidecarstore.GapError{From: 16, To: 19, Before: "v2/Incr-00000011-00000015-1001", After: "v2/Incr-00000020-00000022-1001"},
 		},
 		{
-			"before the next full", []string{full, "v2/Incr-00000011-00000015-1001", next}, 0, sidecarstore.Target{Revision: 20},
+			"before the next full",
+			[]string{full, "v2/Incr-00000011-00000015-1001", next},
+			0,
+			sidecarstore.Target{Revision: 20},
 			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
 		},
 		{
-			"before the next full, beyond which the target is", []string{full, next, "v2/Incr-00000031-00000035-1004"}, 0, sidecarstore.Target{},
+			"before the next full, beyond which the target is",
+			[]string{full, next, "v2/Incr-00000031-00000035-1004"},
+			0,
+			sidecarstore.Target{},
 			sidecarstore.GapError{From: 11, To: 30, Before: full, After: "v2/Incr-00000031-00000035-1004"},
 		},
 		{
-			"at an unknown time", []string{full, "v2/Incr-00000011-00000015-1001", next}, 0, sidecarstore.Target{Time: noon.Add(time.Minute)},
+			"at an unknown time",
+			[]string{full, "v2/Incr-00000011-00000015-1001", next},
+			0,
+			sidecarstore.Target{Time: noon.Add(time.Minute)},
 			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
 		},
 	} {

@@ -22,7 +22,7 @@ func newSealed(from io.Reader) *sealed {
 
 func (s *sealed) Read(p []byte) (int, error) {
 	if s.sum == nil {
-		if _, err := s.from.Peek(sha256.Size + 1); err == io.EOF { //nolint:errorlint // Peek returns it bare
+		if _, err := s.from.Peek(sha256.Size + 1); err == io.EOF {
 			if err := s.verify(); err != nil {
 				return 0, err
 			}
