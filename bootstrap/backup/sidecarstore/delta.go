@@ -12,9 +12,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// maxEvent bounds the JSON of an event, in bytes, and with it what a delta takes of memory. It holds a value of 24 MB; etcd
+// maxEvent bounds the JSON of an event, in bytes, and with it what a delta takes of memory. It holds a value of 12 MB; etcd
 // takes requests of 1.5 MB by default, and its authors advise against more than 10 MB.
-const maxEvent = 32 << 20
+const maxEvent = 16 << 20
 
 // Row is a row of the bucket key of etcd's database: a key at a revision.
 type Row struct {
