@@ -52,13 +52,18 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 	assert.EqualValues(t, 100000000041, archive.Chains[1].Reach().Last)
 	assert.EqualValues(t, len("v2/Full-00000000-00000030-1763726400.gz"), archive.Chains[1].Full.Size)
 	assert.True(t, archive.Chains[2].Full.Final && archive.Chains[3].Full.Final)
-	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", archive.Chains[3].Full.Name, "the newest of one revision is the last")
+	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", archive.Chains[3].Full.Name)
 }
 
 func TestTheReachOfAChainEndsAtAGapAndNotAtAnOverlap(t *testing.T) {
 	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
-		"v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
+		"v2/Incr-00000012-00000013-1003", "v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
 	assert.EqualValues(t, 30, archive.Chains[0].Reach().Last)
+}
+
+func TestOfTwoFullsOfOneRevisionTheNewestIsTheLast(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000010-999")
+	assert.EqualValues(t, 1000, archive.Chains[1].Full.Created.Unix())
 }
 
 func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -82,7 +83,7 @@ func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
 	database := bytes.Repeat([]byte("page of a database"), 10_000)
 	for _, suffix := range suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
-			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix
+			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix+".final"
 			whole := compress(t, suffix, seal(database))
 			s.SetContent(name, whole)
 			read, err := snapshot(t, list(t, s))
@@ -106,6 +107,8 @@ func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
 func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 	secret := put(11, "key", "secret")
 	secret.EtcdEvent.Kv.Version = 0
+	unborn := put(11, "key", "secret")
+	unborn.EtcdEvent.Kv.CreateRevision = 12
 	for name, c := range map[string]struct {
 		suffix  string
 		content []byte
@@ -123,6 +126,7 @@ func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 		"no key":               {"", seal([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
 		"no event":             {"", seal([]byte(`[null]`)), ": an event has no key"},
 		"an impossible put":    {"", array(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
+		"an impossible birth":  {"", array(t, unborn), ": a put of revision 11 is said to be version 1 of a key that was created at revision 12"},
 		"revisions backwards":  {"", array(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
 		"before its own name":  {"", array(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
 		"a digest and no more": {"", seal(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
@@ -199,6 +203,13 @@ type silent struct {
 func (s *silent) Get(context.Context, string, int64, int64) (io.ReadCloser, error) {
 	s.asked++
 	return io.NopCloser(iotest.ErrReader(&store.Unavailable{Cause: errors.New("connection lost")})), nil
+}
+
+func TestADeltaMayBeLargerThanItsEvents(t *testing.T) {
+	large := strings.Repeat("v", 9<<20)
+	rows, err := readDelta(t, "", array(t, put(11, "a", large), put(12, "b", large)))
+	require.NoError(t, err)
+	assert.Len(t, rows, 2)
 }
 
 func TestABombTakesNoMemory(t *testing.T) {

@@ -70,7 +70,7 @@ func (m *merge) each(handOn func(Row) error) error {
 		row := m.lead().row
 		m.name = m.lead().content.object.Name
 		for _, d := range m.same[1:] {
-			if d.revision != revision || !bytes.Equal(d.row.Key, row.Key) || !bytes.Equal(d.row.Value, row.Value) {
+			if !bytes.Equal(d.row.Key, row.Key) || !bytes.Equal(d.row.Value, row.Value) {
 				return m.conflict(d)
 			}
 		}

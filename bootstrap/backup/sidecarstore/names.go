@@ -2,7 +2,6 @@ package sidecarstore
 
 import (
 	"cmp"
-	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -67,5 +66,5 @@ func inSequence(a, b Object) int {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(a.Last, b.Last), full(a)-full(b), a.Created.Compare(b.Created), cmp.Compare(path.Base(a.Name), path.Base(b.Name)))
+	return cmp.Or(cmp.Compare(a.Last, b.Last), full(a)-full(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }

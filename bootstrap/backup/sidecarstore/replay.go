@@ -99,7 +99,7 @@ func (r *replay) gap(next int64, object string) error {
 
 // beyond says that the next revision came later than the target's time.
 func (r *replay) beyond() bool {
-	return !r.to.Time.IsZero() && r.merge.revision > r.at && r.merge.received().After(r.to.Time)
+	return !r.to.Time.IsZero() && r.merge.received().After(r.to.Time)
 }
 
 // pass hands the next revision on, or compares it with the base.

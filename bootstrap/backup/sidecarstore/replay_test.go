@@ -2,14 +2,11 @@ package sidecarstore_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/bootstrap/backup/sidecarstore"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -37,7 +34,10 @@ func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "the database holds %d", base)
 	}
-	rows, err := replay(t, archive, 25, sidecarstore.Target{})
+	rows, err := collect(t, archive, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, sidecarstore.Target{})
+	require.NoError(t, err)
+	assert.Equal(t, upTo(14, 20), revisionsOf(rows))
+	rows, err = replay(t, archive, 25, sidecarstore.Target{})
 	require.NoError(t, err, "the database holds more than all deltas")
 	assert.Empty(t, rows)
 }
@@ -99,7 +99,7 @@ func TestMissingRevisionsAreNamed(t *testing.T) {
 		},
 		{
 			"before the next full",
-			[]string{full, "v2/Incr-00000011-00000015-1001", next},
+			[]string{full, "v2/Incr-00000011-00000015-1001", next, "v2/Full-00000000-00000040-1004"},
 			0,
 			sidecarstore.Target{Revision: 20},
 			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
@@ -139,52 +139,6 @@ func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
 	rows, err := collect(t, archive, archive.Chains[0].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(11, 18), revisionsOf(rows))
-}
-
-func TestWhatTwoSidecarsWroteIsReadOnce(t *testing.T) {
-	for _, kept := range [][]string{
-		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // a leader after the other
-		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000013-00000017-1001", "v2/Incr-00000016-00000020-1002", "v2/Incr-00000018-00000019-1002"},
-		{"v2/Incr-00000011-00000020-1001", "v2/Incr-00000012-00000013-1001", "v2/Incr-00000014-00000020-1001"},
-	} {
-		archive := keep(t, memory.New(), append(kept, "v2/Full-00000000-00000010-1000")...)
-		for last := int64(11); last <= 20; last++ {
-			rows, err := replay(t, archive, 10, sidecarstore.Target{Revision: last})
-			require.NoError(t, err)
-			assert.Equal(t, upTo(11, last), revisionsOf(rows), "%v", kept)
-		}
-	}
-}
-
-func TestOverlapsThatDifferAreRefused(t *testing.T) {
-	for name, events := range map[string][]timed{
-		"another value":          {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")},
-		"one change more":        {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")},
-		"a deletion":             {{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte("key-12"), ModRevision: 12}}}},
-		"one change more at end": append(puts(12, 15), put(15, "more", "")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := memory.New()
-			keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-			s.SetContent("v2/Incr-00000012-00000015-1002", array(t, events...))
-			_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
-			require.ErrorIs(t, err, sidecarstore.ErrConflict)
-			assert.ErrorContains(t, err, "v2/Incr-00000011-00000015-1001")
-			assert.ErrorContains(t, err, "v2/Incr-00000012-00000015-1002")
-		})
-	}
-}
-
-func TestTooManyOverlapsAreRefused(t *testing.T) {
-	s, kept := memory.New(), []string{"v2/Full-00000000-00000010-1000"}
-	for i := range 9 {
-		kept = append(kept, fmt.Sprintf("v2/Incr-00000011-00000015-%d", 2000+i))
-	}
-	_, err := replay(t, keep(t, s, kept...), 10, sidecarstore.Target{})
-	require.ErrorIs(t, err, sidecarstore.ErrConflict)
-	require.NoError(t, s.Delete(t.Context(), kept[9]))
-	_, err = replay(t, list(t, s), 10, sidecarstore.Target{})
-	require.NoError(t, err)
 }
 
 func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
