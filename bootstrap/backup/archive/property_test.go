@@ -3,6 +3,7 @@ package archive_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,7 @@ func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *test
 		if rapid.Bool().Draw(rt, "sealed") {
 			keys = sealed
 		}
-		first := begin(t, keys)
+		first := begin(rt, keys)
 		writers := []*world{first, first.again()}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			i := rapid.IntRange(0, 1).Draw(rt, "writer")
@@ -43,14 +44,14 @@ func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *test
 			}
 		}
 		head := first.head()
-		whole := Build(t, keys, segment.Start{
+		whole := Build(rt, keys, segment.Start{
 			Cluster: cluster, Generation: 1, Position: segment.After(10), Before: segment.Seed(cluster, 1, 10),
 		}, Rows(11, head.Revision()))
-		require.Equal(t, whole.After, head.Before, "the digest of a history that was never cut")
+		require.Equal(rt, whole.After, head.Before, "the digest of a history that was never cut")
 		target := archive.Target{Revision: rapid.Int64Range(10, head.Revision()).Draw(rt, "target")}
 		result := first.restore(target)
-		require.Equal(t, revisions(result.full+1, target.Revision), result.revisions)
-		require.Equal(t, head.Before, first.restore(archive.Target{}).Chain)
+		require.Equal(rt, revisions(result.full+1, target.Revision), result.revisions)
+		require.Equal(rt, head.Before, first.restore(archive.Target{}).Chain)
 	})
 }
 
@@ -71,7 +72,7 @@ func write(rt *rapid.T, w *world) {
 	}
 }
 
-// mergeSome merges some neighbours of a level, if they are some. The newest one may be among them. The other writer doesn't know.
+// mergeSome merges some neighbours of a level, if they are some, and deletes what can go. The other writer doesn't know.
 func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
@@ -82,11 +83,12 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	if !contiguous(w, objects[begin:end]) {
 		return
 	}
-	_, err := w.Merge(w.ctx, into, objects[begin:end])
-	if err != nil {
+	if _, err := w.Merge(w.ctx, into, objects[begin:end]); err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
-	for _, object := range objects[begin:end] {
+	superseded, err := w.Superseded(w.ctx, 1, time.Now().Add(time.Hour))
+	require.NoError(w.t, err)
+	for _, object := range superseded {
 		require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
 	}
 	w.next, other.stale = w.head().Start, true

@@ -27,7 +27,7 @@ const cluster = "cdf818194e3a8c32"
 // world is an archive and one that writes to it.
 type world struct {
 	*archive.Archive
-	t     testing.TB
+	t     T
 	ctx   context.Context
 	store *memory.Store
 	next  segment.Start // what it goes on from
@@ -36,10 +36,10 @@ type world struct {
 }
 
 // begin founds an archive with a full of revision 10.
-func begin(t testing.TB, keys *seal.Keys) *world {
+func begin(t T, keys *seal.Keys) *world {
 	t.Helper()
 	s := memory.New()
-	w := &world{Archive: archive.New(s, keys), t: t, ctx: t.Context(), store: s, fulls: map[int64]int{}}
+	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
 	_, err := w.Found(w.ctx, cluster, Noon)
 	require.NoError(t, err)
 	w.gap(10)
