@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	batchBytes  = 16 << 20 // of rows in one transaction, all of which bbolt holds in memory
-	fillPercent = 0.9      // as etcd does: rows are only appended
+	batchBytes  = 2 << 20 // of rows in one transaction, all of which bbolt holds in memory
+	fillPercent = 0.9     // as etcd does: rows are only appended
 )
 
 // errNotEtcds is of a database that was not etcd's.
