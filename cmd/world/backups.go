@@ -95,10 +95,18 @@ func told(facts backup.Facts) *status.Backup {
 		Trouble: trouble(facts),
 	}
 	if kept.To > 0 {
-		about.Window = &status.BackupWindow{FromRevision: kept.From, ToRevision: max(kept.To, is.Stored), From: kept.Begin, To: kept.End}
+		about.Window = &status.BackupWindow{FromRevision: kept.From, ToRevision: max(kept.To, is.Stored), From: kept.Begin, To: upTo(facts)}
 	}
 	about.LastFull, about.LastVerified = lastFull(facts), lastVerified(facts)
 	return about
+}
+
+// upTo is the latest moment that can be gone back to: now, but for what the store has not yet.
+func upTo(facts backup.Facts) time.Time {
+	if facts.Shipped.Stored < facts.Kept.To {
+		return facts.Kept.End // another member writes, or this one does not know yet
+	}
+	return time.Now().Add(-facts.Shipped.BehindFor).Truncate(time.Second)
 }
 
 // lastFull is the newer one of the listing's and of the one that this process has made.
