@@ -24,7 +24,9 @@ func (c *startCommand) backups(settings backups.Settings, log zerolog.Logger) *b
 	return backup.New(backup.Options{
 		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log,
-		Verify: func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, errors.New("not wired yet") },
+		Verify: func(context.Context, archive.Path) (archive.Verdict, error) {
+			return archive.Verdict{}, errors.New("not wired yet")
+		},
 	})
 }
 
