@@ -59,7 +59,12 @@ func (f *full) begins() bool { return f != nil && f.opens && !f.Time.IsZero() }
 
 // askForFull remembers that a full is due.
 func (s *Shipper) askForFull(asked due) {
-	if s.generation.Number != 0 && !s.writes() && asked.done != nil {
+	switch {
+	case asked.done == nil:
+	case s.foreign:
+		asked.done <- fullResult{err: errors.New(s.trouble.text)}
+		return
+	case s.generation.Number != 0 && !s.writes():
 		asked.done <- fullResult{err: ErrNotWriter}
 		return
 	}
@@ -202,7 +207,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
 		}
-		s.chainless, s.markers, s.buckets = false, nil, nil
+		s.chainless, s.markers, s.buckets = false, nil, snapshot.Digests()
 	}
 	f.Chain, f.Last, f.Next = s.tail.Before, s.tail.Last, s.tail.Position
 }

@@ -70,6 +70,11 @@ func newStand(t *testing.T) *stand {
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
 		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, Log: zerolog.New(s.log),
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+		}
+	})
 	return s
 }
 
@@ -82,12 +87,7 @@ func (s *stand) run() *stand {
 	s.Shipper = shipper
 	go shipper.Run(ctx)
 	s.end = sync.OnceFunc(func() { cancel(); <-shipper.ended })
-	s.Cleanup(func() {
-		s.end()
-		if s.Failed() {
-			s.Logf("log:\n%s", s.log)
-		}
-	})
+	s.Cleanup(s.end)
 	return s
 }
 

@@ -33,7 +33,6 @@ type found struct {
 	archive    *archive.Archive
 	abilities  store.Abilities
 	generation archive.Generation
-	newest     archive.Generation
 	head       archive.Head
 }
 
@@ -103,12 +102,18 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	if err != nil {
 		return err
 	}
-	if len(generations) > 0 {
-		f.newest = generations[len(generations)-1]
+	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
+		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
+		f.generation = archive.Generation{}
+		return err
 	}
 	f.abilities, err = store.Probe(ctx, f.archive.Store())
 	return err
 }
+
+// errSuperseded says that a restore took the place of this cluster.
+var errSuperseded = errors.New("backups of this cluster have ended")
 
 // saw goes on from what a look showed.
 func (s *Shipper) saw(seen found, err error) {
@@ -125,11 +130,10 @@ func (s *Shipper) saw(seen found, err error) {
 		s.patience = time.Now().Add(s.watchInterval())
 		s.looked.times++ // the leader has not begun yet
 		s.takeOver(stalledAtBirth)
+	case errors.Is(err, errSuperseded):
+		s.mustNot(err.Error())
 	case err != nil:
 		s.failed(aboutLook, "cannot find out what the store has", err)
-	case seen.newest.Number > seen.generation.Number:
-		s.mustNot(fmt.Sprintf("this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			seen.generation.Cluster, seen.generation.Number, s.archive, seen.newest.Number, seen.newest.Cluster))
 	default:
 		s.identified(seen)
 		s.reconcile(seen.head)

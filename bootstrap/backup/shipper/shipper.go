@@ -108,6 +108,7 @@ func (s *Shipper) listen() {
 
 // drain hears the jobs out that end now.
 func (s *Shipper) drain() {
+	s.ending = true
 	idle := make(chan struct{})
 	go func() {
 		s.jobs.Wait()
