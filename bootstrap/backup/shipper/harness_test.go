@@ -55,6 +55,7 @@ type stand struct {
 	store   *memory.Store
 	log     *lines
 	options Options
+	tune    []func(s *Shipper) // before it runs
 	*Shipper
 	end func()
 }
@@ -83,6 +84,13 @@ func (s *stand) run() *stand {
 	s.Helper()
 	shipper, err := New(s.options)
 	require.NoError(s, err)
+	shipper.pace = pace{
+		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
+		foreign: 100 * time.Millisecond, watch: 100 * time.Millisecond, merge: time.Hour, sweep: time.Hour,
+	}
+	for _, tune := range s.tune {
+		tune(shipper)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.Shipper = shipper
 	go shipper.Run(ctx)
