@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -84,6 +86,24 @@ func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	w.segment(16)
 	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+}
+
+func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		slow := w.again()
+		mine := slow.build(13)
+		w.segment(12)
+		w.segment(14)
+		w.merge(archive.Minute, w.objects(archive.Segment)...)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.ErrorIs(t, slow.PutSegment(w.ctx, mine), store.ErrExists)
+		assert.Empty(t, w.objects(archive.Segment))
+
+		late := w.build(15)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.NoError(t, w.PutSegment(w.ctx, late), "nobody else was there")
+	})
 }
 
 func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
@@ -234,6 +254,39 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 	_, err = w.Merge(w.ctx, archive.Minute, segments)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
+}
+
+func TestWhatAMergedObjectHoldsIsSupersededSaveTheNewestSegment(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for last := int64(11); last <= 16; last++ {
+		w.segment(last)
+	}
+	segments := w.objects(archive.Segment)
+	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
+	require.NoError(t, err)
+	superseded := func(before time.Time) (names []string) {
+		objects, err := w.Superseded(w.ctx, 1, before)
+		require.NoError(t, err)
+		for _, object := range objects {
+			names = append(names, object.Name())
+		}
+		return names
+	}
+	now := time.Now().Add(time.Minute)
+	assert.Empty(t, superseded(now.Add(-archive.Grace)), "somebody may be reading them")
+	assert.Equal(t, []string{segments[0].Name(), segments[1].Name(), segments[2].Name()}, superseded(now))
+	hour, err := w.Merge(w.ctx, archive.Hour, []archive.Object{minute, segments[3], segments[4], segments[5]})
+	require.NoError(t, err)
+	assert.Len(t, superseded(now), 6, "five segments and a minute")
+	assert.NotContains(t, superseded(now), segments[5].Name())
+	for _, name := range superseded(now) {
+		require.NoError(t, w.store.Delete(w.ctx, name))
+	}
+	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+	assert.Len(t, w.find(archive.Target{}).Objects, 1)
+	_, err = w.Merge(w.ctx, archive.Hour, w.objects(archive.Segment))
+	assert.ErrorIs(t, err, store.ErrExists)
+	assert.ErrorContains(t, err, hour.Name())
 }
 
 func TestMergingMayBeRepeated(t *testing.T) {

@@ -30,7 +30,7 @@ func (a *Archive) indexed(ctx context.Context, generation int) (*index, error) {
 	return x, nil
 }
 
-// all returns every object by its first position.
+// all returns the objects by their first positions.
 func (x *index) all() []Object {
 	all := slices.Concat(x.segments, x.merged)
 	slices.SortStableFunc(all, func(a, b Object) int { return a.Start.Compare(b.Start) })
@@ -43,8 +43,7 @@ func (x *index) at(position segment.Position) (best Object, found bool) {
 		return Object{}, false
 	}
 	for _, object := range x.merged {
-		holds := object.Start.Compare(position) <= 0 && object.Next.Compare(position) > 0
-		if ahead := object.Next.Compare(best.Next); holds && (ahead > 0 || ahead == 0 && object.Start.Compare(best.Start) > 0) {
+		if ahead := object.Next.Compare(best.Next); object.covers(position) && (ahead > 0 || ahead == 0 && object.Start.Compare(best.Start) > 0) {
 			best, found = object, true
 		}
 	}

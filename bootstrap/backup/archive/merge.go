@@ -5,14 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
-// and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay:
-// whoever deletes them waits for [Grace], and keeps the newest segment of a generation, so that Head finds it at once.
+// and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay
+// until somebody deletes what Superseded returns.
+//
+// store.ErrExists says that another object of that level, or of a higher one, holds the first of them already: there was another
+// writer, and merging goes on behind that object.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Object, error) {
 	if level == Segment || len(sources) == 0 {
 		return Object{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
@@ -26,9 +32,53 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Obj
 		}
 		merged.Next = manifest.Next()
 	}
+	if err := a.merged(ctx, merged); err != nil {
+		return Object{}, err
+	}
 	body, err := a.putFilled(ctx, merged.Name(), func(w io.Writer) error { return a.concatenate(ctx, w, merged, sources) })
 	merged.Size = body.Bytes
 	return merged, err
+}
+
+// Superseded returns the objects that can be deleted, since a merged one holds the same: one that was created before a time, by
+// the store's clock, which should be [Grace] ago. The newest segment stays, so that Head finds it at once.
+func (a *Archive) Superseded(ctx context.Context, generation int, before time.Time) (all []Object, err error) {
+	var levels [3][]Object
+	for i, level := range []Level{Segment, Minute, Hour} {
+		if levels[i], err = a.Objects(ctx, generation, level, segment.Position{}); err != nil {
+			return nil, err
+		}
+	}
+	segments, minutes, hours := levels[0], levels[1], levels[2]
+	if len(segments) > 0 {
+		all = held(segments[:len(segments)-1], slices.Concat(minutes, hours), before)
+	}
+	return append(all, held(minutes, hours, before)...), nil
+}
+
+// held are those of objects that one of others holds which was created before a time.
+func held(objects, others []Object, before time.Time) (all []Object) {
+	for _, object := range objects {
+		if slices.ContainsFunc(others, func(o Object) bool {
+			return o.Modified.Before(before) && o.covers(object.Start) && object.Next.Compare(o.Next) <= 0
+		}) {
+			all = append(all, object)
+		}
+	}
+	return all
+}
+
+// merged looks for another object that holds the beginning of one.
+func (a *Archive) merged(ctx context.Context, merged Object) error {
+	levels := []Level{Hour}
+	if merged.Level == Minute {
+		levels = []Level{Minute, Hour}
+	}
+	other, found, err := a.covering(ctx, merged.Generation, merged.Start, levels...)
+	if err == nil && found && other.Name() != merged.Name() {
+		err = a.named(other.Name(), store.ErrExists)
+	}
+	return err
 }
 
 // concatenate writes the segments of sources, which must be those of merged.

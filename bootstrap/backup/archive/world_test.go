@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
 	"etcd-wrapper/bootstrap/backup/store"
@@ -25,18 +27,19 @@ const cluster = "cdf818194e3a8c32"
 // world is an archive and one that writes to it.
 type world struct {
 	*archive.Archive
-	t     testing.TB
+	t     T
 	ctx   context.Context
 	store *memory.Store
 	next  segment.Start // what it goes on from
-	fulls int
+	fulls map[int64]int // how many of a revision
+	stale bool          // what it knows of the head may have been merged
 }
 
 // begin founds an archive with a full of revision 10.
-func begin(t testing.TB, keys *seal.Keys) *world {
+func begin(t T, keys *seal.Keys) *world {
 	t.Helper()
 	s := memory.New()
-	w := &world{Archive: archive.New(s, keys), t: t, ctx: t.Context(), store: s}
+	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
 	_, err := w.Found(w.ctx, cluster, Noon)
 	require.NoError(t, err)
 	w.gap(10)
@@ -51,8 +54,8 @@ func database(revision int64) string { return fmt.Sprintf("database of revision 
 
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
-	w.fulls++
-	full.Time = At(full.Revision).Add(time.Duration(w.fulls) * time.Millisecond)
+	full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
+	w.fulls[full.Revision]++
 	full.Cluster, full.Generation, full.Reason = cluster, 1, "for a test"
 	stored, err := w.PutFull(w.ctx, full, strings.NewReader(database(full.Revision)))
 	require.NoError(w.t, err)
@@ -220,4 +223,12 @@ func (w *world) names(prefix string) (names []string) {
 		names = append(names, object.Name)
 	}
 	return names
+}
+
+// secret is the content of a pair's identities file.
+func secret(t *testing.T, pair sealtest.Pair) string {
+	t.Helper()
+	content, err := os.ReadFile(pair.Identities)
+	require.NoError(t, err)
+	return string(content)
 }

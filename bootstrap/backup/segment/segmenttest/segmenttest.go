@@ -4,7 +4,6 @@ package segmenttest
 import (
 	"encoding/binary"
 	"fmt"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +11,12 @@ import (
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
+
+// T is what a test or one of rapid's is.
+type T interface {
+	require.TestingT
+	Helper()
+}
 
 // Row is the one of a change: the number of those of its revision before it is sub.
 func Row(revision, sub int64, value string) segment.Row {
@@ -42,7 +47,7 @@ var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func At(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
 // Build makes a segment of rows and buckets, with a marker behind each revision.
-func Build(t testing.TB, keys *seal.Keys, start segment.Start, rows []segment.Row, buckets ...*segment.Bucket) segment.Object {
+func Build(t T, keys *seal.Keys, start segment.Start, rows []segment.Row, buckets ...*segment.Bucket) segment.Object {
 	t.Helper()
 	builder, err := segment.NewBuilder(keys, start)
 	require.NoError(t, err)
@@ -60,7 +65,7 @@ func Build(t testing.TB, keys *seal.Keys, start segment.Start, rows []segment.Ro
 	return object
 }
 
-func revisionOf(t testing.TB, row segment.Row) int64 {
+func revisionOf(t T, row segment.Row) int64 {
 	t.Helper()
 	revision, err := row.Revision()
 	require.NoError(t, err)
