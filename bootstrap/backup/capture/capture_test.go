@@ -301,6 +301,10 @@ func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *tes
 	snapshot, err := reader.Snapshot()
 	require.NoError(t, err)
 	defer snapshot.Close()
+	small := digests(t, reader, etcd)
+	assert.Equal(t, small["lease"], snapshot.Digests()["lease"])
+	assert.Equal(t, small["members"], snapshot.Digests()["members"])
+	assert.Len(t, snapshot.Digests(), len(small))
 	assert.EqualValues(t, 1, reader.Open())
 	for range 100 {
 		put(t, etcd, "a", "meanwhile")

@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/bootstrap/backup/segment"
 )
 
 // Snapshot is the whole database at one revision. As long as it is open, etcd reuses none of the pages it had then, and
@@ -48,6 +50,19 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	s.Size = s.snapshot.Size()
 	s.Revision, s.Compacted = lastRevision(tx), compacted(tx)
 	return s, nil
+}
+
+// Digests are those of the small buckets in the snapshot, by name. It must be open.
+func (s *Snapshot) Digests() map[string]segment.Digest {
+	digests := map[string]segment.Digest{}
+	for _, bucket := range small {
+		content := segment.NewBucket(string(bucket.Name()))
+		if found := s.snapshot.(boltTx).Bucket(bucket.Name()); found != nil {
+			_ = found.ForEach(func(k, v []byte) error { content.Add(k, v); return nil })
+		}
+		digests[content.Name] = Digest(content)
+	}
+	return digests
 }
 
 func lastRevision(tx boltTx) int64 {

@@ -12,15 +12,6 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
-const (
-	// gapPatience is how long another member has to bring what it has in its spool, before a gap counts.
-	gapPatience = 2 * time.Second
-	// restFactor bounds what fulls after gaps may take of the time: where somebody compacts at the head all the time, each
-	// chain ends soon.
-	restFactor   = 10
-	shortestRest = 10 * time.Second
-)
-
 // due is a full that was asked for.
 type due struct {
 	reason string
@@ -59,7 +50,12 @@ func (f *full) begins() bool { return f != nil && f.opens && !f.Time.IsZero() }
 
 // askForFull remembers that a full is due.
 func (s *Shipper) askForFull(asked due) {
-	if s.generation.Number != 0 && !s.writes() && asked.done != nil {
+	switch {
+	case asked.done == nil:
+	case s.foreign:
+		asked.done <- fullResult{err: errors.New(s.trouble.text)}
+		return
+	case s.generation.Number != 0 && !s.writes():
 		asked.done <- fullResult{err: ErrNotWriter}
 		return
 	}
@@ -82,7 +78,7 @@ func (s *Shipper) gapped(found *capture.GapError) {
 		s.gap, s.stale = gap{at: time.Now(), err: found}, true
 		return
 	}
-	if time.Since(s.gap.at) < gapPatience || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
+	if time.Since(s.gap.at) < s.pace.gap || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
 		return
 	}
 	reason := "gap: " + found.Error()
@@ -202,7 +198,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
 		}
-		s.chainless, s.markers, s.buckets = false, nil, nil
+		s.chainless, s.markers, s.buckets = false, nil, snapshot.Digests()
 	}
 	f.Chain, f.Last, f.Next = s.tail.Before, s.tail.Last, s.tail.Position
 }
@@ -266,7 +262,7 @@ func (s *Shipper) finished(done FullDone) {
 	s.statistic.Fulls++
 	s.statistic.Uploaded += done.Bytes
 	s.nextFull = s.options.Schedule(s.generation.Cluster, later(s.options.Now(), done.Time))
-	s.rested = time.Now().Add(max(shortestRest, restFactor*done.Took))
+	s.rested = time.Now().Add(max(s.pace.rest, restFactor*done.Took))
 	if f.opens {
 		s.stored, s.storedAt = f.Next, time.Now()
 		s.stale = true // should another member have begun a chain as well, the newest one counts

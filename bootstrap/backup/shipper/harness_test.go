@@ -55,6 +55,7 @@ type stand struct {
 	store   *memory.Store
 	log     *lines
 	options Options
+	tune    []func(s *Shipper) // before it runs
 	*Shipper
 	end func()
 }
@@ -70,6 +71,11 @@ func newStand(t *testing.T) *stand {
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
 		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, Log: zerolog.New(s.log),
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+		}
+	})
 	return s
 }
 
@@ -78,16 +84,18 @@ func (s *stand) run() *stand {
 	s.Helper()
 	shipper, err := New(s.options)
 	require.NoError(s, err)
+	shipper.pace = pace{
+		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
+		foreign: 100 * time.Millisecond, watch: 100 * time.Millisecond, merge: time.Hour, sweep: time.Hour,
+	}
+	for _, tune := range s.tune {
+		tune(shipper)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.Shipper = shipper
 	go shipper.Run(ctx)
 	s.end = sync.OnceFunc(func() { cancel(); <-shipper.ended })
-	s.Cleanup(func() {
-		s.end()
-		if s.Failed() {
-			s.Logf("log:\n%s", s.log)
-		}
-	})
+	s.Cleanup(s.end)
 	return s
 }
 

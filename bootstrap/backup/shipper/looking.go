@@ -12,14 +12,8 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-const (
-	// lookPatience is how long it may take to find out where the chain ends.
-	lookPatience = 2 * time.Minute
-	// foreignPatience is how long a store that must not be written is left alone.
-	foreignPatience = time.Minute
-	// aheadPatience is how long a leader may take to apply what it has acknowledged before it led.
-	aheadPatience = 10 * time.Second
-)
+// lookPatience is how long it may take to find out where the chain ends.
+const lookPatience = 2 * time.Minute
 
 // watched is what a member that watches saw last.
 type watched struct {
@@ -33,7 +27,6 @@ type found struct {
 	archive    *archive.Archive
 	abilities  store.Abilities
 	generation archive.Generation
-	newest     archive.Generation
 	head       archive.Head
 }
 
@@ -70,7 +63,7 @@ func (s *Shipper) mustLook() bool {
 
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (s *Shipper) watchInterval() time.Duration {
-	return max(10*s.options.Interval, 10*time.Second)
+	return max(10*s.options.Interval, s.pace.watch)
 }
 
 // find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
@@ -92,8 +85,10 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 }
 
 func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
-	if f.generation, err = f.archive.GenerationOf(ctx, cluster); errors.Is(err, store.ErrNotFound) && begin {
+	if begin {
 		f.generation, err = f.archive.Found(ctx, cluster, at)
+	} else {
+		f.generation, err = f.begun(ctx, cluster)
 	}
 	if err != nil {
 		f.generation = archive.Generation{}
@@ -103,12 +98,31 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	if err != nil {
 		return err
 	}
-	if len(generations) > 0 {
-		f.newest = generations[len(generations)-1]
+	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
+		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
+		f.generation = archive.Generation{}
+		return err
 	}
 	f.abilities, err = store.Probe(ctx, f.archive.Store())
 	return err
 }
+
+// begun is the generation that another member has begun. store.ErrNotFound says that none has; between the birth certificate and
+// the first generation is an instant at which somebody may have died.
+func (f *found) begun(ctx context.Context, cluster string) (archive.Generation, error) {
+	generation, err := f.archive.GenerationOf(ctx, cluster)
+	if !errors.Is(err, archive.ErrForeign) {
+		return generation, err
+	}
+	if certificate, failed := f.archive.Cluster(ctx); failed == nil && certificate.Cluster == cluster {
+		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster)
+	}
+	return generation, err
+}
+
+// errSuperseded says that a restore took the place of this cluster.
+var errSuperseded = errors.New("backups of this cluster have ended")
 
 // saw goes on from what a look showed.
 func (s *Shipper) saw(seen found, err error) {
@@ -119,17 +133,15 @@ func (s *Shipper) saw(seen found, err error) {
 	}
 	switch {
 	case errors.Is(err, archive.ErrForeign):
-		s.mustNot(fmt.Sprintf("this is cluster %s, and %s is another's: %s; point --backup-store at another place, or restore from this one",
-			s.options.Etcd.ClusterID(), s.archive, err))
+		s.mustNot(err.Error() + "; point --backup-store at another place, or restore from this one")
 	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
 		s.patience = time.Now().Add(s.watchInterval())
 		s.looked.times++ // the leader has not begun yet
 		s.takeOver(stalledAtBirth)
+	case errors.Is(err, errSuperseded):
+		s.mustNot(err.Error())
 	case err != nil:
 		s.failed(aboutLook, "cannot find out what the store has", err)
-	case seen.newest.Number > seen.generation.Number:
-		s.mustNot(fmt.Sprintf("this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			seen.generation.Cluster, seen.generation.Number, s.archive, seen.newest.Number, seen.newest.Cluster))
 	default:
 		s.identified(seen)
 		s.reconcile(seen.head)
@@ -153,8 +165,8 @@ func (s *Shipper) mustNot(sentence string) {
 	if s.trouble == nil {
 		s.trouble = &trouble{began: now, since: s.options.Now(), waits: newWaits()}
 	}
-	s.trouble.about, s.trouble.text, s.trouble.next = aboutLook, sentence, s.options.Now().Add(foreignPatience)
-	s.generation, s.foreign, s.patience = archive.Generation{}, true, now.Add(foreignPatience)
+	s.trouble.about, s.trouble.text, s.trouble.next = aboutLook, sentence, s.options.Now().Add(s.pace.foreign)
+	s.generation, s.foreign, s.patience = archive.Generation{}, true, now.Add(s.pace.foreign)
 }
 
 // reconcile compares the end of the chain with this member's data and with what waits in the spool, and goes on from there.
@@ -212,7 +224,7 @@ func (s *Shipper) tooFarAhead(head archive.Head) bool {
 		s.ahead = time.Now()
 	}
 	s.patience = time.Now().Add(time.Second)
-	if s.leads && time.Since(s.ahead) > aheadPatience {
+	if s.leads && time.Since(s.ahead) > s.pace.ahead {
 		s.mustNot(fmt.Sprintf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			s.archive, head.Revision(), head.Cluster, s.revision))
 	}

@@ -10,6 +10,7 @@ import (
 
 // owned is what the goroutine of Run knows and decides by.
 type owned struct {
+	ending     bool               // Run's context has ended
 	archive    *archive.Archive   // nil until it could be opened
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
@@ -38,6 +39,7 @@ type owned struct {
 	hashes   map[segment.CompactionHash]bool
 
 	captured     time.Time // when the last segment was captured
+	examined     time.Time // when it was last looked whether there is something to capture
 	applied      uint64    // etcd's applied index as the small buckets were last looked at
 	bucketsAfter time.Time // when they may be looked at again
 	hurry        bool      // somebody waits for a capture

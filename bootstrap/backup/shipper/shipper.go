@@ -11,14 +11,13 @@ import (
 	"etcd-wrapper/bootstrap/backup/spool"
 )
 
-// tick is how often etcd's revision is looked at: markers of the time are that far apart at least.
-const tick = 100 * time.Millisecond
-
 // Shipper keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
 type Shipper struct {
 	options Options
+	pace    pace
 	reader  *capture.Reader
 	spool   *spool.Spool
+	room    func(size int64) error // says whether the volume has so many bytes to spare
 
 	events chan func() // what the owner is told, and does
 	begun  chan struct{}
@@ -45,7 +44,7 @@ func New(options Options) (*Shipper, error) {
 		options.Gate = open{}
 	}
 	s := &Shipper{
-		options: options, reader: capture.NewReader(options.Etcd.Backend), spool: waiting,
+		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
 		events: make(chan func()), begun: make(chan struct{}), ended: make(chan struct{}),
 	}
 	s.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
@@ -67,7 +66,7 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer cancel()
 	close(s.begun)
 	s.resume()
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(s.pace.tick)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		again := s.step(ctx)
@@ -108,6 +107,7 @@ func (s *Shipper) listen() {
 
 // drain hears the jobs out that end now.
 func (s *Shipper) drain() {
+	s.ending = true
 	idle := make(chan struct{})
 	go func() {
 		s.jobs.Wait()

@@ -107,7 +107,8 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 		s.advance(which)
 		return
 	}
-	s.options.Log.Info().Str("segment", which.position.String()).Str("member", winner.Member).
+	s.statistic.Yielded++
+	s.options.Log.Debug().Str("segment", which.position.String()).Str("member", winner.Member).
 		Msg("backups: another member was first; this one goes on behind its segment")
 	s.stale = true
 }

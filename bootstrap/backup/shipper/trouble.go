@@ -37,6 +37,9 @@ func newWaits() *backoff.ExponentialBackOff {
 // failed notes that something did not succeed, and when it may be tried again. The log has the first of a row of failures,
 // and each that is another.
 func (s *Shipper) failed(about about, doing string, err error) {
+	if s.ending {
+		return // it was given up
+	}
 	if s.trouble == nil {
 		s.trouble = &trouble{began: time.Now(), since: s.options.Now(), waits: newWaits()}
 		s.endure()
