@@ -31,7 +31,7 @@ func (o Overview) Print(to io.Writer) error {
 	for _, generation := range o.Generations {
 		generation.print(&b, now)
 	}
-	printSidecar(&b, o.Sidecar, now)
+	printSidecar(&b, o.Sidecar)
 	_, err := io.WriteString(to, b.String())
 	return err
 }

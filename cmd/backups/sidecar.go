@@ -1,11 +1,14 @@
 package backups
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"etcd-wrapper/bootstrap/backup/sidecarstore"
+	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/exitcode/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
@@ -21,7 +24,27 @@ type SidecarChain struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-func printSidecar(b *strings.Builder, chains []SidecarChain, _ time.Time) {
+// ofSidecar lists what etcd-backup-restore has left in a store.
+func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
+	theirs, err := sidecarstore.List(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what the sidecar wrote: %w", err)
+	}
+	for _, chain := range theirs.Chains {
+		reach := chain.Reach()
+		seen := SidecarChain{
+			Full: chain.Full.Name, From: chain.Full.Last, To: reach.Last, Begin: chain.Full.Created, End: reach.Created, Deltas: len(chain.Deltas),
+			Bytes: chain.Full.Size,
+		}
+		for _, delta := range chain.Deltas {
+			seen.Bytes += delta.Size
+		}
+		chains = append(chains, seen)
+	}
+	return chains, nil
+}
+
+func printSidecar(b *strings.Builder, chains []SidecarChain) {
 	if len(chains) == 0 {
 		return
 	}
