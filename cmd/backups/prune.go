@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/keep"
@@ -52,12 +52,13 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.I
 func (p Pruned) Print(to io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.Policy, terminal.Moment(p.From))
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\tGENERATION\tWHAT\tTIME\tSIZE\tWHY")
+	rows := [][]string{{"", "GENERATION", "WHAT", "TIME", "SIZE", "WHY"}}
 	for _, item := range p.Items {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", p.word(item), item.Generation, what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why)
+		rows = append(rows, []string{
+			p.word(item), strconv.Itoa(item.Generation), what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why,
+		})
 	}
-	flush(table)
+	b.WriteString(table(rows...))
 	for _, doubt := range p.Doubts {
 		fmt.Fprintf(&b, "\nnothing is deleted: %s\n", printable.Line(doubt))
 	}

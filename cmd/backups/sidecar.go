@@ -3,8 +3,8 @@ package backups
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/sidecarstore"
@@ -49,11 +49,12 @@ func printSidecar(b *strings.Builder, chains []SidecarChain) {
 		return
 	}
 	b.WriteString("\nwhat etcd-backup-restore wrote, by the names of its objects\n\n")
-	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FULL\tREVISION\tUP TO\tFROM\tUNTIL\tDELTAS\tSIZE")
+	rows := [][]string{{"FULL", "REVISION", "UP TO", "FROM", "UNTIL", "DELTAS", "SIZE"}}
 	for _, c := range chains {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", printable.Line(c.Full), c.From, c.To, terminal.Moment(c.Begin), terminal.Moment(c.End),
-			c.Deltas, terminal.Size(c.Bytes))
+		rows = append(rows, []string{
+			printable.Line(c.Full), strconv.FormatInt(c.From, 10), strconv.FormatInt(c.To, 10), terminal.Moment(c.Begin), terminal.Moment(c.End),
+			strconv.Itoa(c.Deltas), terminal.Size(c.Bytes),
+		})
 	}
-	flush(table)
+	b.WriteString(table(rows...))
 }

@@ -128,7 +128,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		if s.count == 0 || begin.Before(s.first(p.From)) {
 			continue
 		}
-		if last, _ := newestVerified(all, begin.Add(s.length-1)); last.Label == full.Label {
+		if newestVerified(all, begin.Add(s.length-1)).Label == full.Label {
 			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}
