@@ -40,7 +40,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.I
 		Store: settings.Store.String(), Policy: plan.Policy.String(), From: plan.From, Doubts: plan.Doubts, Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Doubts) > 0 {
-		return document, fmt.Errorf("%w: %s", ErrInDoubt, strings.Join(plan.Doubts, "; "))
+		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Doubts, "; ")))
 	}
 	if !dryRun {
 		document.Done, err = plan.Execute(ctx, kept, told)
@@ -59,9 +59,6 @@ func (p Pruned) Print(to io.Writer) error {
 		})
 	}
 	b.WriteString(table(rows...))
-	for _, doubt := range p.Doubts {
-		fmt.Fprintf(&b, "\nnothing is deleted: %s\n", printable.Line(doubt))
-	}
 	if !p.DryRun && len(p.Doubts) == 0 {
 		fmt.Fprintf(&b, "\ndeleted %d objects, %s; %d are locked and go later\n", p.Done.Objects, terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}

@@ -16,7 +16,7 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	kept, slot := p.slot(full, g.Fulls)
 	switch {
 	case base.Label == "":
-		item.Why = "there is no verified full before the window of points yet"
+		item.Why = notCovered
 	case full.Err != nil && !item.Time.Before(p.reach()):
 		item.Why = "its manifest cannot be believed, so it stays as long as any full"
 	case full.Label == base.Label:
@@ -30,6 +30,8 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	}
 	return item
 }
+
+const notCovered = "there is no verified full before the window of points yet"
 
 // before tells whether one full was made before another one. In a cluster at rest they have one revision.
 func before(a, b archive.KeptFull) bool {
