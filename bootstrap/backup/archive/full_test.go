@@ -231,6 +231,17 @@ func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
 	assert.GreaterOrEqual(t, len(w.store.Calls())-before, 5)
 }
 
+func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		full := *w.head().Full
+		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than a store that is away would be asked
+		snapshot, err := read(t, w.Archive, full)
+		require.NoError(t, err)
+		assert.Equal(t, snapshotOf(database(10)), snapshot)
+	})
+}
+
 func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
 	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
 		synctest.Test(t, func(t *testing.T) {
