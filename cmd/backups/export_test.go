@@ -103,8 +103,10 @@ func (l lived) upTo(revision int64) []segment.Row {
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
 // keep puts a full and a segment into a store.
-func (l lived) keep(t *testing.T) Settings {
-	settings := Settings{Store: memory.New(), Keys: &seal.Keys{}}
+func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &seal.Keys{}) }
+
+func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
+	settings := Settings{Store: memory.New(), Keys: keys}
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), "c1", noon)
 	require.NoError(t, err)
