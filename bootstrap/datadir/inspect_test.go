@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -29,7 +30,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 			dir := datadirtest.Born(t)
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-1-lost])
-			err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if lost == 0 {
 				require.NoError(t, err)
 				return
@@ -43,7 +44,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
 	dir := datadirtest.Born(t)
 	halveDatabase(t, dir)
-	err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+	err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorIs(t, err, errCutOff)
 	require.ErrorContains(t, err, dir+"/member/snap/db: the database was cut off")
 }
@@ -72,7 +73,7 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer
-			err := Inspect(dir, test.configured, zerolog.New(&log))
+			err := Look(dir, "").Inspect(test.configured, zerolog.New(&log))
 			if test.err == "" {
 				require.NoError(t, err)
 			} else {
@@ -90,10 +91,10 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Born(t)
 			addMember(t, dir, learner)
-			require.NoError(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()))
+			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
-			err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, "it ends at index 4, while the database holds what came until 5")
 			require.ErrorContains(t, err, "in a larger cluster, set the data directory aside and replace the member")
 			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "while the database holds what came until 5")
@@ -114,7 +115,7 @@ func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error { // as after the swap
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 1000))
 	})
-	require.NoError(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()))
+	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 }
 
 func addMember(t *testing.T, dir string, learner bool) {
@@ -143,7 +144,7 @@ func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *test
 			damaged := bytes.Clone(content)
 			damage(damaged[begin:ends[i]])
 			require.NoError(t, os.WriteFile(segment, damaged, 0o600))
-			err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop())
+			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if i < len(begins)-1 {
 				require.ErrorContains(t, err, fmt.Sprintf("the log in %s is damaged at position %d", segment, begin), name)
 			} else { // nothing need be behind the last one that proves anything
@@ -152,4 +153,16 @@ func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *test
 			require.ErrorContains(t, err, "; way out: ", name)
 		}
 	}
+}
+
+func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
+	dir, walDir := datadirtest.Born(t), filepath.Join(t.TempDir(), "wal")
+	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names nobody who has a vote")
+	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
+	segment := filepath.Join(walDir, firstSegment)
+	ends := datadirtest.EntryEnds(t, segment)
+	truncate(t, segment, ends[len(ends)-2])
+	err := Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop())
+	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
 }

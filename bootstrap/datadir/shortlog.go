@@ -1,53 +1,18 @@
 package datadir
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"path/filepath"
-
-	bolt "go.etcd.io/bbolt"
-)
+import "errors"
 
 // refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
 // by cutting it off, and serves without what was acknowledged behind the damage. What can't be read is left to etcd, which
 // says why.
-func refuseShort(m *member) error {
-	var found contents
-	err := readDatabase(m.database, func(tx *bolt.Tx) (err error) {
-		found, err = readContents(tx)
-		return err
-	})
-	if errors.Is(err, errCutOff) {
-		return cutOff.because(m.database, err)
+func (f *Findings) refuseShort() error {
+	if errors.Is(f.contentsErr, errCutOff) {
+		return cutOff.because(f.database, f.contentsErr)
 	}
-	if err != nil {
-		return nil //nolint:nilerr // see above
+	if tail := f.tail(); tail != nil && f.contentsErr == nil {
+		return f.contents.refuseTail(f.member, tail)
 	}
-	tail, err := readTail(m)
-	if err != nil {
-		return nil //nolint:nilerr // see above
-	}
-	return found.refuseTail(m, tail)
-}
-
-// readTail is the history of the last segment, up to where it can't be read on. The segment's name tells what the ones
-// before end with; damage there makes etcd give up.
-func readTail(m *member) (*history, error) {
-	if err := m.wal.unreadable(); err != nil || len(m.segments()) == 0 {
-		return nil, fmt.Errorf("there is no log: %w", err)
-	}
-	newest := m.newestSegment()
-	_, before, ok := parseSegmentName(filepath.Base(newest))
-	if !ok {
-		return nil, fmt.Errorf("%s is not a WAL segment", newest)
-	}
-	tail := &history{last: before}
-	err := readSegment(newest, func(s *segment) error {
-		_ = tail.takeTail(context.Background(), s) // what comes before is what counts
-		return nil
-	})
-	return tail, err
+	return nil
 }
 
 // newestSegment is the path of the last segment.
