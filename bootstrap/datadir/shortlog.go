@@ -34,8 +34,8 @@ func (m *member) newestSegment() string {
 // log is still being written (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right moment its
 // database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its disk looks just
 // as after damage, and then it has acknowledged to a leader what it does not have any more, and would help to elect one
-// that does not have it either. So both are refused, and have the same way out. That loses nothing, and no quorum: an
-// entry is committed because most of the logs have it already, so that only the fewer can be without.
+// that does not have it either. So both are refused, and have the same way out. That loses neither data nor the
+// quorum: an entry is committed because a majority of logs has it already, so that only a minority can be without.
 func (c contents) refuseTail(m *member, tail *history) error {
 	switch {
 	case tail.breach.proven(c.single36()):
