@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -152,12 +153,26 @@ func TestAManifestOfOtherRecordsIsDamage(t *testing.T) {
 // recordsOf are those of a segment that is not encrypted.
 func recordsOf(t testing.TB, object segment.Object) string {
 	t.Helper()
-	plain, err := new(seal.Keys).Open(bytes.NewReader(object.Data), false)
+	plain, err := new(seal.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
 	require.NoError(t, err)
 	defer plain.Close()
 	records, err := io.ReadAll(plain)
 	require.NoError(t, err)
 	return string(records)
+}
+
+func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
+	value := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
+	row := Row(7, 0, string(value))
+	keys := &seal.Keys{}
+	Build(t, keys, start(), nil) // zstd's tables are kept
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	object := Build(t, keys, start(), []segment.Row{row})
+	runtime.ReadMemStats(&after)
+	assert.Greater(t, object.Size(), int64(len(value)))
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(value)+len(value)/2))
 }
 
 func TestASegmentOfANewerFormatSaysSo(t *testing.T) {

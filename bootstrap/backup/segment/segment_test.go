@@ -78,7 +78,13 @@ func (c *content) read(reader *segment.Reader) error {
 	}
 }
 
-func contents(o segment.Object) []byte { return append(bytes.Clone(o.Line), o.Data...) }
+func contents(o segment.Object) []byte {
+	all, err := io.ReadAll(o.Reader())
+	if err != nil {
+		panic(err) // it is in memory
+	}
+	return all
+}
 
 // example has one of everything.
 func example(t testing.TB, keys *seal.Keys) segment.Object {
@@ -118,6 +124,7 @@ func TestASegmentIsReadAsItWasBuilt(t *testing.T) {
 			assert.EqualValues(t, 9, one.End)
 			assert.Equal(t, segment.Position{Revision: 10}, one.Next(), "a revision without rows is not covered")
 			assert.Equal(t, object.Size(), int64(len(contents(object))))
+			assert.Equal(t, contents(object), contents(object), "it may be read again")
 		})
 	}
 }
