@@ -74,6 +74,7 @@ func (s *Shipper) finished(done FullDone) {
 		s.stored, s.storedAt = f.Next, time.Now()
 		s.stale = true // should another member have begun a chain as well, the newest one counts
 	}
+	s.publish()
 	s.tellAsked(f, fullResult{FullDone: done})
 	_ = os.Remove(f.copied.path)
 }
