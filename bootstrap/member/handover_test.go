@@ -12,17 +12,24 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/member"
 )
 
 // three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
 func three(t *testing.T) (members []*bench) {
+	t.Helper()
+	return threeKept(t, member.Upkeep{})
+}
+
+func threeKept(t *testing.T, upkeep member.Upkeep) (members []*bench) {
 	t.Helper()
 	var names []string
 	for i := range 3 {
 		config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 		config.Name = fmt.Sprintf("etcd-%d", i)
 		names = append(names, config.InitialClusterFromName(config.Name))
-		members = append(members, benchWith(t, config))
+		members = append(members, benchKept(t, config, upkeep))
 	}
 	opened := make(chan error, len(members))
 	for _, b := range members {
