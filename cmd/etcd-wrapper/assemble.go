@@ -130,7 +130,8 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
-		Routes: routes, Log: log,
+		Defragment: p.world.Defragment,
+		Routes:     routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)

@@ -15,6 +15,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/bootstrap/upkeep/gate"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -46,7 +47,8 @@ type World struct {
 	monitor *readiness.Monitor
 	server  Server      // set before the lifecycle begins
 	crash   func(error) // set before the lifecycle begins
-	backups Backups     // nil without a store; set before the lifecycle begins
+	gate    gate.Gate
+	backups Backups // nil without a store; set before the lifecycle begins
 
 	began        time.Time
 	past         *past
@@ -98,6 +100,9 @@ func (w *World) Connect(server Server, crash func(reason error)) {
 	w.server = server
 	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
 }
+
+// Gate is where those who read the whole database tell of it, so that it is not defragmented meanwhile.
+func (w *World) Gate() *gate.Gate { return &w.gate }
 
 // BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
 func (w *World) BackedUpBy(backups Backups) { w.backups = backups }
