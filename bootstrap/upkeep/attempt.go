@@ -52,24 +52,25 @@ func (k *Keeper) handOff(ctx context.Context, f facts, r request) error {
 	if f.alone() {
 		return nil
 	}
-	cluster := k.served().cluster
-	if f.leader == f.self && r.origin != ByClient {
-		to, ok := cluster.successor()
-		if !ok {
-			return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
-		}
-		k.enter(HandingOff, "leadership is moved to "+to.name, f)
-		if err := cluster.handOver(ctx, to); err != nil {
-			return err
-		}
-		k.options.Log.Info().Str("to", to.name).Msg("leadership was moved before the defragmentation")
-	}
-	select {
+	select { // what clients have asked for is answered
 	case <-time.After(breath):
-		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if f.leader != f.self || r.origin == ByClient {
+		return nil
+	}
+	cluster := k.served().cluster
+	to, ok := cluster.successor()
+	if !ok {
+		return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
+	}
+	k.enter(HandingOff, "leadership is moved to "+to.name, f)
+	if err := cluster.handOver(ctx, to); err != nil {
+		return err
+	}
+	k.options.Log.Info().Str("to", to.name).Msg("leadership was moved before the defragmentation")
+	return nil
 }
 
 // standStill is the time in which nothing can be read nor written.
@@ -119,7 +120,7 @@ func (k *Keeper) note(o Outcome) {
 		return
 	}
 	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.Before).Int64("after", o.After).Stringer("took", rounded(o.Took)).
-		Msgf("the database was defragmented: %s are %s now", bytes(o.Before), bytes(o.After))
+		Msgf("the database was defragmented: %s are %s now", inWords(o.Before), inWords(o.After))
 }
 
 // enter makes a phase the present one, and says why the member waits if it is for another reason than before.

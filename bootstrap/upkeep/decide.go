@@ -50,9 +50,9 @@ func (f facts) worth(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
 	case threshold.exceeded(f.size, f.inUse):
-		return fmt.Sprintf("%s of its %s are free", bytes(free), bytes(f.size))
+		return fmt.Sprintf("%s of its %s are free", inWords(free), inWords(f.size))
 	case f.ownNoSpace && !f.relieved(f.size) && f.relieved(f.inUse):
-		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", bytes(free), bytes(f.size))
+		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", inWords(free), inWords(f.size))
 	default:
 		return ""
 	}
@@ -71,7 +71,7 @@ func (f facts) obstacle(l limits) string {
 	case expected > l.maxPause:
 		return fmt.Sprintf("it is expected to take %s, longer than --defrag-max-pause allows, which is %s", rounded(expected), l.maxPause)
 	case f.room >= 0 && f.room < f.inUse+spare:
-		return fmt.Sprintf("the volume has %s left, and the copy needs %s", bytes(f.room), bytes(f.inUse+spare))
+		return fmt.Sprintf("the volume has %s left, and the copy needs %s", inWords(f.room), inWords(f.inUse+spare))
 	case f.corrupt:
 		return "the alarm CORRUPT is raised"
 	case f.leader == 0:

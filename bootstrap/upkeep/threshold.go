@@ -33,15 +33,15 @@ func (k *Keeper) AtStart(dir string, size int64) uint {
 // AtStartCopied says how far etcd's defragmentation before it serves has come, as a clause about etcd; empty if there is none.
 func AtStartCopied(dir string) string {
 	if done := copied(dir); done > 0 {
-		return "defragments its database before it serves: " + bytes(done) + " are copied"
+		return "defragments its database before it serves: " + inWords(done) + " are copied"
 	}
 	return ""
 }
 
 const mebibyte = 1 << 20
 
-// bytes is a size for people.
-func bytes(count int64) string {
+// inWords is a size for people.
+func inWords(count int64) string {
 	switch {
 	case count < mebibyte:
 		return fmt.Sprintf("%d KiB", count>>10)

@@ -1,0 +1,305 @@
+package upkeep
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/upkeep/gate"
+)
+
+// fake is a cluster whose facts a test chooses, and that takes its time to defragment.
+type fake struct {
+	mu       sync.Mutex
+	now      facts
+	takes    time.Duration
+	fails    error
+	nobody   bool // no member is up to date enough to lead
+	began    []time.Time
+	lifted   int
+	handed   []string
+	lagging  time.Duration // how long it takes to catch up
+	readable *gate.Gate
+}
+
+func (c *fake) facts() facts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.now
+	f.readers = c.readable.Inside()
+	return f
+}
+
+func (c *fake) change(how func(*facts)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	how(&c.now)
+}
+
+func (c *fake) defragment() error {
+	c.change(func(*facts) { c.began = append(c.began, time.Now()) })
+	time.Sleep(c.takes)
+	c.change(func(f *facts) {
+		if c.fails == nil {
+			f.size = f.inUse
+		}
+	})
+	return c.fails
+}
+
+func (c *fake) copied() int64 { return c.now.inUse / 4 }
+
+func (c *fake) successor() (peer, bool) { return peer{id: 3, name: "etcd-2"}, !c.nobody }
+
+func (c *fake) handOver(_ context.Context, to peer) error {
+	c.change(func(f *facts) { f.leader = to.id })
+	c.handed = append(c.handed, to.name)
+	return nil
+}
+
+func (c *fake) catchUp(context.Context) error {
+	time.Sleep(c.lagging)
+	return nil
+}
+
+func (c *fake) lift(context.Context) error {
+	c.change(func(f *facts) { f.noSpace, f.ownNoSpace = false, false })
+	c.lifted++
+	return nil
+}
+
+// table is where members take turns. A test plays the others.
+type table struct {
+	mu      sync.Mutex
+	turn    string
+	waiting []string
+	mine    bool
+	ended   int
+}
+
+func (s *table) wish(context.Context) error { return nil }
+
+func (s *table) wishes(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting, nil
+}
+
+func (s *table) take(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turn != "" {
+		return errors.New("member " + s.turn + " " + errTaken.Error())
+	}
+	s.mine = true
+	return nil
+}
+
+func (s *table) keep(context.Context) func() { return func() {} }
+
+func (s *table) end(context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mine = false
+	s.ended++
+}
+
+func (s *table) seats(turn string, waiting ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn, s.waiting = turn, waiting
+}
+
+// stand is a Keeper that keeps a fake.
+type stand struct {
+	*Keeper
+	cluster *fake
+	table   *table
+	gate    *gate.Gate
+	log     *bytes.Buffer
+}
+
+// kept runs a Keeper beside do, which sleeps for what it waits for.
+func kept(t *testing.T, change func(*stand), do func(*stand)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate.Gate{}
+		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &bytes.Buffer{}}
+		change(s)
+		s.Keeper = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.run(ctx, &service{cluster: s.cluster, seat: func() seat { return s.table }})
+		}()
+		synctest.Wait()
+		do(s)
+		cancel()
+		<-ended
+		assert.False(t, s.table.mine, "no turn is left behind")
+		_, err := g.Close("the test")
+		assert.NoError(t, err, "nor is the gate closed")
+	})
+}
+
+func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
+	kept(t, func(*stand) {}, func(s *stand) {
+		assert.Equal(t, HandingOff, s.State().Phase)
+		time.Sleep(time.Second)
+		is := s.State()
+		assert.Equal(t, Running, is.Phase)
+		assert.InDelta(t, 0.25, is.Progress, 0.01)
+		assert.Equal(t, "the database is being defragmented", s.Away())
+		assert.True(t, s.table.mine)
+		require.ErrorIs(t, s.Ask(), errUnderWay)
+
+		time.Sleep(4 * time.Second)
+		is = s.State()
+		assert.Equal(t, Idle, is.Phase)
+		assert.Empty(t, s.Away())
+		assert.Equal(t, 1, is.Done)
+		assert.EqualValues(t, gibibyte/2, is.Freed)
+		assert.Equal(t, Outcome{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
+		assert.Empty(t, s.cluster.handed, "it does not lead")
+		time.Sleep(time.Hour)
+		assert.Equal(t, 1, s.State().Done, "once is enough")
+	})
+}
+
+func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, CatchingUp, s.State().Phase)
+		assert.NotEmpty(t, s.Away())
+		assert.True(t, s.table.mine, "the next member waits for that")
+		time.Sleep(10 * time.Second)
+		assert.Empty(t, s.Away())
+	})
+}
+
+func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
+	kept(t, func(s *stand) {
+		s.cluster.now.leader = 1
+		s.table.waiting = []string{"etcd-1"}
+	}, func(s *stand) {
+		assert.Contains(t, s.State().Reason, "gives the others time to go first")
+		time.Sleep(time.Minute)
+		assert.Equal(t, Waiting, s.State().Phase)
+		assert.Contains(t, s.State().Reason, "this member leads, and etcd-1 goes first")
+		s.table.seats("")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.handed)
+	})
+}
+
+func TestALeaderWithoutAnHeirWaits(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
+		assert.Empty(t, s.Away(), "clients are welcome meanwhile")
+	})
+}
+
+func TestAMemberWaitsForAnothersTurn(t *testing.T) {
+	kept(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "member etcd-1 is being defragmented: wait for its end")
+		s.table.seats("")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}
+
+func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
+	var end func()
+	kept(t, func(s *stand) { end, _ = s.gate.Begin(context.Background(), "the backup") }, func(s *stand) {
+		time.Sleep(time.Hour)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
+		assert.Equal(t, 1, bytes.Count(s.log.Bytes(), []byte("should be defragmented")))
+		require.ErrorContains(t, s.Ask(), "wait for the end of the backup")
+		end()
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}
+
+func TestAReaderWaitsForTheEndOfTheDefragmentation(t *testing.T) {
+	kept(t, func(*stand) {}, func(s *stand) {
+		began := time.Now()
+		end, err := s.gate.Begin(context.Background(), "the backup")
+		require.NoError(t, err)
+		assert.Equal(t, 4*time.Second+breath, time.Since(began))
+		end()
+	})
+}
+
+func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
+		time.Sleep(5 * time.Second)
+		is := s.State()
+		assert.Equal(t, 1, is.Failed)
+		assert.Equal(t, "no space left on device", is.Last.Error)
+		assert.Empty(t, s.Away())
+		assert.Contains(t, s.log.String(), "the database was not defragmented")
+	})
+}
+
+func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
+		require.NoError(t, s.Ask())
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, ByCommand, s.State().Last.Origin)
+		s.table.seats("etcd-2")
+		require.NoError(t, s.Ask())
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().Last.Error)
+		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
+		require.ErrorContains(t, s.Ask(), "--defrag-max-pause")
+	})
+}
+
+func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
+	require.ErrorIs(t, New(Options{}).Ask(), errNotServing)
+}
+
+func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
+	full := func(s *stand) {
+		s.cluster.now.noSpace, s.cluster.now.ownNoSpace = true, true
+		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
+	}
+	kept(t, full, func(s *stand) {
+		time.Sleep(time.Hour)
+		assert.Zero(t, s.cluster.lifted, "there is nothing to give back")
+		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
+		time.Sleep(5 * time.Minute)
+		assert.Equal(t, 1, s.State().Done, "when its minute comes")
+		assert.Equal(t, 1, s.State().Lifted)
+		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
+	})
+}
+
+func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
+	kept(t, func(s *stand) {
+		s.cluster.now.members, s.cluster.now.leader = s.cluster.now.members[:1], 1
+		s.table.turn = "nobody may ask"
+	}, func(s *stand) {
+		time.Sleep(time.Second)
+		assert.Equal(t, Running, s.State().Phase)
+		assert.Empty(t, s.Away())
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}

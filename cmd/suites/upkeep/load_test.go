@@ -1,0 +1,127 @@
+package upkeep_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// client knows all members, as an API server does.
+func client(t *testing.T, pods []*harness.Pod) *clientv3.Client {
+	t.Helper()
+	var endpoints []string
+	for _, p := range pods {
+		endpoints = append(endpoints, p.Endpoint())
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// large is a value that nothing can make smaller.
+func large() string {
+	var b bytes.Buffer
+	for b.Len() < 10<<10 {
+		fmt.Fprintf(&b, "%016x", rand.Uint64())
+	}
+	return b.String()
+}
+
+// grow writes so many mebibytes of values below a prefix.
+func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
+	t.Helper()
+	keys := make(chan int)
+	var writers sync.WaitGroup
+	for range 16 {
+		writers.Go(func() {
+			for i := range keys {
+				_, err := c.Put(t.Context(), fmt.Sprintf("%s%06d", prefix, i), large())
+				if err != nil {
+					t.Errorf("cannot fill the database: %v", err)
+				}
+			}
+		})
+	}
+	for i := range mebibytes * 1024 / 10 {
+		keys <- i
+	}
+	close(keys)
+	writers.Wait()
+}
+
+// thin takes the values below a prefix away, and compacts, which leaves room in the file.
+func thin(t *testing.T, c *clientv3.Client, prefix string) {
+	t.Helper()
+	reply, err := c.Delete(t.Context(), prefix, clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = c.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+}
+
+// writer puts one key after the other, reads it back, and knows how long it had to wait.
+type writer struct {
+	client *clientv3.Client
+	prefix string
+	acked  int
+	gap    time.Duration // the longest between two acknowledged writes
+	at     time.Time     // when that ended
+	failed []error
+}
+
+// run writes until ctx ends. What fails is tried again: its outcome is unknown, so the next write may find it done.
+func (w *writer) run(ctx context.Context) {
+	last := time.Now()
+	for ctx.Err() == nil {
+		_, err := w.client.Put(ctx, fmt.Sprintf("%s%06d", w.prefix, w.acked), fmt.Sprint(w.acked))
+		if err != nil {
+			if ctx.Err() == nil {
+				w.failed = append(w.failed, fmt.Errorf("at %s: %w", time.Now().UTC().Format(time.StampMilli), err))
+			}
+			continue
+		}
+		w.acked++
+		if gap := time.Since(last); gap > w.gap {
+			w.gap, w.at = gap, time.Now()
+		}
+		last = time.Now()
+	}
+}
+
+// work starts writers and returns what ends them.
+func work(t *testing.T, pods []*harness.Pod, count int) (end func() []*writer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all []*writer
+	var working sync.WaitGroup
+	for i := range count {
+		w := &writer{client: client(t, pods), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
+		all = append(all, w)
+		working.Go(func() { w.run(ctx) })
+	}
+	return func() []*writer {
+		cancel()
+		working.Wait()
+		return all
+	}
+}
+
+// nothingIsLost says that every write that was acknowledged is there.
+func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*writer) {
+	t.Helper()
+	for _, w := range writers {
+		reply, err := c.Get(t.Context(), w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, reply.Count, int64(w.acked), "of the writes below %s", w.prefix)
+	}
+}
