@@ -179,6 +179,30 @@ type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }
 
+func TestWhoMayDefragmentAndWhatIsInTheWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal error
+		change  func(*http.Request)
+		code    int
+		body    string
+		asked   int
+	}{
+		"loopback":  {nil, nil, 202, "defragmenting\n", 1},
+		"elsewhere": {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may ask for a defragmentation\n", 0},
+		"browser":   {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not ask for a defragmentation\n", 0},
+		"not now":   {errors.New("the database is being read"), nil, 409, "the database is being read\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			defragment := func() error { asked++; return c.refusal }
+			w := ask(routes(Options{Defragment: defragment, StopFromAnywhere: true}, found(nil)), http.MethodPost, "/defrag", c.change)
+			require.Equal(t, c.code, w.Code)
+			require.Equal(t, c.body, w.Body.String())
+			require.Equal(t, c.asked, asked)
+		})
+	}
+}
+
 func TestStopsAlsoIfTheClientLeft(t *testing.T) {
 	stops := 0
 	h := routes(Options{Stop: func() { stops++ }, Log: zerolog.Nop()}, found(nil))
