@@ -164,3 +164,28 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	}
 	return keys
 }
+
+// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself.
+func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	defer members[0].Close()
+	var all []*writers
+	for _, b := range members {
+		all = append(all, startWriters(t, b))
+	}
+	moved := func() bool { return all[0].count() > 200 && all[1].count() > 200 && all[2].count() > 200 }
+	require.Eventually(t, moved, patience, tick)
+	for range 6 {
+		leads := leader(t, members)
+		to := members[(leads+1)%len(members)]
+		_, err := members[leads].client(t).MoveLeader(soon(t), uint64(to.ID()))
+		require.NoError(t, err)
+	}
+	for _, w := range all {
+		w.mu.Lock()
+		assert.NotRegexp(t, "dropped", w.ended)
+		w.mu.Unlock()
+		w.end()
+	}
+}

@@ -87,7 +87,7 @@ func New(config *embed.Config, options Options) *Member {
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	m.upkeep = m.newUpkeep()
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary))
+		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary, again))
 	return m
 }
 
