@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -188,4 +189,25 @@ func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
 		w.mu.Unlock()
 		w.end()
 	}
+}
+
+// What a member sends to a leader that is giving its leadership away is dropped in silence, and its client waits for 7 s.
+func TestWritesAreHeldBackWhenALeaderAnnouncesThatItLeaves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	_, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", "8e9e05c52164694d")
+	require.NoError(t, err)
+	began := time.Now()
+	require.Eventually(t, func() bool {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		return time.Since(began) > 900*time.Millisecond
+	}, patience, time.Millisecond)
+	began = time.Now()
+	_, err = client.Put(soon(t), "key", "value")
+	require.NoError(t, err)
+	assert.Less(t, time.Since(began), 900*time.Millisecond, "a leader that stays holds nobody up for longer")
 }

@@ -52,20 +52,37 @@ func (k *Keeper) handOff(ctx context.Context, f facts, r request) error {
 	if f.alone() {
 		return nil
 	}
-	select { // what clients have asked for is answered
+	if f.leader == f.self && r.origin != ByClient {
+		return k.giveLeadershipAway(ctx, f, r)
+	}
+	return breathe(ctx)
+}
+
+// breathe gives clients' requests the time to be answered that are under way.
+func breathe(ctx context.Context) error {
+	select {
 	case <-time.After(breath):
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if f.leader != f.self || r.origin == ByClient {
-		return nil
-	}
+}
+
+func (k *Keeper) giveLeadershipAway(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	to, ok := cluster.successor()
 	if !ok {
 		return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
 	}
 	k.enter(HandingOff, "leadership is moved to "+to.name, f)
+	if r.seat != nil {
+		if err := r.seat.announce(ctx); err != nil {
+			return err
+		}
+	}
+	if err := breathe(ctx); err != nil {
+		return err
+	}
 	if err := cluster.handOver(ctx, to); err != nil {
 		return err
 	}

@@ -46,7 +46,8 @@ type Keeper struct {
 	options Options
 	pace    pace
 	asked   chan struct{} // holds one
-	away    away
+	away    away          // other members serve better
+	quiet   away          // leadership moves
 
 	mu          sync.Mutex
 	state       State
@@ -65,6 +66,7 @@ type seat interface {
 	wish(ctx context.Context) error
 	wishes(ctx context.Context) ([]string, error)
 	take(ctx context.Context) error
+	announce(ctx context.Context) error // a change of leadership
 	keep(ctx context.Context) (stop func())
 	end(ctx context.Context)
 }
@@ -78,6 +80,9 @@ func New(options Options) *Keeper {
 // Run keeps the database of a server that has joined its cluster small until ctx ends. Call it once, and let it return
 // before etcd is closed: a defragmentation that runs can't be interrupted.
 func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() { k.listen(ctx, server) })
 	k.run(ctx, &service{
 		cluster: embedded{server, &k.options},
 		seat:    func() seat { return &turn{server: server, name: k.options.Name} },

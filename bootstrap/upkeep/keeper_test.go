@@ -83,6 +83,8 @@ type table struct {
 	waiting []string
 	mine    bool
 	ended   int
+
+	announced int
 }
 
 func (s *table) wish(context.Context) error { return nil }
@@ -100,6 +102,13 @@ func (s *table) take(context.Context) error {
 		return errors.New("member " + s.turn + " " + errTaken.Error())
 	}
 	s.mine = true
+	return nil
+}
+
+func (s *table) announce(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announced++
 	return nil
 }
 
@@ -199,6 +208,7 @@ func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 1, s.State().Done)
 		assert.Equal(t, []string{"etcd-2"}, s.cluster.handed)
+		assert.Equal(t, 1, s.table.announced, "and the others have held their writes back")
 	})
 }
 

@@ -45,6 +45,9 @@ func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInf
 		if err := k.away.elsewhere(ctx); err != nil {
 			return nil, err
 		}
+		if err := k.whenQuietIsOver(ctx, info.FullMethod); err != nil {
+			return nil, err
+		}
 	}
 	return handler(ctx, asked)
 }
@@ -118,7 +121,7 @@ const hold = 200 * time.Millisecond
 // Unavailable, it knows that nothing has been done. Nothing else makes it try a write again.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// away is a time in which other members serve better than this one.
+// away is a time in which requests had better not go to this member, or not yet.
 type away struct {
 	mu   sync.Mutex
 	why  string

@@ -16,9 +16,11 @@ import (
 // The keys in etcd by which members take turns. Kubernetes keeps everything below /registry/, and an operator's own keys
 // begin with a slash or a name of theirs. All of them belong to leases, so that a member that dies blocks nobody for long.
 const (
-	prefix   = "etcd-wrapper/defragmentation/"
-	turnKey  = prefix + "turn"    // its value is the name of the member whose turn it is
-	wishKeys = prefix + "wanted/" // followed by the ID of a member that wants to defragment; its value is the name
+	prefix  = "etcd-wrapper/defragmentation/"
+	turnKey = prefix + "turn" // its value is the name of the member whose turn it is
+	// handoverKey has the ID of a leader that gives its leadership away within a moment.
+	handoverKey = prefix + "handover"
+	wishKeys    = prefix + "wanted/" // followed by the ID of a member that wants to defragment; its value is the name
 )
 
 const (
@@ -119,6 +121,17 @@ func holder(reply *etcdserverpb.TxnResponse) string {
 		return "member " + string(kv.Value)
 	}
 	return "another member"
+}
+
+// announce has all members hold writes back until the leader has changed.
+func (t *turn) announce(ctx context.Context) error {
+	ctx, cancel := t.root(ctx)
+	defer cancel()
+	id := []byte(t.server.MemberID().String())
+	if _, err := t.server.Put(ctx, &etcdserverpb.PutRequest{Key: []byte(handoverKey), Value: id, Lease: t.lease}); err != nil {
+		return fmt.Errorf("the others were not told that leadership moves: %w", err)
+	}
+	return nil
 }
 
 // begin gets a lease, of which the keys live.

@@ -1,4 +1,4 @@
-package upkeep_test
+package faults_test
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// client knows all members, as an API server does.
-func client(t *testing.T, pods []*harness.Pod) *clientv3.Client {
+// clientOfAll knows all members, as an API server does.
+func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	var endpoints []string
 	for _, p := range pods {
@@ -69,8 +69,8 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// writer puts one key after the other, reads it back, and knows how long it had to wait.
-type writer struct {
+// gapWriter puts one key after the other, reads it back, and knows how long it had to wait.
+type gapWriter struct {
 	client *clientv3.Client
 	prefix string
 	acked  int
@@ -80,7 +80,7 @@ type writer struct {
 }
 
 // run writes until ctx ends. What fails is tried again: its outcome is unknown, so the next write may find it done.
-func (w *writer) run(ctx context.Context) {
+func (w *gapWriter) run(ctx context.Context) {
 	last := time.Now()
 	for ctx.Err() == nil {
 		_, err := w.client.Put(ctx, fmt.Sprintf("%s%06d", w.prefix, w.acked), fmt.Sprint(w.acked))
@@ -98,18 +98,18 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// work starts writers and returns what ends them.
-func work(t *testing.T, pods []*harness.Pod, count int) (end func() []*writer) {
+// startWriters starts writers and returns what ends them.
+func startWriters(t *testing.T, pods []*harness.Pod, count int) (end func() []*gapWriter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var all []*writer
+	var all []*gapWriter
 	var working sync.WaitGroup
 	for i := range count {
-		w := &writer{client: client(t, pods), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
+		w := &gapWriter{client: clientOfAll(t, pods), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
 		all = append(all, w)
 		working.Go(func() { w.run(ctx) })
 	}
-	return func() []*writer {
+	return func() []*gapWriter {
 		cancel()
 		working.Wait()
 		return all
@@ -117,7 +117,7 @@ func work(t *testing.T, pods []*harness.Pod, count int) (end func() []*writer) {
 }
 
 // nothingIsLost says that every write that was acknowledged is there.
-func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*writer) {
+func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*gapWriter) {
 	t.Helper()
 	for _, w := range writers {
 		reply, err := c.Get(t.Context(), w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
