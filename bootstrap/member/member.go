@@ -28,7 +28,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields but DataVersion and Upkeep are required.
+// Options configure a Member. All fields but DataVersion, Upkeep and FindsPlace are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -41,6 +41,9 @@ type Options struct {
 	DataVersion dataversion.Version
 	// Upkeep is when the database is defragmented.
 	Upkeep Upkeep
+	// FindsPlace has the member tell the cluster its peer URLs, if they have changed, and ask for a vote while it is a
+	// learner. A backup-restore sidecar does that itself.
+	FindsPlace bool
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 }

@@ -35,6 +35,7 @@ func (w *World) Configure(yaml []byte) error {
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
 		DataVersion: dataversion.Parse(w.flags.DataVersion()), Upkeep: w.upkeep(),
+		FindsPlace: w.flags.Standalone,
 	})
 	w.opening.Store(w.etcd)
 	return nil
