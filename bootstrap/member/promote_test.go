@@ -3,6 +3,7 @@ package member_test
 import (
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -55,7 +56,11 @@ func TestALearnerAsksForItsVoteUntilItIsGrantedAlsoAfterARestart(t *testing.T) {
 	defer voter.Close()
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
-	assert.Contains(t, voter.log.String(), "the member has a vote now")
+	require.Eventually(t, says(voter, "the member has a vote now"), patience, tick)
+}
+
+func says(b *bench, text string) func() bool {
+	return func() bool { return strings.Contains(b.log.String(), text) }
 }
 
 // moved is where a member is with another peer URL.
@@ -92,7 +97,7 @@ func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
 		urls := peerURLs(t, client, mover.config.Name)
 		return len(urls) == 1 && urls[0] == want
 	}, patience, tick)
-	assert.Contains(t, members[2].log.String(), "the cluster was told this member's new peer URLs")
+	require.Eventually(t, says(members[2], "the cluster was told this member's new peer URLs"), patience, tick)
 	_, err = members[2].client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 }

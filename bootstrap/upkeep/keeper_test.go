@@ -121,10 +121,10 @@ func (s *table) end(context.Context) {
 	s.ended++
 }
 
-func (s *table) seats(turn string, waiting ...string) {
+func (s *table) seats(turn string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn, s.waiting = turn, waiting
+	s.turn, s.waiting = turn, nil
 }
 
 // stand is a Keeper that keeps a fake.
