@@ -162,8 +162,14 @@ func (k *Keeper) State() State {
 	k.mu.Unlock()
 	state.Readers = k.options.Gate.Inside()
 	if state.Phase == Running && serving != nil {
-		inUse := float64(state.Expected.Seconds()) * float64(k.pace.perSecond())
-		state.Progress = min(0.99, float64(serving.cluster.copied())/max(1, inUse))
+		state.Progress = k.progress(state, serving.cluster.copied())
 	}
 	return state
+}
+
+// progress goes by what has been copied, which etcd writes in steps of ten thousand keys, and between the steps by the clock.
+func (k *Keeper) progress(running State, copied int64) float64 {
+	expected := max(running.Expected.Seconds(), 0.001)
+	written := float64(copied) / (expected * float64(k.pace.perSecond()))
+	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))
 }
