@@ -1,9 +1,10 @@
 package upkeep
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,13 +55,27 @@ func (c *fake) defragment() error {
 	return c.fails
 }
 
-func (c *fake) copied() int64 { return c.now.inUse / 4 }
+func (c *fake) copied() int64 { return c.facts().inUse / 4 }
+
+// gaveTo are the members that leadership was moved to.
+func (c *fake) gaveTo() (names []string) {
+	c.change(func(*facts) { names = slices.Clone(c.handed) })
+	return names
+}
+
+// liftedTimes is how often the alarm was lifted.
+func (c *fake) liftedTimes() (times int) {
+	c.change(func(*facts) { times = c.lifted })
+	return times
+}
 
 func (c *fake) successor() (peer, bool) { return peer{id: 3, name: "etcd-2"}, !c.nobody }
 
 func (c *fake) handOver(_ context.Context, to peer) error {
-	c.change(func(f *facts) { f.leader = to.id })
-	c.handed = append(c.handed, to.name)
+	c.change(func(f *facts) {
+		f.leader = to.id
+		c.handed = append(c.handed, to.name)
+	})
 	return nil
 }
 
@@ -70,8 +85,10 @@ func (c *fake) catchUp(context.Context) error {
 }
 
 func (c *fake) lift(context.Context) error {
-	c.change(func(f *facts) { f.noSpace, f.ownNoSpace = false, false })
-	c.lifted++
+	c.change(func(f *facts) {
+		f.noSpace, f.ownNoSpace = false, false
+		c.lifted++
+	})
 	return nil
 }
 
@@ -111,6 +128,18 @@ func (s *table) announce(context.Context) error {
 	return nil
 }
 
+// now is whether it is the member's turn, and how often it has announced a change of leadership.
+func (s *table) now() (mine bool, announced int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mine, s.announced
+}
+
+func (s *table) isMine() bool {
+	mine, _ := s.now()
+	return mine
+}
+
 func (s *table) keep(context.Context) func() { return func() {} }
 
 func (s *table) end(context.Context) {
@@ -126,13 +155,31 @@ func (s *table) seats(turn string) {
 	s.turn, s.waiting = turn, nil
 }
 
+// lines is a log that a test may read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // stand is a Keeper that keeps a fake.
 type stand struct {
 	*Keeper
 	cluster *fake
 	table   *table
 	gate    *gate.Gate
-	log     *bytes.Buffer
+	log     *lines
 }
 
 // kept runs a Keeper beside do, which sleeps for what it waits for.
@@ -140,7 +187,7 @@ func kept(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate.Gate{}
-		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &bytes.Buffer{}}
+		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &lines{}}
 		change(s)
 		s.Keeper = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +200,7 @@ func kept(t *testing.T, change func(*stand), do func(*stand)) {
 		do(s)
 		cancel()
 		<-ended
-		assert.False(t, s.table.mine, "no turn is left behind")
+		assert.False(t, s.table.isMine(), "no turn is left behind")
 		_, err := g.Close("the test")
 		assert.NoError(t, err, "nor is the gate closed")
 	})

@@ -1,9 +1,9 @@
 package upkeep
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +19,7 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		assert.Equal(t, Running, is.Phase)
 		assert.InDelta(t, 0.25, is.Progress, 0.01)
 		assert.Equal(t, "the database is being defragmented", s.Away())
-		assert.True(t, s.table.mine)
+		assert.True(t, s.table.isMine())
 		require.ErrorIs(t, s.Ask(), errUnderWay)
 
 		time.Sleep(4 * time.Second)
@@ -29,7 +29,7 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		assert.Equal(t, 1, is.Done)
 		assert.EqualValues(t, gibibyte/2, is.Freed)
 		assert.Equal(t, Outcome{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
-		assert.Empty(t, s.cluster.handed, "it does not lead")
+		assert.Empty(t, s.cluster.gaveTo(), "it does not lead")
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, s.State().Done, "once is enough")
 	})
@@ -40,7 +40,7 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, CatchingUp, s.State().Phase)
 		assert.NotEmpty(t, s.Away())
-		assert.True(t, s.table.mine, "the next member waits for that")
+		assert.True(t, s.table.isMine(), "the next member waits for that")
 		time.Sleep(10 * time.Second)
 		assert.Empty(t, s.Away())
 	})
@@ -58,8 +58,9 @@ func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 		s.table.seats("")
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 1, s.State().Done)
-		assert.Equal(t, []string{"etcd-2"}, s.cluster.handed)
-		assert.Equal(t, 1, s.table.announced, "and the others have held their writes back")
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
+		_, announced := s.table.now()
+		assert.Equal(t, 1, announced, "and the others have held their writes back")
 	})
 }
 
@@ -89,7 +90,7 @@ func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.State().Done)
 		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
-		assert.Equal(t, 1, bytes.Count(s.log.Bytes(), []byte("should be defragmented")))
+		assert.Equal(t, 1, strings.Count(s.log.String(), "should be defragmented"))
 		require.ErrorContains(t, s.Ask(), "wait for the end of the backup")
 		end()
 		time.Sleep(30 * time.Second)
@@ -143,7 +144,7 @@ func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 	}
 	kept(t, full, func(s *stand) {
 		time.Sleep(time.Hour)
-		assert.Zero(t, s.cluster.lifted, "there is nothing to give back")
+		assert.Zero(t, s.cluster.liftedTimes(), "there is nothing to give back")
 		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
 		time.Sleep(5 * time.Minute)
 		assert.Equal(t, 1, s.State().Done, "when its minute comes")

@@ -72,7 +72,7 @@ func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
 	kept(t, full, func(s *stand) {
 		require.NoError(t, asked(s, func() error {
 			assert.Equal(t, Running, s.State().Phase)
-			assert.True(t, s.table.mine)
+			assert.True(t, s.table.isMine())
 			assert.NotEmpty(t, s.Away())
 			refusal(t, asked(s, nil), "a defragmentation of this member is under way: wait for its end")
 			return s.cluster.defragment()
@@ -81,7 +81,7 @@ func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
 
 		s.cluster.change(func(f *facts) { f.leader, f.members[1].active = 1, false })
 		require.NoError(t, asked(s, s.cluster.defragment), "whom it hurts is for the client to know")
-		assert.Empty(t, s.cluster.handed, "and leadership stays")
+		assert.Empty(t, s.cluster.gaveTo(), "and leadership stays")
 
 		s.table.seats("etcd-2")
 		refusal(t, asked(s, nil), "member etcd-2 is being defragmented: wait for its end")
