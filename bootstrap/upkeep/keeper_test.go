@@ -165,3 +165,15 @@ func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
 		assert.Equal(t, 1, s.State().Done)
 	})
 }
+
+func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
+	kept(t, full, func(s *stand) {
+		require.NoError(t, s.Ask())
+		time.Sleep(breath / 2)
+		s.cluster.change(func(f *facts) { f.sending = true })
+		time.Sleep(10 * time.Second)
+		assert.Zero(t, s.State().Done)
+		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().Last.Error)
+		assert.Empty(t, s.Away())
+	})
+}
