@@ -3,6 +3,8 @@ package member_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -95,6 +97,12 @@ func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *tes
 	_, err := client.Defragment(soon(t), endpoint(b.config))
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, "not defragmented: the database is being read: wait for the end of the snapshot for 127.0.0.1:")
+	reply, err := http.Post(endpoint(b.config)+"/v3/maintenance/defragment", "application/json", strings.NewReader("{}"))
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	said, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(said), "the database is being read", "etcd's gateway leads to the same door")
 	require.Len(t, b.Upkeep().Readers, 1)
 	for range 20 {
 		require.True(t, answers(t, client, patience))

@@ -57,7 +57,7 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}) {
 
 // whenQuietIsOver returns once a write may go on. The error is the context's, as gRPC has it.
 func (k *Keeper) whenQuietIsOver(ctx context.Context, method string) error {
-	_, over := k.quiet.now()
+	over := k.quiet.over()
 	if over == nil || !slices.Contains(writes, method) {
 		return nil
 	}

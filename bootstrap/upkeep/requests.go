@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -121,34 +121,35 @@ const hold = 200 * time.Millisecond
 // Unavailable, it knows that nothing has been done. Nothing else makes it try a write again.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// away is a time in which requests had better not go to this member, or not yet.
-type away struct {
-	mu   sync.Mutex
+// away is a time in which requests had better not go to this member, or not yet. Each request looks at it, so that it is
+// read without a lock; one goroutine at a time begins one.
+type away struct{ period atomic.Pointer[period] }
+
+type period struct {
 	why  string
-	over chan struct{} // nil while the member serves
+	over chan struct{}
 }
 
 func (a *away) begin(why string) (end func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.why, a.over = why, make(chan struct{})
+	p := &period{why: why, over: make(chan struct{})}
+	a.period.Store(p)
 	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		close(a.over)
-		a.why, a.over = "", nil
+		a.period.Store(nil)
+		close(p.over)
 	}
 }
 
-func (a *away) now() (why string, over <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.why, a.over
+// over is closed at the end of the time; nil if there is none.
+func (a *away) over() <-chan struct{} {
+	if p := a.period.Load(); p != nil {
+		return p.over
+	}
+	return nil
 }
 
 // elsewhere sends away a client that is known to try elsewhere by itself. All others wait, as with plain etcd.
 func (a *away) elsewhere(ctx context.Context) error {
-	_, over := a.now()
+	over := a.over()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
 		return nil
 	}
@@ -164,6 +165,8 @@ func (a *away) elsewhere(ctx context.Context) error {
 
 // Away says why clients should turn to other members now; empty if they need not, or there are none.
 func (k *Keeper) Away() string {
-	why, _ := k.away.now()
-	return why
+	if p := k.away.period.Load(); p != nil {
+		return p.why
+	}
+	return ""
 }
