@@ -160,15 +160,23 @@ func (t *turn) renew(ctx context.Context) error {
 	return nil
 }
 
-// end gives the turn and the wish back. If that fails, they end with their lease.
+// farewell bounds what a member that stops still asks of its cluster.
+const farewell = time.Second
+
+// end gives the turn and the wish back. If that is not possible, they end with their lease.
 func (t *turn) end(ctx context.Context) {
 	if t.lease == 0 {
 		return
 	}
-	ctx, cancel := t.root(context.WithoutCancel(ctx))
+	defer func() { t.lease = 0 }()
+	if t.server.Leader() == 0 {
+		return
+	}
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer done()
+	ctx, cancel := t.root(ctx)
 	defer cancel()
 	_, _ = t.server.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: t.lease})
-	t.lease = 0
 }
 
 // keep renews the turn until what it returns is called.

@@ -19,10 +19,18 @@ import (
 // clientOfAll knows all members, as an API server does.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
-	var endpoints []string
+	return clientOf(t, endpointsOf(pods))
+}
+
+func endpointsOf(pods []*harness.Pod) (endpoints []string) {
 	for _, p := range pods {
 		endpoints = append(endpoints, p.Endpoint())
 	}
+	return endpoints
+}
+
+func clientOf(t *testing.T, endpoints []string) *clientv3.Client {
+	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
@@ -99,13 +107,13 @@ func (w *gapWriter) run(ctx context.Context) {
 }
 
 // startWriters starts writers and returns what ends them.
-func startWriters(t *testing.T, pods []*harness.Pod, count int) (end func() []*gapWriter) {
+func startWriters(t *testing.T, endpoints []string, count int) (end func() []*gapWriter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []*gapWriter
 	var working sync.WaitGroup
 	for i := range count {
-		w := &gapWriter{client: clientOfAll(t, pods), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
+		w := &gapWriter{client: clientOf(t, endpoints), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
 		all = append(all, w)
 		working.Go(func() { w.run(ctx) })
 	}

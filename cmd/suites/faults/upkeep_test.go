@@ -38,7 +38,7 @@ func TestUpkeepOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
 	for _, run := range runs {
 		require.Zero(t, run.Status().Upkeep.Done)
 	}
-	end := startWriters(t, pods, 16)
+	end := startWriters(t, endpointsOf(pods), 16)
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
 		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Upkeep.Done == 1 })
@@ -84,7 +84,7 @@ func TestUpkeepOfADayInFastMotionLosesNothing(t *testing.T) {
 	history, endHistory := loadHistory(t, pods)
 	var all []*gapWriter
 	for round := range *rounds {
-		end := startWriters(t, pods, 4)
+		end := startWriters(t, endpointsOf(pods), 4)
 		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
 		writers := end()
 		nobodyWaitedLong(t, writers)
