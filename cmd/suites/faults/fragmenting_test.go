@@ -1,10 +1,9 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -37,13 +36,11 @@ func clientOf(t *testing.T, endpoints []string) *clientv3.Client {
 	return client
 }
 
-// large is a value that nothing can make smaller.
+// large is a value of 40 KiB that nothing can make smaller.
 func large() string {
-	var b bytes.Buffer
-	for b.Len() < 10<<10 {
-		fmt.Fprintf(&b, "%016x", rand.Uint64())
-	}
-	return b.String()
+	value := make([]byte, 40<<10)
+	_, _ = rand.Read(value) // it never fails
+	return string(value)
 }
 
 // grow writes so many mebibytes of values below a prefix.
@@ -61,18 +58,22 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 			}
 		})
 	}
-	for i := range mebibytes * 1024 / 10 {
+	for i := range mebibytes * 1024 / 40 {
 		keys <- i
 	}
 	close(keys)
 	writers.Wait()
 }
 
-// thin takes the values below a prefix away, and compacts, which leaves room in the file.
+// thin takes the values below a prefix away, a hundred at a time, and compacts, which leaves room in the file.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
-	reply, err := c.Delete(t.Context(), prefix, clientv3.WithPrefix())
-	require.NoError(t, err)
+	var reply *clientv3.DeleteResponse
+	var err error
+	for hundred := 0; reply == nil || reply.Deleted > 0; hundred++ {
+		reply, err = c.Delete(t.Context(), fmt.Sprintf("%s%04d", prefix, hundred), clientv3.WithPrefix())
+		require.NoError(t, err)
+	}
 	_, err = c.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
 }

@@ -168,7 +168,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	c := clientOfAll(t, pods)
 	full := false
 	for i := 0; !full; i++ {
-		_, err := c.Put(t.Context(), fmt.Sprintf("/too-much/%06d", i), large()+large()+large()+large())
+		_, err := c.Put(t.Context(), fmt.Sprintf("/too-much/%06d", i), large())
 		full = err != nil
 	}
 	thin(t, c, "/too-much/")
