@@ -63,7 +63,7 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 	leadLastStarted(t, members)
 	leads := leader(t, members)
 	client := root(t, members)
-	fill(t, client, 30)
+	fill(t, client, 12)
 	empty(t, client)
 	require.Eventually(t, func() bool {
 		_, err := client.Put(soon(t), "key", "value")

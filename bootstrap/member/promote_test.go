@@ -84,6 +84,7 @@ func peerURLs(t *testing.T, client *clientv3.Client, name string) []string {
 }
 
 func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
+	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
 	mover := members[2]
