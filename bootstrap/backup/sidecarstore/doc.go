@@ -28,9 +28,9 @@
 // all of an event but the previous value, which it does not ask for. So revision and position make the row's key, and the event's
 // key, value, revisions, version and lease its value, byte by byte.
 //
-// One thing cannot be known: an etcd before 3.5.15 or 3.4.33, that was compacted at the very revision at which the sidecar began
-// to watch, has dropped that revision's deletions before the watch saw them (etcd's issue 18089). The rows behind a dropped one
-// then have a position too low, and the key is still there.
+// One thing cannot be known: an etcd from before 2024 (its issue 18089) that was compacted at the very revision at which the
+// sidecar began to watch had dropped that revision's deletions before the watch saw them. The rows behind a dropped one then have
+// a position too low, and the key is still there.
 //
 // # What no delta holds
 //

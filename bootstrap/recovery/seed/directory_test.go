@@ -107,7 +107,7 @@ func requireAccepted(t *testing.T, s Seed) {
 	require.Empty(t, warnings)
 	var log bytes.Buffer
 	identity := datadir.Identity{Name: s.Name, InitialCluster: s.Name + "=http://127.0.0.1:1", PeerURLs: []string{"http://127.0.0.1:1"}}
-	require.NoError(t, datadir.Inspect(s.DataDir, identity, zerolog.New(&log)))
+	require.NoError(t, datadir.Look(s.DataDir, "").Inspect(identity, zerolog.New(&log)))
 	require.Empty(t, log.String())
 	require.NoError(t, verify.Verify(verify.Config{DataDir: s.DataDir, ExactIndex: true, Logger: zap.NewNop()}))
 }
