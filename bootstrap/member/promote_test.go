@@ -12,13 +12,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/bootstrap/member"
 )
 
 // placed is a bench that finds its place in the cluster.
 func placed(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	b := &bench{config: config, log: &lines{}, crashed: make(chan error, 1)}
+	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {}, FindsPlace: true,
 	})
