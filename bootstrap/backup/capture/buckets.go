@@ -29,7 +29,8 @@ func readBuckets(tx backend.UnsafeReader) (found []*segment.Bucket) {
 	return found
 }
 
-// readBucket puts in order what etcd visits in two parts: first what is in the file, then what waits for the next commit.
+// readBucket puts in order what etcd visits in two parts: first what is in the file, then what waits for the next commit. Of
+// what was written twice since the last commit both may come; the later one counts.
 func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket {
 	type entry struct{ key, value []byte }
 	var entries []entry
@@ -37,10 +38,12 @@ func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket 
 		entries = append(entries, entry{k, v})
 		return nil
 	})
-	slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
+	slices.SortStableFunc(entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
 	copied := segment.NewBucket(string(bucket.Name()))
-	for _, entry := range entries {
-		copied.Add(entry.key, entry.value)
+	for i, entry := range entries {
+		if i+1 == len(entries) || !bytes.Equal(entries[i+1].key, entry.key) {
+			copied.Add(entry.key, entry.value)
+		}
 	}
 	return copied
 }
