@@ -22,6 +22,7 @@ import (
 type backupCommand struct {
 	List   backupListCommand   `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
 	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
+	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the verdict count."`
 	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
 }

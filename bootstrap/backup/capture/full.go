@@ -35,6 +35,10 @@ type boltTx interface {
 
 // Snapshot commits what etcd has in memory and opens a read transaction on all of it. It must be closed.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
+	// A database that was closed ends the process when it is asked for a snapshot; when it is read, it does not.
+	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
+		return nil, err
+	}
 	database, err := r.current()
 	if err != nil {
 		return nil, err
@@ -44,7 +48,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	r.open.Add(1)
 	tx, ok := s.snapshot.(boltTx)
 	if !ok {
-		s.Close()
+		_ = s.Close()
 		return nil, fmt.Errorf("etcd's snapshot is a %T that cannot be asked for its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()

@@ -16,11 +16,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/etcdtest"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 const (
@@ -62,9 +62,10 @@ type stand struct {
 
 func never(string, time.Time) time.Time { return time.Time{} }
 
-// newStand starts etcd and nothing else.
+// newStand starts etcd and nothing else. Its test runs beside others.
 func newStand(t *testing.T) *stand {
 	t.Helper()
+	t.Parallel()
 	s := &stand{T: t, etcd: etcdtest.Start(t, t.TempDir()), store: memory.New(), log: &lines{}}
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },

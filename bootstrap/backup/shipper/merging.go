@@ -27,7 +27,7 @@ type merging struct {
 // merge has small objects merged once in a while, if there are new ones.
 func (s *Shipper) merge(ctx context.Context) {
 	m := &s.merging
-	if m.running || !s.writes() || s.generation.Number == 0 || s.trouble != nil || s.full != nil || time.Since(m.at) < s.pace.merge ||
+	if m.running || !s.writes() || s.generation.Number == 0 || !s.well() || s.full != nil || time.Since(m.at) < s.pace.merge ||
 		!m.left && m.stored == s.statistic.Segments {
 		return
 	}

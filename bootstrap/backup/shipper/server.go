@@ -14,7 +14,7 @@ func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 type running struct{ *etcdserver.EtcdServer }
 
 func (r running) Revision() int64   { return r.KV().Rev() }
-func (r running) IsLeader() bool    { return r.EtcdServer.Leader() == r.EtcdServer.MemberID() }
+func (r running) IsLeader() bool    { return r.Leader() == r.EtcdServer.MemberID() }
 func (r running) MemberID() string  { return r.EtcdServer.MemberID().String() }
 func (r running) ClusterID() string { return r.Cluster().ID().String() }
 

@@ -1,7 +1,6 @@
 package shipper
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -20,7 +19,6 @@ type Shipper struct {
 	room    func(size int64) error // says whether the volume has so many bytes to spare
 
 	events chan func() // what the owner is told, and does
-	begun  chan struct{}
 	ended  chan struct{}
 	jobs   sync.WaitGroup
 	facts  atomic.Pointer[Facts]
@@ -45,7 +43,7 @@ func New(options Options) (*Shipper, error) {
 	}
 	s := &Shipper{
 		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
-		events: make(chan func()), begun: make(chan struct{}), ended: make(chan struct{}),
+		events: make(chan func()), ended: make(chan struct{}),
 	}
 	s.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
 	return s, nil
@@ -64,7 +62,6 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer close(s.ended)
 	defer s.drain()
 	defer cancel()
-	close(s.begun)
 	s.resume()
 	ticker := time.NewTicker(s.pace.tick)
 	defer ticker.Stop()
@@ -129,11 +126,16 @@ func (s *Shipper) drain() {
 func (s *Shipper) job(work func() (done func())) {
 	s.jobs.Go(func() {
 		done := work()
-		s.events <- done
+		heard := make(chan struct{})
+		s.events <- func() {
+			defer close(heard)
+			done()
+		}
+		<-heard // it may have started another one, which must be waited for as well
 	})
 }
 
-// tell has the owner do something. It fails if Run doesn't run.
+// tell has the owner do something.
 func (s *Shipper) tell(ctx context.Context, what func()) error {
 	select {
 	case s.events <- what:
@@ -160,9 +162,4 @@ func (s *Shipper) time() time.Time {
 	}
 	s.lastTime = now
 	return now
-}
-
-// away is whether the store has not answered well for a while.
-func (s *Shipper) away() bool {
-	return s.trouble != nil && time.Since(s.trouble.began) > cmp.Or(s.options.Interval, time.Second)
 }

@@ -259,6 +259,7 @@ func TestAnInterruptedRestoreIsBegunAgain(t *testing.T) {
 	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory is none yet
 	require.NoError(t, os.MkdirAll(s.DataDir+unfinished+"/member/wal", 0o700))
 	require.NoError(t, os.WriteFile(s.DataDir+unfinished+"/member/wal/"+strings.Repeat("0", 16)+".wal", []byte("half"), 0o600))
+	s.DataDir += "/"
 	_, err := s.Build(t.Context(), source, rebuild.Options{})
 	require.NoError(t, err)
 	requireAccepted(t, s)
