@@ -14,7 +14,9 @@ import (
 
 func inTrouble(b status.Backup) bool { return b.Trouble != nil }
 
-func wellAgain(b status.Backup) bool { return b.Trouble == nil && b.Revision > 0 && b.BehindRevisions == 0 }
+func wellAgain(b status.Backup) bool {
+	return b.Trouble == nil && b.Revision > 0 && b.BehindRevisions == 0
+}
 
 // requireServing says that etcd serves, and that the trouble stands everywhere.
 func (m *member) requireServingInTrouble(run *harness.Run, words string) {
