@@ -98,9 +98,12 @@ func (c *cluster) awaitGrowth() {
 // writer is the member that made the newest segment.
 func (c *cluster) writer() int {
 	c.t.Helper()
-	head, err := c.archive(c.t).Head(c.t.Context(), 1)
-	require.NoError(c.t, err)
-	require.NotNil(c.t, head.Segment)
+	var head archive.Head
+	harness.Eventually(c.t, "there is a segment", func() bool {
+		var err error
+		head, err = c.archive(c.t).Head(c.t.Context(), 1)
+		return err == nil && head.Segment != nil
+	})
 	for i, p := range c.pods {
 		if c.runs[i] != nil && fmt.Sprintf("%x", memberID(p)) == head.Segment.Member {
 			return i
