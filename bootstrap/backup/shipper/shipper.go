@@ -63,18 +63,20 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer s.drain()
 	defer cancel()
 	s.resume()
-	ticker := time.NewTicker(s.pace.tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(s.pace.tick)
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		again := s.step(ctx)
 		s.publish()
+		s.answer() // who is told finds it in the facts
 		if again {
 			s.listen()
 			continue
 		}
+		timer.Reset(s.pause())
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-timer.C:
 		case event := <-s.events:
 			event()
 		}
@@ -89,8 +91,15 @@ func (s *Shipper) step(ctx context.Context) (again bool) {
 	again = s.capture()
 	s.ship(ctx)
 	s.merge(ctx)
-	s.answer()
 	return again
+}
+
+// pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
+func (s *Shipper) pause() time.Duration {
+	if left := s.interval() - time.Since(s.captured); left > 0 {
+		return min(left, s.pace.tick)
+	}
+	return s.pace.tick
 }
 
 // listen hears what there is to hear, without waiting.

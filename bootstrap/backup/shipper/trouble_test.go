@@ -217,3 +217,22 @@ func (g *gate) Begin(ctx context.Context, _ string) (func(), error) {
 		return nil, errors.New("gave up")
 	}
 }
+
+func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
+	s := &Shipper{options: Options{Interval: time.Second, Now: time.Now}}
+	s.captured = time.Now().Add(-2 * time.Second)
+	assert.True(t, s.timeToCapture())
+	s.trouble(aboutSegment).began = time.Now().Add(-5 * time.Second)
+	assert.False(t, s.timeToCapture(), "every segment costs a request later")
+	s.captured = time.Now().Add(-slower * time.Second)
+	assert.True(t, s.timeToCapture())
+}
+
+func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
+	s := &Shipper{options: Options{Now: time.Now}}
+	s.ask()
+	assert.Nil(t, s.troubleNow())
+	s.asked = time.Now().Add(-time.Minute)
+	assert.Contains(t, s.troubleNow().Text, "the store has not answered for 1m")
+	assert.True(t, s.away())
+}
