@@ -163,3 +163,24 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 		assert.Greater(t, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
 	}
 }
+
+// A full stands for all before it: should the process die, nobody would bring the segments that it had overtaken.
+func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
+	between := s.put("a", "1")
+	s.put("a", "2")
+	asked, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _, _ = s.FullNow(asked, "asked for") }()
+	s.eventually(func(f Facts) bool {
+		return f.Fulls == 2 || f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+	}, "the database is copied")
+	s.end()
+	s.store.Heal()
+	s.run()
+	s.awaitStored(s.put("a", "3"))
+	_, _, path := kept(t, s.store, archive.Target{Revision: between})
+	assert.Equal(t, between, path.Revision)
+	s.requireChains(1)
+}
