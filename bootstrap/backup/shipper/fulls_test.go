@@ -184,3 +184,17 @@ func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	assert.Equal(t, between, path.Revision)
 	s.requireChains(1)
 }
+
+// Its full may have been on its way when the process died, or somebody has emptied the store.
+func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	s.put("a", "1")
+	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "a segment waits")
+	s.end()
+	s.store = memory.New()
+	s.run()
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+}
