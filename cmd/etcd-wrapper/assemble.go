@@ -46,7 +46,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	counts := metrics.New()
 	all := world.New(&c.StartEtcd, counts, log)
-	kept := c.backups(settings, log)
+	kept := c.backups(settings, all.Gate(), log)
 	all.BackedUpBy(kept)
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
@@ -142,7 +142,8 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
-		Routes: routes, Log: log,
+		Defragment: p.world.Defragment,
+		Routes:     routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)

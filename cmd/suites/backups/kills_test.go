@@ -96,7 +96,11 @@ func (v *victim) lives(cycle int) {
 	run.AwaitReady()
 	v.acked = nil
 	stop := v.writeOn(cycle)
-	v.pass(run, 2*time.Second)
+	v.pass(run, time.Second)
+	if v.dice.IntN(3) == 0 {
+		v.Begin("backup", "now") // it need not come to its end
+	}
+	v.pass(run, time.Second)
 	var owed int64
 	if v.dice.IntN(2) == 0 {
 		owed = v.suffer(run)
