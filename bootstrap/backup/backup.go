@@ -156,21 +156,27 @@ func (b *Backups) End(ctx context.Context) error {
 // bring.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	r := b.running.Load()
-	if r == nil || r.shipper == nil {
-		return nil
-	}
-	facts := r.shipper.Facts()
-	if facts.Role == shipper.Watching {
+	if r == nil || !r.writes() {
 		return nil
 	}
 	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: facts.Role == shipper.Writing, Term: r.etcd.Term(),
+		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
 	if err != nil {
 		return err
 	}
 	defer closed.Close()
 	return b.flush(ctx, closed)
+}
+
+// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
+// by whether it led.
+func (r *running) writes() bool {
+	role := shipper.Unknown
+	if r.shipper != nil {
+		role = r.shipper.Facts().Role
+	}
+	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
 }
 
 func (b *Backups) flush(ctx context.Context, closed *atrest.Etcd) error {

@@ -188,3 +188,38 @@ func (s *stand) requireNothingLoose() {
 		assert.Greater(s, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
 	}
 }
+
+// A full stands for all before it: should the process die, nobody would bring the segments that it had overtaken.
+func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
+	between := s.put("a", "1")
+	s.put("a", "2")
+	asked, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _, _ = s.FullNow(asked, "asked for") }()
+	s.eventually(func(f Facts) bool {
+		return f.Fulls == 2 || f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+	}, "the database is copied")
+	s.end()
+	s.store.Heal()
+	s.run()
+	s.awaitStored(s.put("a", "3"))
+	_, _, path := kept(t, s.store, archive.Target{Revision: between})
+	assert.Equal(t, between, path.Revision)
+	s.requireChains(1)
+}
+
+// Its full may have been on its way when the process died, or somebody has emptied the store.
+func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	s.put("a", "1")
+	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "a segment waits")
+	s.end()
+	s.store = memory.New()
+	s.run()
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+}

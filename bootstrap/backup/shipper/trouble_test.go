@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
 )
 
@@ -30,6 +32,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 		"broken":        {Err: memory.ErrServerError},
 		"denied":        {Err: memory.ErrDenied},
 		"no bucket":     {Err: memory.ErrNoBucket},
+		"no folder":     {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // not what waits does not exist
 		"skewed":        {Err: memory.ErrSkewed},
 		"expired":       {Err: memory.ErrExpired},
 		"only readable": {Err: memory.ErrDenied, Op: memory.Put},
