@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/keep"
 	"etcd-wrapper/bootstrap/backup/schedule"
 	"etcd-wrapper/bootstrap/backup/seal"
@@ -149,45 +148,6 @@ func (b *Backups) End(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.New("backups: the store has not answered in time")
 	}
-}
-
-// Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned without an error. A member that another one writes the backups for has nothing to
-// bring.
-func (b *Backups) Flush(ctx context.Context, database string) error {
-	r := b.running.Load()
-	if r == nil || r.shipper == nil {
-		return nil
-	}
-	facts := r.shipper.Facts()
-	if facts.Role == shipper.Watching {
-		return nil
-	}
-	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: facts.Role == shipper.Writing, Term: r.etcd.Term(),
-	})
-	if err != nil {
-		return err
-	}
-	defer closed.Close()
-	return b.flush(ctx, closed)
-}
-
-func (b *Backups) flush(ctx context.Context, closed *atrest.Etcd) error {
-	last, err := b.ship(closed)
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		last.Run(running)
-	}()
-	err = last.Flush(ctx)
-	stop()
-	<-over
-	return err
 }
 
 // BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.

@@ -57,12 +57,17 @@ type subject struct {
 
 func newSubject(t *testing.T, outcome archive.Outcome) *subject {
 	t.Helper()
+	return newSubjectIn(t, memory.New(), outcome)
+}
+
+func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subject {
+	t.Helper()
 	when, err := schedule.Parse("@daily")
 	require.NoError(t, err)
 	policy, err := keep.ParsePolicy("points=24h")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	s := &subject{store: memory.New(), proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
+	s := &subject{store: in, proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
 	s.Backups = backup.New(backup.Options{
 		Store: s.store, Keys: &seal.Keys{}, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
 		SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, Log: zerolog.Nop(),
