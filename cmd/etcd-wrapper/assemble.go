@@ -37,6 +37,9 @@ type parts struct {
 // assemble puts the parts together.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	settings, err := backups.Read(c.Backups)
+	if err == nil {
+		err = settings.Keys.CheckOwn()
+	}
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
