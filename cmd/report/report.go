@@ -29,6 +29,7 @@ type World interface {
 	Certificates() []status.Certificate
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
+	Backup() *status.Backup           // nil without a store
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }

@@ -73,6 +73,14 @@ func (w *World) Certificates() []status.Certificate { return w.certificates.Now(
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
 func (*World) EtcdVersion() string { return dataversion.Embedded }
 
+// Backup is how far the backups are; nil without a store.
+func (w *World) Backup() *status.Backup {
+	if w.backups == nil {
+		return nil
+	}
+	return w.backups.Status()
+}
+
 // DataVersion is how far the data are kept at the wanted version; nil before etcd is ready.
 func (w *World) DataVersion() *status.DataVersion {
 	etcd := w.opening.Load()

@@ -21,12 +21,18 @@ import (
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/certificates"
 	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/status"
 )
 
 // Server is the wrapper's own server, as far as etcd's configuration decides how it speaks.
 type Server interface {
 	UsePlain()
 	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
+}
+
+// Backups is what makes the backups, as far as it tells of itself.
+type Backups interface {
+	Status() *status.Backup
 }
 
 // World implements the lifecycle's interfaces for its volume, its member and its server.
@@ -40,6 +46,7 @@ type World struct {
 	monitor *readiness.Monitor
 	server  Server      // set before the lifecycle begins
 	crash   func(error) // set before the lifecycle begins
+	backups Backups     // nil without a store; set before the lifecycle begins
 
 	began        time.Time
 	past         *past
@@ -91,6 +98,9 @@ func (w *World) Connect(server Server, crash func(reason error)) {
 	w.server = server
 	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
 }
+
+// BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
+func (w *World) BackedUpBy(backups Backups) { w.backups = backups }
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }

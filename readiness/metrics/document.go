@@ -14,6 +14,8 @@ type document struct {
 	states []string
 
 	build, state, transitions, seconds, ready, check, lastExit, expiry, readable *prometheus.Desc
+
+	backup backup
 }
 
 func newDocument(now func() status.Document, states []string) *document {
@@ -28,6 +30,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
+		backup:      newBackup(),
 	}
 }
 
@@ -40,6 +43,7 @@ func (d *document) Describe(to chan<- *prometheus.Desc) {
 	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable} {
 		to <- each
 	}
+	d.backup.describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -62,6 +66,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
+	d.backup.collect(is.Backup, to)
 	spent := spent(is, now)
 	for _, state := range d.states {
 		gauge(d.state, state == is.State, state)

@@ -24,6 +24,13 @@ func document() status.Document {
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
+		Backup: &status.Backup{
+			Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
+			Window:       &status.BackupWindow{From: time.Unix(1e9, 0)},
+			LastFull:     &status.BackupFull{At: time.Unix(2e9, 0), Bytes: 11},
+			LastVerified: &status.BackupProof{At: time.Unix(3e9, 0), Passed: true},
+			Trouble:      &status.BackupError{NextTry: time.Unix(4e9, 0)},
+		},
 		Edges: []status.Edge{
 			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
 			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 3, Spent: 0.5},
@@ -79,8 +86,28 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`etcd_drain_duration_seconds 1`,
 		`data_version_readable{wanted="3.5"} 1`,
 		`certificate_expiry_timestamp_seconds{certificate="etcd_server"} 4e+09`,
+		`backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
+		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
+		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,
+		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
+		`backup_trouble 1`, `backup_next_try_timestamp_seconds 4e+09`,
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
 	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
+}
+
+// An alert on a backup's age must not fire because the age is not known yet, nor stay silent because it is taken for 0.
+func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
+	scraped := func(b *status.Backup) string {
+		w := httptest.NewRecorder()
+		newMetrics().Handler(func() status.Document { return status.Document{Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	require.NotContains(t, scraped(nil), "_backup_", "there is no store")
+	text := scraped(&status.Backup{Role: "waits"})
+	require.Contains(t, text, "etcd_wrapper_backup_trouble 0")
+	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {
+		require.NotContains(t, text, "etcd_wrapper_backup_"+unknown)
+	}
 }

@@ -11,6 +11,7 @@ function showFacts(now) {
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
     now.sidecar_word && ["sidecar said", [now.sidecar_word]],
     ...identity(now),
+    ...backups(now.backup),
     ...ending(now.certificates ?? []),
     now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
     now.last_exit && ["last exit", [now.last_exit]],
@@ -46,6 +47,24 @@ function database(now) {
   const used = now.db_in_use ? ", " + bytes(now.db_in_use) + " of it in use" : "";
   const quota = now.quota ? "; " + (100 * now.db_size / now.quota).toFixed(0) + "% of its quota of " + bytes(now.quota) : "";
   return bytes(now.db_size) + used + quota;
+}
+
+// backups is how far the store is, what it can give back, and what is wrong with it.
+function backups(b) {
+  if (!b) return [];
+  const full = b.last_full, proof = b.last_verified, range = b.window;
+  return [
+    ["backups", [b.store + ", this member " + b.role]],
+    b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + b.trouble.times + " times; next try ",
+      ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
+    b.revision && ["in the store", [b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
+      : "everything up to revision " + b.revision]],
+    range && ["can go back to", ["revisions " + range.from_revision + " to " + range.to_revision + ", ", moment(range.from), " to ", moment(range.to)]],
+    full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
+    ["last verified", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
+      : ["never"], proof && !proof.passed ? "trouble" : ""],
+    b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],
+  ].filter(Boolean);
 }
 
 // ending is the certificates that are worth a look.

@@ -32,6 +32,7 @@ func TestInABrowserThePage(t *testing.T) {
 		{"is alarmed by a trouble as long as it lasts", alarmWhileItLasts},
 		{"shows hidden characters and runs nothing that it shows", showHiddenCharacters},
 		{"tells who this is, as far as that is known", tellWhoThisIs},
+		{"tells how far the backups are, and is alarmed by what is wrong with them", tellOfBackups},
 		{"tells times in the reader's zone, with their date", tellTimes},
 		{"counts by the clock of the process, not by the reader's", countByTheProcess},
 		{"fits a desk and a phone", fitTheScreen},
@@ -198,6 +199,24 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 	{ name: "etcd-main-0", id: "8e9e05c52164694d", urls: ["https://etcd-main-0.etcd-main-peer:2380"], active: true },
 	{ name: "etcd-main-1", id: "91bc3c398fb3c146", urls: ["https://etcd-main-1.etcd-main-peer:2380"], active: true, leader: true },
 	{ name: "etcd-main-2", id: "fd422379fda50e48", urls: ["https://etcd-main-2.etcd-main-peer:2380"], active: false, learner: true }]`
+
+func tellOfBackups(b browser) {
+	p := b.open(behind())
+	b.Has("dd.trouble")
+	for _, told := range []string{
+		"s3://backups/main, this member writes", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
+		"4 times; next try within", "revisions 1 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
+	} {
+		b.Shows("#facts", told)
+	}
+	p.tell(func(d *status.Document) {
+		well := *d.Backup
+		well.Trouble, well.BehindRevisions, well.SpoolBytes = nil, 0, 0
+		d.Backup = &well
+	})
+	b.Shows("#facts", "everything up to revision 41200")
+	b.Holds(`!document.getElementById("facts").textContent.includes("backup trouble")`)
+}
 
 func tellTimes(b browser) {
 	d := serving()

@@ -85,3 +85,19 @@ func serving() status.Document {
 	}
 	return d
 }
+
+// behind is a run whose store is away.
+func behind() status.Document {
+	d := serving()
+	d.Backup = &status.Backup{
+		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
+		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
+		LastFull:     &status.BackupFull{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
+		LastVerified: &status.BackupProof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		Trouble: &status.BackupError{
+			Since: before(42 * time.Second), Times: 4, NextTry: before(-8 * time.Second),
+			Message: "s3://backups/main: store unavailable: connection refused",
+		},
+	}
+	return d
+}

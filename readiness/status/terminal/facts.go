@@ -37,6 +37,7 @@ func facts(d status.Document, now time.Time) (all []fact) {
 		add("sidecar said", d.SidecarWord)
 	}
 	all = append(all, identity(d)...)
+	all = append(all, backup(d.Backup, now)...)
 	for _, file := range d.Certificates {
 		if file.ExpiresSoon(now) {
 			add("certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path))

@@ -1,0 +1,61 @@
+package terminal
+
+import (
+	"fmt"
+	"time"
+
+	"etcd-wrapper/readiness/status"
+)
+
+// backup is how far the store is, what it can give back, and what is wrong with it.
+func backup(b *status.Backup, now time.Time) (all []fact) {
+	if b == nil {
+		return nil
+	}
+	add := func(name, is string) { all = append(all, fact{name, is}) }
+	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
+	if trouble := b.Trouble; trouble != nil {
+		add("backup trouble", trouble.Message)
+		add("", fmt.Sprintf("since %s, %d times%s", ago(trouble.Since, now), trouble.Times, nextTry(trouble.NextTry, now)))
+	}
+	if b.Revision > 0 {
+		add("in the store", inTheStore(b))
+	}
+	if w := b.Window; w != nil {
+		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, moment(w.From), moment(w.To)))
+	}
+	if full := b.LastFull; full != nil {
+		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, size(full.Bytes), ago(full.At, now), full.Reason))
+	}
+	add("last verified", verified(b.LastVerified, now))
+	if b.SpoolBytes > 0 {
+		add("spool", fmt.Sprintf("%s of %s wait on the volume", size(b.SpoolBytes), size(b.SpoolLimit)))
+	}
+	return all
+}
+
+func inTheStore(b *status.Backup) string {
+	if b.BehindRevisions == 0 {
+		return fmt.Sprintf("everything up to revision %d", b.Revision)
+	}
+	behind := time.Duration(b.BehindSeconds * float64(time.Second))
+	return fmt.Sprintf("up to revision %d; %d behind, for %v", b.Revision, b.BehindRevisions, Rounded(behind))
+}
+
+func verified(proof *status.BackupProof, now time.Time) string {
+	switch {
+	case proof == nil:
+		return "never"
+	case !proof.Passed:
+		return fmt.Sprintf("FAILED at revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
+	default:
+		return fmt.Sprintf("revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
+	}
+}
+
+func nextTry(at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return ", next try within " + Rounded(max(0, at.Sub(now))).String()
+}
