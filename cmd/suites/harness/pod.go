@@ -59,13 +59,20 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	p := NewPodWithLateSidecar(t)
 	delete(p.Config, "data-dir") // it is --volume-dir's then
 	maps.Copy(p.Config, further)
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(t, err)
-	file := filepath.Join(p.Dir, "etcd.yaml")
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
+	p.WriteConfigFile()
+	p.Flags = []string{"--standalone", "--etcd-config-file=" + p.configFile()}
 	return p
 }
+
+// WriteConfigFile leaves Config where a standalone pod reads it.
+func (p *Pod) WriteConfigFile() {
+	p.T.Helper()
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(p.T, err)
+	require.NoError(p.T, os.WriteFile(p.configFile(), text, 0o600))
+}
+
+func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
 // SingleMember is what a sidecar serves, down to the keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {
