@@ -14,9 +14,10 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 BENCH ?=
 PUSH ?=
+DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build image test bench lint test-backup test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build image test bench lint test-backup test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -59,6 +60,10 @@ test-faults: ## Run the whole fault suite on the real program, with strace where
 test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
+
+test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
+	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
+	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v

@@ -1,0 +1,4 @@
+// Command sidecar is to come.
+package main
+
+func main() {}
