@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // Options configure a Driver.
@@ -23,7 +24,7 @@ type Options struct {
 type Driver struct {
 	options  Options
 	rules    *Rules
-	legal    *legality
+	legal    *machine.Legality
 	core     Core
 	paces    paces
 	limits   map[Action]time.Duration // what an action sets the timer to; 0 sets none
@@ -66,7 +67,7 @@ func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
 		rules:   NewRules(Table, Elsewhere),
-		legal:   newLegality(Table),
+		legal:   machine.NewLegality(Table, Query),
 		core:    NewCore(),
 		paces:   newPaces(),
 		limits:  map[Action]time.Duration{LimitStart: options.ReadyTimeout, LimitAbort: abortLimit, LimitStop: stopLimit},
@@ -148,8 +149,8 @@ func (d *Driver) handle(m message) {
 		d.logWithoutRow(m, decision)
 		return
 	}
-	row := &d.rules.rows[decision.Row]
-	if err := d.legal.take(row); err != nil && m.event != Crashed {
+	row := d.rules.Row(decision.Row)
+	if err := d.legal.Take(row); err != nil && m.event != Crashed {
 		d.handle(message{event: Crashed, payload: Payload{Err: err}})
 		return
 	}

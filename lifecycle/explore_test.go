@@ -257,7 +257,7 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 	for p := range explored(t).from {
 		holding := map[Event]int{}
 		for _, row := range Table {
-			if row.From == p.core.State && row.When != Always && row.When.Holds(p.core.Facts) {
+			if row.From == p.core.State && row.When != Always && p.core.Facts.Holds(row.When) {
 				holding[row.On]++
 			}
 		}

@@ -1,36 +1,21 @@
 package lifecycle
 
 import (
-	"context"
 	"slices"
 	"strconv"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // PictureOf is for the test that the embedded picture is the current one.
 var PictureOf = pictureOf
 
-// EdgesOfTheLibrary walks every edge of the looplab/fsm machine and returns them by source.
-func EdgesOfTheLibrary(table []Row) map[string][]string {
-	edges := map[string][]string{}
-	for _, state := range States {
-		legal := newLegality(table)
-		legal.machine.SetState(string(state.Name))
-		for _, edge := range legal.machine.AvailableTransitions() {
-			legal.machine.SetState(string(state.Name))
-			_ = legal.machine.Event(context.Background(), edge) // a move into the same state is an error there
-			edges[string(state.Name)] = append(edges[string(state.Name)], edge+" to "+legal.machine.Current())
-		}
-	}
-	return edges
-}
-
 // TakeInOrder has the library's machine walk rows of the table, as the driver does.
 func TakeInOrder(table []Row, rows ...int) error {
-	legal := newLegality(table)
+	legal := machine.NewLegality(table, Query)
 	for _, row := range rows {
-		if err := legal.take(&table[row]); err != nil {
+		if err := legal.Take(&table[row]); err != nil {
 			return err
 		}
 	}
@@ -78,10 +63,10 @@ func PollingDriver(d *Driver) (handleNext func()) {
 
 // Stepping walks between Query and Wait, as while a validation runs. Each call is one step.
 func Stepping(rules *Rules) (step func()) {
-	legal, core, event := newLegality(Table), NewCore(), Replied
+	legal, core, event := machine.NewLegality(Table, Query), NewCore(), Replied
 	return func() {
 		next, decision := rules.Step(core, event, Payload{Word: bootstrap.Progress})
-		if err := legal.take(&Table[decision.Row]); err != nil {
+		if err := legal.Take(&Table[decision.Row]); err != nil {
 			panic(err)
 		}
 		if core = next; core.State == Wait {

@@ -40,7 +40,7 @@ type Facts struct {
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
-func (g Guard) Holds(f Facts) bool {
+func (f Facts) Holds(g Guard) bool {
 	switch g {
 	case Always:
 		return true
@@ -68,8 +68,8 @@ func (g Guard) Holds(f Facts) bool {
 	return false
 }
 
-// learn adds to the facts what an event tells, before the table is asked.
-func (f Facts) learn(event Event, payload Payload) Facts {
+// Learn adds to the facts what an event tells, before the table is asked.
+func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
 		f = f.hear(payload.Word)
@@ -96,8 +96,8 @@ func (f Facts) hear(word bootstrap.InitializationStatus) Facts {
 	return f
 }
 
-// conclude adds to the facts what follows from the answer: what was asked for, why the run ends, and with which status.
-func (f Facts) conclude(from State, event Event, to State, payload Payload) Facts {
+// Conclude adds to the facts what follows from the answer: what was asked for, why the run ends, and with which status.
+func (f Facts) Conclude(from State, event Event, to State, payload Payload) Facts {
 	f.InVain = f.InVain || event == Accepted
 	if to == Terminating && from != Terminating {
 		f.Ending = event

@@ -58,7 +58,7 @@ func (p paces) settle(event Event, facts Facts) {
 		if slices.Contains(bootstrap.InitializationStatuses, facts.Word) {
 			p[PaceSilence].Reset() // what is not understood is no answer
 		}
-		if SaysSuccessful.Holds(facts) {
+		if facts.Holds(SaysSuccessful) {
 			p[PaceFailure].Reset()
 		}
 	case Accepted, ConfigValid:

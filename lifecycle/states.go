@@ -1,34 +1,41 @@
 package lifecycle
 
-import "etcd-wrapper/bootstrap"
-
-// StateInfo is what people are told about a state.
-type StateInfo struct {
-	Name     State  `json:"name"`
-	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // what the tests hold every visit to
-	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
-}
-
-// Bound is what keeps a visit to a state from lasting for ever.
-type Bound string
-
-// The bounds. Every state has one.
-const (
-	ByTimer Bound = "timer" // the state's timer is set from its beginning to its end
-	ByCalls Bound = "calls" // each call has a deadline of its own; between calls the timer is set
-	NoBound Bound = "none"  // its work may go on for ever, and Deadline says why; without work the timer is set
-	AtEnd   Bound = "end"   // nothing happens any more
+import (
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // States describes every state, in the order of a run.
 var States = []StateInfo{
-	{Query, "ask the sidecar where initialization stands", ByCalls, seconds(bootstrap.StatusDeadline) + " for the call"},
-	{Trigger, "ask for sanity or full validation", ByCalls, seconds(bootstrap.TriggerDeadline) + " for the call"},
-	{Wait, "wait before asking again", ByTimer, "at most " + seconds(maxPause)},
-	{FetchConfig, "fetch, store and check etcd's configuration; serve /readyz as it says, lock the data directory", ByCalls, seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},
-	{StartEtcd, "remove the exit record, start the embedded etcd", ByTimer, "--etcd-ready-timeout; 0 waits for ever"},
-	{Serving, "etcd runs, readiness is watched", NoBound, "none: this is the job"},
-	{Terminating, "unready, close etcd in order, settle the exit record", ByTimer, seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
-	{Terminated, "the process exits", AtEnd, "final"},
+	{Name: Query, Meaning: "ask the sidecar where initialization stands", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Trigger, Meaning: "ask for sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
+	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "at most " + seconds(maxPause)},
+	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz as it says, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},
+	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: ByTimer, Deadline: "--etcd-ready-timeout; 0 waits for ever"},
+	{Name: Serving, Meaning: "etcd runs, readiness is watched", Bound: NoBound, Deadline: "none: this is the job"},
+	{Name: Terminating, Meaning: "unready, close etcd in order, settle the exit record", Bound: ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Name: Terminated, Meaning: "the process exits", Bound: AtEnd, Deadline: "final"},
 }
+
+// drawing is how the lifecycle is drawn.
+var drawing = machine.Drawing{
+	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", States: States, Initial: Query, Final: Terminated, Aside: Terminating,
+	Shapes: map[State]string{
+		Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
+		Terminated: `peripheries=2, fillcolor="#f3f3f3", `,
+	},
+	Defaults: Elsewhere,
+}
+
+// DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
+// written into the state; what has no row is in the matrix, not in the picture.
+func DOT(table []Row) string { return drawing.DOT(table) }
+
+// Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README.
+func Mermaid(table []Row) string { return drawing.Mermaid(table) }
+
+// JSON is the table, its states and the answers where there is no row, for programs.
+func JSON(table []Row) (string, error) { return drawing.JSON(table) }
+
+// Matrix writes out what the machine answers in every state to every event, for reviewers.
+func Matrix(rules *Rules) string { return rules.Matrix(States) }

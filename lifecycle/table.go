@@ -1,18 +1,12 @@
 package lifecycle
 
-// Row is one transition: in From, when On happens and When holds, go To and Do the actions. Why says it in words for
-// people. Rows hold names only, so that they can be compared, drawn and mutated.
-type Row struct {
-	From State    `json:"from"`
-	On   Event    `json:"on"`
-	When Guard    `json:"when,omitempty"`
-	To   State    `json:"to"`
-	Do   []Action `json:"do,omitempty"`
-	Why  string   `json:"why"`
-}
+import "etcd-wrapper/lifecycle/machine"
 
 // Table is the lifecycle, with a row for each state of a group. Nobody may change it at run time.
-var Table = expand(written)
+var Table = machine.Expand(written)
+
+// entry is a row as it is written here: it may start in a group.
+type entry machine.Entry
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
@@ -42,7 +36,7 @@ var written = []entry{
 	{FetchConfig, DataInUse, Always, FetchConfig, []Action{PaceSilence}, "etcd is not opened while somebody else has locked its data; the exit record is gone for good"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig}, "time to ask for the configuration again"},
 
-	{BeforeVerdict, ConfigPrefetched, Always, stays, nil, "the early fetch has ended before the verdict"},
+	{BeforeVerdict, ConfigPrefetched, Always, machine.Stays, nil, "the early fetch has ended before the verdict"},
 	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the early fetch was quicker than the one after the verdict"},
 	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: it failed, is too old, or the verdict may have changed the configuration"},
 
@@ -74,34 +68,27 @@ var written = []entry{
 	{Terminating, Signal, Always, Terminating, nil, "the stop is under way already"},
 }
 
-// Default is the answer to an event in every state that has no row for it.
-type Default struct {
-	On     Event  `json:"on"`
-	Answer Answer `json:"answer"`
-	Why    string `json:"why"`
-}
-
 // Elsewhere answers where Table has no row, one line an event. In Terminated every event is ignored.
 var Elsewhere = []Default{
-	{Begun, Reject, "the process begins once"},
-	{VolumeBusy, Reject, "only Query takes the volume's lock"},
-	{Replied, Reject, "only Query asks for the status; a late reply is dropped before it comes here"},
-	{NoAnswer, Reject, "only Query asks for the status"},
-	{Accepted, Reject, "only Trigger asks for an initialization"},
-	{NotAccepted, Reject, "only Trigger asks for an initialization"},
-	{DataInUse, Reject, "only Trigger and FetchConfig look whether the data is in use"},
-	{ConfigFetched, Reject, "only FetchConfig fetches a configuration"},
-	{ConfigValid, Reject, "only FetchConfig checks a configuration"},
-	{ConfigInvalid, Reject, "only FetchConfig checks a configuration"},
-	{ConfigUnavailable, Reject, "only FetchConfig fetches a configuration"},
-	{ConfigPrefetched, Reject, "the early fetch is cancelled when a configuration is chosen or the run ends"},
-	{EtcdReady, Reject, "only StartEtcd opens etcd"},
-	{EtcdFailed, Reject, "etcd runs in StartEtcd and Serving; while it closes, its close tells"},
-	{EtcdClosed, Reject, "only Terminating closes etcd"},
-	{RecordSettled, Reject, "only Terminating settles the exit record"},
-	{Elapsed, Reject, "a timer belongs to the visit that set it and is dropped with it"},
-	{Signal, Ignore, "the end is reached"},
-	{StopPosted, Ignore, "the stop is under way already"},
-	{ListenerLost, Ignore, "the end has begun"},
-	{Crashed, Ignore, "the end is reached"},
+	{On: Begun, Answer: Reject, Why: "the process begins once"},
+	{On: VolumeBusy, Answer: Reject, Why: "only Query takes the volume's lock"},
+	{On: Replied, Answer: Reject, Why: "only Query asks for the status; a late reply is dropped before it comes here"},
+	{On: NoAnswer, Answer: Reject, Why: "only Query asks for the status"},
+	{On: Accepted, Answer: Reject, Why: "only Trigger asks for an initialization"},
+	{On: NotAccepted, Answer: Reject, Why: "only Trigger asks for an initialization"},
+	{On: DataInUse, Answer: Reject, Why: "only Trigger and FetchConfig look whether the data is in use"},
+	{On: ConfigFetched, Answer: Reject, Why: "only FetchConfig fetches a configuration"},
+	{On: ConfigValid, Answer: Reject, Why: "only FetchConfig checks a configuration"},
+	{On: ConfigInvalid, Answer: Reject, Why: "only FetchConfig checks a configuration"},
+	{On: ConfigUnavailable, Answer: Reject, Why: "only FetchConfig fetches a configuration"},
+	{On: ConfigPrefetched, Answer: Reject, Why: "the early fetch is cancelled when a configuration is chosen or the run ends"},
+	{On: EtcdReady, Answer: Reject, Why: "only StartEtcd opens etcd"},
+	{On: EtcdFailed, Answer: Reject, Why: "etcd runs in StartEtcd and Serving; while it closes, its close tells"},
+	{On: EtcdClosed, Answer: Reject, Why: "only Terminating closes etcd"},
+	{On: RecordSettled, Answer: Reject, Why: "only Terminating settles the exit record"},
+	{On: Elapsed, Answer: Reject, Why: "a timer belongs to the visit that set it and is dropped with it"},
+	{On: Signal, Answer: Ignore, Why: "the end is reached"},
+	{On: StopPosted, Answer: Ignore, Why: "the stop is under way already"},
+	{On: ListenerLost, Answer: Ignore, Why: "the end has begun"},
+	{On: Crashed, Answer: Ignore, Why: "the end is reached"},
 }

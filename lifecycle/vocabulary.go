@@ -1,7 +1,6 @@
 package lifecycle
 
-// State is a documented phase of the lifecycle.
-type State string
+import "etcd-wrapper/lifecycle/machine"
 
 // The states. Query is the initial one, Terminated the final one.
 const (
@@ -14,9 +13,6 @@ const (
 	Terminating State = "Terminating"
 	Terminated  State = "Terminated"
 )
-
-// Event is something that happened outside the machine and that it must answer.
-type Event string
 
 // The events. A completion ends the one piece of blocking work that its state started.
 const (
@@ -36,19 +32,15 @@ const (
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
 	EtcdClosed        Event = "etcd closed"        // completion: nothing of etcd runs any more
 	RecordSettled     Event = "record settled"     // completion: the exit record is as it should be, or can't be
-	Elapsed           Event = "elapsed"            // the state's timer ran out
+	Elapsed           Event = machine.Elapsed      // the state's timer ran out
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
 	ListenerLost      Event = "listener lost"      // the wrapper's own port cannot be served any longer
 )
 
-// Guard is the name of a condition over the Facts; Holds says what it means.
-type Guard string
-
-// The guards. Always is that of the last row for a state and an event.
+// The guards, beside Always. Holds says what they mean.
 const (
-	Always         Guard = ""
 	SaysNew        Guard = "says New"
 	NewAfterFailed Guard = "says New, after Failed"
 	SaysProgress   Guard = "says Progress"
@@ -60,10 +52,6 @@ const (
 	CleanStop      Guard = "stop asked, closed in order"
 	SecondSignal   Guard = "second signal"
 )
-
-// Action is the name of something that the driver does. Quick ones run at once, blocking ones in their own goroutine
-// and in the order of the row; the first that has something to report ends the row's work with its completion event.
-type Action string
 
 // The actions. Quick ones set the state's timer or begin and end the early fetch; all others may block.
 const (
@@ -95,15 +83,4 @@ const (
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
 	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
 	LimitStop    Action = "limit stop"    // quick: the budget of a stop after that
-)
-
-// Answer is what the machine does with an event.
-type Answer string
-
-// The answers. Every state has one for every event.
-const (
-	Move   Answer = "move"   // into another state
-	Stay   Answer = "stay"   // in the state
-	Ignore Answer = "ignore" // it may come and changes nothing
-	Reject Answer = "reject" // it cannot come; logged as a fault of this program
 )

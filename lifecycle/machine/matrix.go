@@ -1,4 +1,4 @@
-package lifecycle
+package machine
 
 import (
 	"fmt"
@@ -7,13 +7,13 @@ import (
 
 // Matrix writes out what the machine answers in every state to every event, for reviewers: a change of behaviour is a
 // change of its lines.
-func Matrix(rules *Rules) string {
+func (r *Rules[F, P]) Matrix(states []StateInfo) string {
 	var b strings.Builder
 	b.WriteString(matrixHeader)
-	for _, state := range States {
+	for _, state := range states {
 		fmt.Fprintf(&b, "\n%s: %s\n  deadline: %s\n", state.Name, state.Meaning, state.Deadline)
-		for _, event := range rules.events {
-			b.WriteString(rules.linesOf(cell{state.Name, event}))
+		for _, event := range r.events {
+			b.WriteString(r.linesOf(cell{state.Name, event}))
 		}
 	}
 	return b.String()
@@ -25,7 +25,7 @@ A guarded answer counts only if no earlier one of the same event does.
 `
 
 // linesOf is one line for each answer of a cell.
-func (r *Rules) linesOf(at cell) string {
+func (r *Rules[F, P]) linesOf(at cell) string {
 	indices := r.byCell[at]
 	if len(indices) == 0 {
 		answer, why := r.elsewhere(at.state, at.event)

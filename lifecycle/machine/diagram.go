@@ -1,4 +1,4 @@
-package lifecycle
+package machine
 
 import (
 	"encoding/json"
@@ -6,6 +6,40 @@ import (
 	"slices"
 	"strings"
 )
+
+// Drawing is what there is to know about a machine, beside its table, to draw it and to tell people of it.
+type Drawing struct {
+	Name     string // of the graph
+	Source   string // the command that prints it
+	States   []StateInfo
+	Initial  State
+	Final    State
+	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
+	Aside    State            // arrows to this one lead away from the goal and are drawn paler
+	Defaults []Default
+}
+
+// StateInfo is what people are told about a state.
+type StateInfo struct {
+	Name     State  `json:"name"`
+	Meaning  string `json:"meaning"`
+	Bound    Bound  `json:"-"`        // what the tests hold every visit to
+	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
+}
+
+// Bound is what keeps a visit to a state from lasting for ever.
+type Bound string
+
+// The bounds. Every state has one.
+const (
+	ByTimer Bound = "timer" // the state's timer is set from its beginning to its end
+	ByCalls Bound = "calls" // each call has a deadline of its own; between calls the timer is set
+	NoBound Bound = "none"  // its work may go on for ever, and Deadline says why; without work the timer is set
+	AtEnd   Bound = "end"   // nothing happens any more
+)
+
+// Elapsed is the event of every machine whose states have timers: the state's timer ran out.
+const Elapsed Event = "elapsed"
 
 // arrow is everything that leads from one state to another, drawn as one.
 type arrow struct {
@@ -22,7 +56,7 @@ type reasonGroup struct {
 }
 
 // arrows folds the table into arrows, in the table's order.
-func arrows(table []Row) []*arrow {
+func (d *Drawing) arrows(table []Row) []*arrow {
 	var folded []*arrow
 	for i := range table {
 		row := &table[i]
@@ -31,53 +65,53 @@ func arrows(table []Row) []*arrow {
 			at = len(folded)
 			folded = append(folded, &arrow{from: row.From, to: row.To})
 		}
-		folded[at].add(row)
+		folded[at].add(row, d.deadline(row))
 	}
 	return folded
 }
 
-func (a *arrow) add(row *Row) {
+func (a *arrow) add(row *Row, deadline string) {
 	for i := range a.reasons {
 		if group := &a.reasons[i]; group.why == row.Why && slices.Equal(group.actions, row.Do) {
-			group.events = append(group.events, row.edge())
+			group.events = append(group.events, row.Edge())
 			return
 		}
 	}
 	a.reasons = append(a.reasons, reasonGroup{
-		events: []string{row.edge()}, actions: row.Do, deadline: deadline(row), why: row.Why,
+		events: []string{row.Edge()}, actions: row.Do, deadline: deadline, why: row.Why,
 	})
 }
 
 // deadline is the bound of the visit that a timer's row ends.
-func deadline(row *Row) string {
-	at := slices.IndexFunc(States, func(s StateInfo) bool { return s.Name == row.From })
+func (d *Drawing) deadline(row *Row) string {
+	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
 	if row.On != Elapsed || at < 0 {
 		return ""
 	}
-	return States[at].Deadline
+	return d.States[at].Deadline
 }
 
 // DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
 // written into the state; what has no row is in the matrix, not in the picture.
-func DOT(table []Row) string {
+func (d *Drawing) DOT(table []Row) string {
 	var b strings.Builder
-	b.WriteString(dotHeader)
-	folded := arrows(table)
-	for _, state := range States {
-		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, dotShapes[state.Name], dotState(state, folded))
+	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
+	folded := d.arrows(table)
+	for _, state := range d.States {
+		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, d.Shapes[state.Name], dotState(state, folded))
 	}
-	fmt.Fprintf(&b, "\n  begin -> %s;\n", Query)
+	fmt.Fprintf(&b, "\n  begin -> %s;\n", d.Initial)
 	for _, a := range folded {
 		if a.from != a.to {
-			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, dotStyle(a), dotReasons(a.reasons))
+			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotStyle(a), dotReasons(a.reasons))
 		}
 	}
 	b.WriteString("}\n")
 	return b.String()
 }
 
-const dotHeader = `// Generated from the transition table by "etcd-wrapper --dump-fsm". Do not edit.
-digraph lifecycle {
+const dotHeader = `// Generated from the transition table by "%s". Do not edit.
+digraph %s {
   graph [rankdir=TB, nodesep=0.4, ranksep=0.5, fontname="Helvetica"];
   node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#34557f", fontname="Helvetica", fontsize=10];
   edge [fontname="Helvetica", fontsize=10, color="#555555"];
@@ -87,12 +121,6 @@ digraph lifecycle {
 
 // wrapAt is the width of the picture's texts, in characters.
 const wrapAt = 34
-
-// dotShapes are how the states look that do not look like all others.
-var dotShapes = map[State]string{
-	Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
-	Terminated: `peripheries=2, fillcolor="#f3f3f3", `,
-}
 
 // dotState names a state, says what it is for and lists what makes the machine stay in it.
 func dotState(state StateInfo, folded []*arrow) string {
@@ -106,9 +134,9 @@ func dotState(state StateInfo, folded []*arrow) string {
 	return label
 }
 
-// dotStyle tells the ways to the end from the way to Serving.
-func dotStyle(a *arrow) string {
-	if a.to == Terminating {
+// dotStyle tells the ways aside from the way to the goal.
+func (d *Drawing) dotStyle(a *arrow) string {
+	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `
 	}
 	return ""
@@ -169,16 +197,16 @@ func wrap(text string) []string {
 
 // Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README. It leaves out reasons, actions and
 // what makes the machine stay, to be readable where it can't be enlarged.
-func Mermaid(table []Row) string {
+func (d *Drawing) Mermaid(table []Row) string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
-	fmt.Fprintf(&b, "    [*] --> %s\n", Query)
-	for _, a := range arrows(table) {
+	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
+	for _, a := range d.arrows(table) {
 		if a.from != a.to {
 			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
 		}
 	}
-	fmt.Fprintf(&b, "    %s --> [*]\n", Terminated)
+	fmt.Fprintf(&b, "    %s --> [*]\n", d.Final)
 	return b.String()
 }
 
@@ -191,12 +219,12 @@ func (a *arrow) mermaid() string {
 }
 
 // JSON is the table, its states and the answers where there is no row, for programs.
-func JSON(table []Row) (string, error) {
+func (d *Drawing) JSON(table []Row) (string, error) {
 	document := struct {
 		States      []StateInfo `json:"states"`
 		Transitions []Row       `json:"transitions"`
 		Elsewhere   []Default   `json:"elsewhere"`
-	}{States, table, Elsewhere}
+	}{d.States, table, d.Defaults}
 	text, err := json.MarshalIndent(document, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("cannot write transition table: %w", err)
