@@ -4,6 +4,7 @@ package rules
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"regexp"
 	"testing"
@@ -87,7 +88,7 @@ func rules(t *testing.T) (all []rulefmt.Rule) {
 	require.NoError(t, yaml.Unmarshal(content, &object))
 	spec, err := yaml.Marshal(&object.Spec)
 	require.NoError(t, err)
-	groups, errs := rulefmt.Parse(spec, false, model.UTF8Validation, parser.NewParser(parser.Options{}))
+	groups, errs := rulefmt.Parse(spec, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
 	require.Empty(t, errs)
 	for _, group := range groups.Groups {
 		all = append(all, group.Rules...)

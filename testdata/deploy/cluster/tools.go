@@ -43,6 +43,9 @@ func Build() error {
 	if err := run(module, []string{"CGO_ENABLED=0"}, "go", "build", "-o", tools()+"/", "./sidecar"); err != nil {
 		return err
 	}
+	if err := run(filepath.Join(Checkout(), "testdata/crds"), nil, "go", "mod", "download"); err != nil {
+		return err
+	}
 	return run(Checkout(), nil, "make", "image", "VERSION=v0.0.0-test")
 }
 

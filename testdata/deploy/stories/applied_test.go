@@ -2,6 +2,9 @@ package stories
 
 import (
 	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -60,5 +63,50 @@ func TestOneVariantBecomesAnotherByApplyingIt(t *testing.T) {
 		assert.NoError(t, err, "%s has left something behind:\n%s", variant, out)
 		assert.Equal(t, map[string]int{"standalone": 1, "sidecar": 2, "standalone-ha": 1, "sidecar-ha": 2}[variant],
 			len(set.Spec.Template.Spec.Containers), variant)
+	}
+}
+
+// definitions teaches the server the kinds of cert-manager and of the Prometheus operator.
+func definitions(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for module, folder := range map[string]string{
+		"github.com/cert-manager/cert-manager":               "deploy/crds",
+		"github.com/prometheus-operator/prometheus-operator": "example/prometheus-operator-crd",
+	} {
+		list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
+		list.Dir = filepath.Join(cluster.Checkout(), "testdata/crds")
+		dir, err := list.Output()
+		require.NoError(t, err)
+		files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), folder, "*_*.yaml"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			out, err := c.Kubectl("apply", "--server-side", "-f", file)
+			require.NoError(t, err, out)
+		}
+	}
+	out, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	require.NoError(t, err, out)
+}
+
+func TestComponentsAreTakenByAStrictServer(t *testing.T) {
+	c := cluster.Start(t)
+	definitions(t, c)
+	for variant, components := range map[string][]string{
+		"standalone": {"tls-one", "cert-manager", "monitoring"}, "standalone-ha": {"tls-three", "cert-manager", "monitoring"},
+		"sidecar": {"monitoring"}, "sidecar-ha": {"monitoring"},
+	} {
+		t.Run(variant, func(t *testing.T) {
+			restricted(t, c, variant)
+			w := &world{Cluster: c, t: t}
+			changes := "components:\n"
+			for _, component := range components {
+				changes += "- ../../deploy/components/" + component + "\n"
+			}
+			out, err := apply(c, variant, w.overlay(variant, changes))
+			require.NoError(t, err, out)
+			assert.NotContains(t, out, "Warning")
+			cluster.Eventually(t, "the pods are admitted", func() error { return havePods(c, variant) })
+		})
 	}
 }

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +30,8 @@ type world struct {
 	*cluster.Cluster
 	t    *testing.T
 	node *node.Node
+
+	identity *tls.Config // of clients; nil without TLS
 }
 
 func newWorld(t *testing.T) *world {
@@ -78,8 +81,12 @@ func (w *world) awaitReady(count int) {
 // etcd is a client that goes where clients in the namespace go: to a Service of ready members.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
+	scheme := "http"
+	if w.identity != nil {
+		scheme = "https"
+	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"http://etcd-main-client:2379"}, Logger: zap.NewNop(),
+		Endpoints: []string{scheme + "://etcd-main-client:2379"}, TLS: w.identity, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return w.node.Dial(ctx, namespace, address)
 		})},
