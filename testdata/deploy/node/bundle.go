@@ -28,7 +28,7 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 	if err := n.rootfs(image, folder); err != nil {
 		return "", err
 	}
-	if err := n.files(pod, folder, container); err != nil {
+	if err := n.files(pod, folder); err != nil {
 		return "", err
 	}
 	spec := specs.Spec{
@@ -40,7 +40,10 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 			CgroupsPath: n.cgroup(pod, container),
 			Resources:   limits(container),
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
 				{Type: specs.NetworkNamespace, Path: "/run/netns/" + n.sandboxName(pod)},
 			},
 			MaskedPaths: []string{"/proc/kcore", "/proc/keys", "/proc/timer_list"}, ReadonlyPaths: []string{"/proc/sys", "/proc/bus"},
@@ -74,7 +77,7 @@ func (n *Node) rootfs(image *Image, folder string) error {
 }
 
 // files are those that a kubelet gives every container: names, the resolver's configuration, room for last words.
-func (n *Node) files(pod *corev1.Pod, folder string, container *corev1.Container) error {
+func (n *Node) files(pod *corev1.Pod, folder string) error {
 	hosts := "127.0.0.1 localhost\n" + pod.Status.PodIP + " " + pod.Name + "\n"
 	for _, alias := range pod.Spec.HostAliases {
 		hosts += alias.IP + " " + strings.Join(alias.Hostnames, " ") + "\n"

@@ -35,18 +35,28 @@ type Node struct {
 	prefix  string // of all that has a name on this machine
 	network *network
 	log     func(format string, args ...any)
+	disks   int64 // bytes of each; 0 leaves them as large as the machine's
 	loops   sync.WaitGroup
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod // as the API server has them
 }
 
+// Option changes a node.
+type Option func(*Node)
+
+// SmallDisks makes every volume a file system of so many bytes of its own.
+func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
+
 // Start begins to run pods. Everything ends with the test. Only root may call it.
-func Start(t testing.TB, client kubernetes.Interface, runc string, images map[string]*Image) *Node {
+func Start(t testing.TB, client kubernetes.Interface, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
 		client: client, runc: runc, images: images, dir: t.TempDir(), prefix: fmt.Sprintf("ew%d", os.Getpid()),
 		log: t.Logf, pods: map[types.UID]*corev1.Pod{},
+	}
+	for _, option := range options {
+		option(n)
 	}
 	reachable(t, n.dir)
 	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "logs"), 0o700))
@@ -63,6 +73,7 @@ func Start(t testing.TB, client kubernetes.Interface, runc string, images map[st
 		stop()
 		n.loops.Wait()
 		n.removeGroups()
+		n.removeDisks()
 		if t.Failed() {
 			n.showLogs(t)
 		}

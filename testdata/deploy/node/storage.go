@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,11 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	if n.disks > 0 {
+		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%d", n.disks)); err != nil {
+			return err
+		}
+	}
 	_, err := n.client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
@@ -56,6 +62,15 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 		},
 	}, metav1.CreateOptions{})
 	return err
+}
+
+func (n *Node) removeDisks() {
+	all, _ := filepath.Glob(filepath.Join(n.dir, "disks", "*"))
+	for _, disk := range all {
+		if n.disks > 0 {
+			unmount(disk)
+		}
+	}
 }
 
 // bound is the folder of a claim.

@@ -32,7 +32,7 @@ func TestThreeMembersSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
 	}
 	w.apply(w.overlay("standalone-ha", "components: [../../deploy/components/tls-three]\n"))
 	w.awaitReady(3)
-	w.put("greeting", "hello")
+	w.greet()
 	assert.Contains(t, w.asked("etcd-main-0", "status"), "Serving, ready")
 	writes := w.startWriter()
 

@@ -34,7 +34,7 @@ type world struct {
 	identity *tls.Config // of clients; nil without TLS
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	if !node.Root() {
 		t.Skip("SKIPPED: pods are run in network namespaces, which only root may make")
@@ -43,8 +43,8 @@ func newWorld(t *testing.T) *world {
 	image, err := node.Unpack(filepath.Join(cluster.Checkout(), "bin/image"), root)
 	require.NoError(t, err)
 	c := cluster.Start(t)
-	images := map[string]*node.Image{"etcd-wrapper": image, sidecarImage: scriptedSidecar(t)}
-	w := &world{Cluster: c, t: t, node: node.Start(t, c.Client, cluster.Tool("runc"), images)}
+	images := map[string]*node.Image{"etcd-wrapper": image, registry: image, sidecarImage: scriptedSidecar(t)}
+	w := &world{Cluster: c, t: t, node: node.Start(t, c.Client, cluster.Tool("runc"), images, options...)}
 	restricted(t, c, namespace)
 	return w
 }
@@ -96,9 +96,10 @@ func (w *world) etcd() *clientv3.Client {
 	return client
 }
 
-func (w *world) put(key, value string) {
+// greet writes the key that greeted looks for.
+func (w *world) greet() {
 	w.t.Helper()
-	require.NoError(w.t, tryPut(w.etcd(), key, value, 10*time.Second))
+	require.NoError(w.t, tryPut(w.etcd(), "greeting", "hello", 10*time.Second))
 }
 
 func tryPut(client *clientv3.Client, key, value string, within time.Duration) error {
@@ -108,14 +109,13 @@ func tryPut(client *clientv3.Client, key, value string, within time.Duration) er
 	return err
 }
 
-func (w *world) get(key string) string {
+func (w *world) greeted() bool {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	reply, err := w.etcd().Get(ctx, key)
+	reply, err := w.etcd().Get(ctx, "greeting")
 	require.NoError(w.t, err)
-	require.Len(w.t, reply.Kvs, 1, "the key %q is there", key)
-	return string(reply.Kvs[0].Value)
+	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
 }
 
 // asked runs the program's other commands in a pod, as kubectl exec does.
@@ -147,6 +147,7 @@ type writer struct {
 	ended   chan struct{}
 	written []string
 	longest time.Duration // between two acknowledgements
+	failed  []string      // when and why a write was not acknowledged
 }
 
 func (w *world) startWriter() *writer {
@@ -158,7 +159,9 @@ func (w *world) startWriter() *writer {
 		last := time.Now()
 		for i := 0; ctx.Err() == nil; i++ {
 			key := fmt.Sprintf("written/%06d", i)
+			began := time.Now()
 			if err := tryPut(client, key, key, 5*time.Second); err != nil {
+				writes.failed = append(writes.failed, fmt.Sprintf("%s, after %s: %v", began.UTC().Format("15:04:05.000"), time.Since(began).Round(time.Millisecond), err))
 				continue
 			}
 			writes.written = append(writes.written, key)
@@ -186,6 +189,7 @@ func (w *world) check(writes *writer) {
 	for _, key := range writes.written {
 		require.True(w.t, there[key], "%s was acknowledged and is lost", key)
 	}
+	w.t.Logf("%d writes failed:\n%s", len(writes.failed), strings.Join(writes.failed[:min(len(writes.failed), 10)], "\n"))
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
