@@ -105,6 +105,8 @@ func TestAMemberWhoseVolumeIsLostIsReplacedByHand(t *testing.T) {
 	}
 	id := w.addLearner("etcd-main-1")
 	w.apply(w.joining(3))
+	w.awaitConfig("etcd-main-1")
+	w.loseVolume("etcd-main-1") // between the removal and the new configuration it may have founded a cluster there
 	w.promote(id)
 	w.awaitReady(3)
 	w.check(writes)
@@ -120,6 +122,22 @@ func (w *world) loseVolume(name string) {
 	require.NoError(w.t, w.Client.CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{}))
 	cluster.Eventually(w.t, "there is a new pod", func() error {
 		if pod := w.pods()[name]; pod == nil || pod.UID == gone {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// awaitConfig waits until a pod is one of the newest revision.
+func (w *world) awaitConfig(name string) {
+	w.t.Helper()
+	cluster.Eventually(w.t, name+" has the new configuration", func() error {
+		set, err := w.Client.AppsV1().StatefulSets(namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pod := w.pods()[name]
+		if pod == nil || pod.Labels["controller-revision-hash"] != set.Status.UpdateRevision || set.Status.ObservedGeneration != set.Generation {
 			return errNotYet
 		}
 		return nil
