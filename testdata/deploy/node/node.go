@@ -51,8 +51,9 @@ func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 // Start begins to run pods. Everything ends with the test. Only root may call it.
 func Start(t testing.TB, client kubernetes.Interface, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
+	sweep()
 	n := &Node{
-		client: client, runc: runc, images: images, dir: t.TempDir(), prefix: fmt.Sprintf("ew%d", os.Getpid()),
+		client: client, runc: runc, images: images, dir: t.TempDir(), prefix: named(os.Getpid()),
 		log: t.Logf, pods: map[types.UID]*corev1.Pod{},
 	}
 	for _, option := range options {
