@@ -17,15 +17,16 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build image test bench lint test-backup test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build image test bench lint test-backup test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: build ## Run a single etcd member, without a sidecar, with its data in .run; Ctrl-C stops it
-	@[ -t 2 ] && format=console || format=json; \
-	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format
+run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups; Ctrl-C stops it
+	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
+	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
+		--backup-store=file://$(CURDIR)/.run/backups
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
@@ -65,6 +66,9 @@ test-deploy: ## Apply the manifests to a real Kubernetes API server and run thei
 	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
 	cd testdata/rules && $(GO) test -count=1 ./...
 	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
+
+test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v

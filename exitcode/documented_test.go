@@ -39,6 +39,7 @@ func constants(t *testing.T) map[string]Code {
 var visitors = map[string]string{
 	"ToolFailed": "", "NotTold": "", // of these nobody is promised a number
 	"NoAnswer": "69 if nobody answers", "MemberNotReady": "75 if not",
+	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
 }
 
 func TestEveryStatusIsDescribedAndDocumented(t *testing.T) {

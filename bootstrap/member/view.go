@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage"
 )
@@ -35,6 +36,14 @@ type Peer struct {
 // Called is what people know the peer by.
 func (p Peer) Called() string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
 
+// Server is etcd's own, for what reads its database; nil until etcd has been opened.
+func (m *Member) Server() *etcdserver.EtcdServer {
+	if !m.running() {
+		return nil
+	}
+	return m.etcd.Server
+}
+
 // View looks at the cluster; ok is false until etcd has been opened. It answers from memory, asks nobody and may be called
 // from any goroutine.
 func (m *Member) View() (v View, ok bool) {
@@ -42,10 +51,8 @@ func (m *Member) View() (v View, ok bool) {
 		return View{}, false
 	}
 	server := m.etcd.Server
-	v = View{
-		Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(),
-		DBSize: server.Backend().Size(), DBInUse: server.Backend().SizeInUse(),
-	}
+	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota()}
+	v.DBSize, v.DBInUse = m.upkeep.Sizes(server)
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()
 	}

@@ -30,7 +30,7 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
 		kong.Help(help),
 		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are told of once
-		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath},
+		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.Writers(out, io.Discard), // errors are returned
 		kong.Exit(func(status int) { panic(Done(status)) }),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -69,12 +70,49 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 		"--volume-dir":              {"--volume-dir="},
 		"--stored-config-path":      {"--stored-config-path="},
 		"--etcd-data-version":       {"--etcd-data-version=3.4"},
+		"--defrag-threshold":        {"--defrag-threshold=free=45"},
+		"--defrag-max-pause":        {"--defrag-max-pause=-1s"},
 		"--log-level":               {"--log-level=loud"},
 		"--backup-restore-host-prt": {"--backup-restore-host-prt=:1"},
+		"--backup-store":            {"--backup-store=file:///b"},
+		"--backup-interval":         {"--standalone", "--backup-interval=0s"},
+		"--backup-interval: 2h":     {"--standalone", "--backup-interval=2h"},
+		"--backup-spool-limit":      {"--standalone", "--backup-spool-limit=much"},
+		"--backup-spool-limit: 1Mi": {"--standalone", "--backup-spool-limit=1Mi"},
+		"--backup-recipients":       {"--standalone", "--backup-recipients=x"},
+		"--backup-identities":       {"--standalone", "--backup-identities=x"},
+		"--backup-signing-key":      {"--standalone", "--backup-signing-key=x"},
+		"--backup-trusted-keys":     {"--standalone", "--backup-trusted-keys=x"},
 	} {
 		_, err := Parse(&commands{}, append([]string{"start-etcd"}, args...), io.Discard)
 		require.ErrorContains(t, err, flag)
 		assert.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestBackupsAreSetByFlagsAndByTheEnvironment(t *testing.T) {
+	t.Setenv("ETCD_WRAPPER_BACKUP_STORE", "s3://bucket/prefix")
+	t.Setenv("ETCD_WRAPPER_BACKUP_SPOOL_LIMIT", "512Mi")
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd", "--standalone", "--backup-keep=points=1h", "-backup-trusted-keys=/keys"}, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, Backups{
+		Store: "s3://bucket/prefix", Interval: time.Second, FullSchedule: "0 * * * *", Keep: "points=1h", TrustedKeys: "/keys",
+		SpoolLimit: 512 << 20,
+	}, line.Start.Backups)
+	assert.Equal(t, []string{"--backup-trusted-keys=/keys", "--backup-store=s3://bucket/prefix"}, line.Start.Backups.Reading())
+}
+
+func TestSizesAreReadAsKubernetesWritesThem(t *testing.T) {
+	for text, expected := range map[string]Bytes{"0": 0, "1": 1, "3k": 3000, "1Ki": 1024, "10M": 1e7, "1Gi": 1 << 30, "8191Ti": 8191 << 40} {
+		var size Bytes
+		require.NoError(t, size.UnmarshalText([]byte(text)), text)
+		assert.Equal(t, expected, size)
+		assert.Equal(t, text, size.String())
+	}
+	for _, text := range []string{"", "Gi", "-1", "1.5Gi", "1 Gi", "1gi", "8388608Ti", "1Pi", "0x10"} {
+		var size Bytes
+		assert.ErrorContains(t, size.UnmarshalText([]byte(text)), "is not a size", text)
 	}
 }
 

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/world"
 	"etcd-wrapper/exitcode"
@@ -32,17 +36,23 @@ type parts struct {
 
 // assemble puts the parts together.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
+	settings, err := backups.Read(c.Backups)
+	if err != nil {
+		return failed(exitcode.Usage, err)
+	}
 	sidecar, end, err := c.sidecar(log)
 	if err != nil {
 		return failed(blame(err), err)
 	}
 	counts := metrics.New()
 	all := world.New(&c.StartEtcd, counts, log)
+	kept := c.backups(settings, all.Gate(), log)
+	all.BackedUpBy(kept)
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
 	p := &parts{driver: driver, world: all, report: report.New(driver, all, version, podName())}
-	stopServer, status, err := c.serve(log, p, routes(p.report, counts))
+	stopServer, status, err := c.serve(log, p, c.routes(p.report, counts, kept))
 	if err != nil {
 		return failed(status, err)
 	}
@@ -78,18 +88,20 @@ func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func
 }
 
 // routes are what the wrapper's server answers beside its own endpoints.
-func routes(about *report.Report, counts *metrics.Metrics) map[string]http.Handler {
+func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
 		states[i] = string(state.Name)
 	}
 	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
-	return map[string]http.Handler{
+	served := map[string]http.Handler{
 		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
 		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
+	maps.Copy(served, local.Routes(backups.Told(c.Backups, c.VolumeDir), maker(kept)))
+	return served
 }
 
 func failed(status exitcode.Code, err error) *parts {
@@ -130,7 +142,8 @@ func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), e
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
-		Routes: routes, Log: log,
+		Defragment: p.world.Defragment,
+		Routes:     routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)

@@ -19,7 +19,7 @@ import (
 
 func TestEveryEndpointIsDocumented(t *testing.T) {
 	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
-	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys(routes(&report.Report{}, metrics.New()))))
+	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
 	for i, pattern := range served {
 		served[i] = strings.TrimSuffix(pattern, "{$}")
 		assert.Contains(t, documented, served[i], "put it into the table of endpoints of README.md or docs/*.md")
@@ -37,7 +37,7 @@ func TestEveryCommandAndItsFlagsAreDocumented(t *testing.T) {
 		assert.Contains(t, text, "--"+flag.Name)
 	}
 	for _, command := range parser.Model.Leaves(true) {
-		assert.Contains(t, text, "etcd-wrapper "+command.Name)
+		assert.Contains(t, text, command.FullPath())
 		for _, flag := range command.Flags {
 			named := strings.Contains(text, "`--"+flag.Name) || flag.Short != 0 && strings.Contains(text, "`-"+string(flag.Short)+" ")
 			assert.True(t, named, "explain --%s of %s in README.md or docs/*.md", flag.Name, command.Name)

@@ -12,8 +12,9 @@ import (
 // process group; without this its one wish would force the end.
 const echo = 20 * time.Millisecond
 
-// forward hands signals to the machine until the run has ended.
-func forward(signals <-chan os.Signal, driver *lifecycle.Driver, ended <-chan struct{}) {
+// forward hands signals to the machine. One that comes when that has been driven to its end urges what is still done to
+// end, too.
+func forward(signals <-chan os.Signal, driver *lifecycle.Driver, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
 	for {
@@ -22,10 +23,19 @@ func forward(signals <-chan os.Signal, driver *lifecycle.Driver, ended <-chan st
 			number, ok := received.(syscall.Signal)
 			if ok && (received != last || time.Since(at) > echo) {
 				driver.Signal(number)
+				urgeAfter(driven, urge)
 			}
 			last, at = received, time.Now()
 		case <-ended:
 			return
 		}
+	}
+}
+
+func urgeAfter(driven <-chan struct{}, urge func()) {
+	select {
+	case <-driven:
+		urge()
+	default:
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -97,6 +98,13 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
+// flush brings what is missing into the store for backups. The exit record is settled, and nothing is served any more.
+func (p *parts) flush(hurry context.Context, outcome lifecycle.Outcome) {
+	if outcome.Status == exitcode.Clean {
+		p.world.Flush(hurry)
+	}
+}
+
 // run drives the lifecycle, tells how it ended and takes the parts down again in reverse order. The telling comes first,
 // and the rest is bounded: a disk that hangs must not keep the reason back, nor the process.
 func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
@@ -105,8 +113,13 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 		return p.outcome
 	}
 	ended := make(chan struct{})
-	go forward(signals, p.driver, ended)
+	driven := make(chan struct{})
+	hurry, urge := context.WithCancel(context.Background())
+	defer urge()
+	go forward(signals, p.driver, driven, urge, ended)
 	outcome := p.driver.Run()
+	close(driven)
+	p.flush(hurry, outcome)
 	tell(outcome, p.report.LastWords(outcome))
 	down := make(chan struct{})
 	go func() {

@@ -13,26 +13,22 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/bootstrap/upkeep/gate"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/certificates"
 	"etcd-wrapper/readiness/metrics"
-	"etcd-wrapper/readiness/status"
 )
 
 // Server is the wrapper's own server, as far as etcd's configuration decides how it speaks.
 type Server interface {
 	UsePlain()
 	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
-}
-
-// Backups is what makes the backups, as far as it tells of itself.
-type Backups interface {
-	Status() *status.Backup
 }
 
 // World implements the lifecycle's interfaces for its volume, its member and its server.
@@ -44,9 +40,11 @@ type World struct {
 	record  *exitcode.Record
 	note    *exitcode.CrashNote
 	monitor *readiness.Monitor
-	server  Server      // set before the lifecycle begins
-	crash   func(error) // set before the lifecycle begins
-	backups Backups     // nil without a store; set before the lifecycle begins
+	server  Server          // set before the lifecycle begins
+	crash   func(error)     // set before the lifecycle begins
+	backups *backup.Backups // nil without a store; set before the lifecycle begins
+	closed  closed          // how etcd was closed, for the backups' last look
+	gate    gate.Gate       // for who reads the whole database
 
 	began        time.Time
 	past         *past
@@ -99,8 +97,11 @@ func (w *World) Connect(server Server, crash func(reason error)) {
 	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
 }
 
+// Gate is where those who read the whole database tell of it, so that it is not defragmented meanwhile.
+func (w *World) Gate() *gate.Gate { return &w.gate }
+
 // BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
-func (w *World) BackedUpBy(backups Backups) { w.backups = backups }
+func (w *World) BackedUpBy(backups *backup.Backups) { w.backups = backups }
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }

@@ -28,6 +28,7 @@ type Document struct {
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
+	Upkeep       *Upkeep       `json:"upkeep,omitempty"`       // once etcd is opened
 	Backup       *Backup       `json:"backup,omitempty"`       // with a store for backups
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated

@@ -12,6 +12,7 @@ import (
 
 func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 	t.Parallel()
+	volume, store := "--volume-dir="+t.TempDir(), "--backup-store=file://"+t.TempDir()
 	for flag, args := range map[string][]string{
 		"--nope":                        {"start-etcd", "--nope"},
 		"--etcd-ready-timeout":          {"start-etcd", "--etcd-ready-timeout=-1s"},
@@ -21,6 +22,15 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--etcd-client-key-path":        {"start-etcd", "--etcd-client-cert-path=x"},
 		"--log-level":                   {"start-etcd", "--log-level=loud"},
 		"--dump-format":                 {"--dump-fsm", "--dump-format=png"},
+		"--backup-store: only with":     {"start-etcd", "--backup-store=file:///b"},
+		"--backup-store: is not file":   {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
+		"--backup-store: s3:// has no":  {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
+		"--backup-full-schedule":        {"start-etcd", "--standalone", "--backup-full-schedule=0 0 31 2 *", volume},
+		"--backup-keep":                 {"start-etcd", "--standalone", "--backup-keep=points=ever", volume},
+		"--backup-recipients":           {"start-etcd", "--standalone", store, "--backup-recipients=/dev/null", volume},
+		"--backup-identities":           {"start-etcd", "--standalone", store, "--backup-identities=/nowhere", volume},
+		"--backup-signing-key":          {"start-etcd", "--standalone", store, "--backup-signing-key=/dev/null", volume},
+		"--backup-trusted-keys":         {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
 		"unexpected argument etcd-main": {"etcd-main"},
 	} {
 		t.Run(flag, func(t *testing.T) {

@@ -1,0 +1,153 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// Cluster is the birth certificate of what is backed up: its first cluster. A restore makes another one, in a generation of its
+// own.
+type Cluster struct {
+	seal.Heading
+	Cluster string    `json:"cluster"` // etcd's cluster id, hexadecimal
+	Created time.Time `json:"created"`
+}
+
+// Generation is the history of one cluster id: from the beginning, or from a restore on.
+type Generation struct {
+	seal.Heading
+	Number         int       `json:"number"`          // from 1 on
+	Cluster        string    `json:"cluster"`         // etcd's cluster id, hexadecimal
+	Parent         int       `json:"parent"`          // the generation that was restored; 0 for none
+	ParentRevision int64     `json:"parent_revision"` // and up to where; 0 for none
+	Created        time.Time `json:"created"`
+}
+
+const (
+	clusterKind    = "cluster"
+	generationKind = "generation"
+)
+
+// Cluster returns the birth certificate. store.ErrNotFound says that nothing was ever kept here.
+func (a *Archive) Cluster(ctx context.Context) (Cluster, error) {
+	var cluster Cluster
+	err := a.statement(ctx, clusterName, clusterKind, &cluster)
+	if err == nil && cluster.Cluster == "" {
+		err = a.damaged(clusterName)
+	}
+	return cluster, err
+}
+
+// Found writes the birth certificate and the first generation, unless they are there, and returns the cluster's newest
+// generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
+// several members at once.
+func (a *Archive) Found(ctx context.Context, cluster string, at time.Time) (Generation, error) {
+	certificate := Cluster{Heading: heading(clusterKind), Cluster: cluster, Created: at.UTC().Truncate(time.Second)}
+	there, err := a.Cluster(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		err = a.state(ctx, clusterName, certificate)
+		there = certificate
+		if errors.Is(err, store.ErrExists) {
+			there, err = a.Cluster(ctx)
+		}
+	}
+	if err != nil {
+		return Generation{}, err
+	}
+	generation, err := a.GenerationOf(ctx, cluster)
+	if !errors.Is(err, ErrForeign) || there.Cluster != cluster {
+		return generation, err
+	}
+	return a.first(ctx, cluster, certificate.Created)
+}
+
+// first writes the first generation, of the cluster that the birth certificate names.
+func (a *Archive) first(ctx context.Context, cluster string, at time.Time) (Generation, error) {
+	err := a.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster, Created: at})
+	if err != nil && !errors.Is(err, store.ErrExists) {
+		return Generation{}, err
+	}
+	return a.GenerationOf(ctx, cluster)
+}
+
+// GenerationOf returns the newest generation of a cluster id. ErrForeign says that there is none, though there is a birth
+// certificate; store.ErrNotFound that there is neither.
+func (a *Archive) GenerationOf(ctx context.Context, cluster string) (Generation, error) {
+	certificate, err := a.Cluster(ctx)
+	if err != nil {
+		return Generation{}, err
+	}
+	all, err := a.Generations(ctx)
+	if err != nil {
+		return Generation{}, err
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Cluster == cluster {
+			return all[i], nil
+		}
+	}
+	last := certificate.Cluster
+	if len(all) > 0 {
+		last = all[len(all)-1].Cluster
+	}
+	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", a.store, ErrForeign, last, cluster)
+}
+
+// Generations returns all of them, in order.
+func (a *Archive) Generations(ctx context.Context) (all []Generation, err error) {
+	for number := 0; ; {
+		if number, err = a.generationAfter(ctx, number); err != nil || number == 0 {
+			return all, err
+		}
+		generation, err := a.generation(ctx, number)
+		if errors.Is(err, store.ErrNotFound) {
+			continue // something of it is left, or is there already
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, generation)
+	}
+}
+
+// generationAfter is the number of the next generation of which there is anything; 0 if there is none.
+func (a *Archive) generationAfter(ctx context.Context, number int) (int, error) {
+	after := ""
+	if number > 0 {
+		after = GenerationPrefix(number) + "z" // behind everything in it
+	}
+	for object, err := range a.store.List(ctx, generationsPrefix, after) {
+		if err != nil {
+			return 0, err
+		}
+		var next int
+		directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
+		if _, err := fmt.Sscanf(directory, "%d", &next); err == nil && next > number && strings.HasPrefix(object.Name, GenerationPrefix(next)) {
+			return next, nil
+		}
+	}
+	return 0, nil
+}
+
+func (a *Archive) generation(ctx context.Context, number int) (Generation, error) {
+	var generation Generation
+	name := generationName(number)
+	err := a.statement(ctx, name, generationKind, &generation)
+	if err == nil && (generation.Number != number || generation.Cluster == "") {
+		err = a.damaged(name)
+	}
+	return generation, err
+}
+
+// BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
+func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
+	generation.Heading = heading(generationKind)
+	generation.Created = generation.Created.UTC().Truncate(time.Second)
+	return a.state(ctx, generationName(generation.Number), generation)
+}

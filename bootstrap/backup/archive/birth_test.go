@@ -1,0 +1,133 @@
+package archive_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
+	s := memory.New()
+	var group sync.WaitGroup
+	for i := range 5 {
+		group.Go(func() {
+			generation, err := archive.New(s, &seal.Keys{}).Found(t.Context(), cluster, At(int64(i)))
+			assert.NoError(t, err)
+			assert.Equal(t, 1, generation.Number)
+		})
+	}
+	group.Wait()
+	a := archive.New(s, &seal.Keys{})
+	certificate, err := a.Cluster(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, cluster, certificate.Cluster)
+}
+
+func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
+	s := memory.New()
+	a := archive.New(s, &seal.Keys{})
+	_, err := a.GenerationOf(t.Context(), cluster)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	_, err = a.Found(t.Context(), cluster, Noon)
+	require.NoError(t, err)
+
+	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, cluster)
+	assert.ErrorContains(t, err, "7e27652122e8b2ae")
+	generations, err := a.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, generations, 1)
+}
+
+func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
+	a := archive.New(s, &seal.Keys{})
+	_, err := a.Found(t.Context(), cluster, Noon)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign, "it is the first one's all the same")
+	generation, err := a.Found(t.Context(), cluster, At(100))
+	require.NoError(t, err)
+	assert.Equal(t, 1, generation.Number)
+}
+
+func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	const renewed = "7e27652122e8b2ae"
+	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: At(50)}
+	require.NoError(t, w.BeginGeneration(w.ctx, second))
+	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
+
+	for id, number := range map[string]int{cluster: 1, renewed: 2} {
+		generation, err := w.Found(w.ctx, id, At(60))
+		require.NoError(t, err)
+		assert.Equal(t, number, generation.Number)
+	}
+	_, err := w.Found(w.ctx, "1", At(60))
+	assert.ErrorContains(t, err, "last written by cluster "+renewed)
+
+	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
+	all, err := w.Generations(w.ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 1, "generations may go, the oldest first")
+	assert.Equal(t, renewed, all[0].Cluster)
+}
+
+func TestAHighestReservationCounts(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	_, err := w.Reserved(w.ctx)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	for _, revision := range []int64{1000, 900, 20_000} {
+		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
+	}
+	reserved, err := w.Reserved(w.ctx)
+	require.NoError(t, err)
+	assert.EqualValues(t, 20_000, reserved.Revision)
+	assert.Equal(t, cluster, reserved.Cluster)
+	assert.ErrorIs(t, w.Reserve(w.ctx, archive.Reservation{Cluster: "1", Revision: 1000}), store.ErrExists)
+}
+
+func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Revision: 1000}))
+	moved, _ := w.store.Content("reservation/0000000000000001000")
+	w.store.SetContent("reservation/0000000000000002000", moved)
+	_, err := w.Reserved(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorContains(t, err, "reservation/0000000000000002000 in memory://test/")
+
+	generation, _ := w.store.Content("gen/000001/generation.json")
+	w.store.SetContent("gen/000002/generation.json", generation)
+	_, err = w.Generations(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", generation)
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", nil)
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", append(generation, 'x'))
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+}
+
+func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
+	ours := sealtest.New(t)
+	s := memory.New()
+	_, err := archive.New(s, sealtest.New(t).Load(t)).Found(t.Context(), cluster, Noon)
+	require.NoError(t, err)
+	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), cluster, Noon)
+	assert.ErrorIs(t, err, seal.ErrUntrusted)
+	assert.ErrorContains(t, err, "cluster.json in memory://test/")
+}

@@ -1,0 +1,98 @@
+package archive
+
+import (
+	"context"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+// Chain is a range of revisions that can all be restored: fulls and segments without a hole.
+type Chain struct {
+	Fulls   []KeptFull // that a restore may begin with, oldest first; at least one
+	Objects []Object   // to read behind the first full: the largest that there are
+	From    int64      // the first full's revision
+	To      int64      // the last revision that is kept
+	Begin   time.Time  // when From was the present
+	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
+
+	index *index           // what belongs to it
+	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
+}
+
+// chains finds those that fulls begin.
+func (a *Archive) chains(ctx context.Context, fulls []KeptFull, x *index) (chains []Chain, err error) {
+	for i := 0; i < len(fulls); {
+		if !fulls[i].Usable() {
+			i++
+			continue
+		}
+		chain, length, err := a.chain(ctx, fulls[i:], x)
+		if err != nil {
+			return nil, err
+		}
+		chains = append(chains, chain)
+		i += length
+	}
+	return chains, nil
+}
+
+// chain follows the one that begins with the first of fulls. It returns how many of them it covers.
+func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
+	first := fulls[0]
+	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Time, End: first.Time}
+	chain.bound = nextChain(fulls)
+	chain.index = x.before(chain.bound)
+	chain.Objects = chain.index.follow(first.Next)
+	end := first.Next
+	if len(chain.Objects) > 0 {
+		if end, chain.End, err = a.end(ctx, chain.Objects[len(chain.Objects)-1]); err != nil {
+			return chain, 0, err
+		}
+	}
+	for _, full := range fulls {
+		if full.Err == nil && (full.Next.Compare(end) > 0 || full.BeginsChain() && full.Next != first.Next) {
+			break
+		}
+		covered++
+		if full.Usable() {
+			chain.Fulls = append(chain.Fulls, full)
+			chain.To, chain.End = max(chain.To, full.Revision), later(chain.End, full.Time)
+		}
+	}
+	chain.To = max(chain.To, end.Revision-1)
+	return chain, covered, nil
+}
+
+// nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
+// names don't show.
+func nextChain(fulls []KeptFull) segment.Position {
+	for _, full := range fulls[1:] {
+		if full.Err == nil && full.BeginsChain() && full.Next.Compare(fulls[0].Next) > 0 {
+			return full.Next
+		}
+	}
+	return segment.Position{}
+}
+
+// end tells where an object ends, and until when at most.
+func (a *Archive) end(ctx context.Context, last Object) (segment.Position, time.Time, error) {
+	if last.Level != Segment {
+		return last.Next, last.Modified, nil
+	}
+	manifest, err := a.firstManifest(ctx, last)
+	if err != nil {
+		return segment.Position{}, time.Time{}, err
+	}
+	if manifest.To.IsZero() {
+		return manifest.Next(), last.Modified, nil
+	}
+	return manifest.Next(), manifest.To, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,134 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+// Target is what to go back to. With neither revision nor time it is the latest there is.
+type Target struct {
+	Revision   int64     // 0 if it is not asked for
+	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
+	Generation int       // 0 means the newest that has it
+}
+
+// String is for people.
+func (t Target) String() string {
+	switch {
+	case t.Revision != 0:
+		return fmt.Sprintf("revision %d", t.Revision)
+	case !t.Time.IsZero():
+		return t.Time.UTC().Format(time.RFC3339Nano)
+	default:
+		return "the latest revision"
+	}
+}
+
+// Path is how to get to a revision.
+type Path struct {
+	Generation Generation
+	Full       Full
+	Objects    []Object  // to read behind it, in order; none if the full is all
+	Revision   int64     // no row beyond it is read
+	Time       time.Time // when it was the present, as far as is known
+
+	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
+	Fetched func(bytes int)
+
+	index *index
+	bound segment.Position // of the chain
+	until time.Time        // no bucket that changed later; zero means any
+}
+
+// Bytes is how much there is to read, in bytes.
+func (p Path) Bytes() int64 {
+	sum := p.Full.Data.Bytes
+	for _, object := range p.Objects {
+		sum += object.Size
+	}
+	return sum
+}
+
+// Find finds how to get to a target. A time behind the newest chain's end means its end: nothing later is known. ErrNotKept says
+// that the target isn't kept, and what is.
+func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
+	history, err := a.History(ctx)
+	if err != nil {
+		return Path{}, err
+	}
+	for g := len(history.Generations) - 1; g >= 0; g-- {
+		generation := history.Generations[g]
+		if target.Generation != 0 && target.Generation != generation.Number {
+			continue
+		}
+		for c := len(generation.Chains) - 1; c >= 0; c-- {
+			chain := generation.Chains[c]
+			newest := g == len(history.Generations)-1 && c == len(generation.Chains)-1
+			if chain.has(target, newest) {
+				return a.path(ctx, generation, chain, target)
+			}
+		}
+	}
+	return Path{}, fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, a.store, history.windows())
+}
+
+// has tells whether a target lies in the chain.
+func (c Chain) has(target Target, newest bool) bool {
+	switch {
+	case target.Revision != 0:
+		return c.From <= target.Revision && target.Revision <= c.To
+	case !target.Time.IsZero():
+		return !target.Time.Before(c.Begin) && (newest || !target.Time.After(c.End))
+	default:
+		return true
+	}
+}
+
+// path plans how to get to a target that the chain has.
+func (a *Archive) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
+	path := Path{
+		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
+		index: chain.index, bound: chain.bound, until: target.Time,
+	}
+	if target.Revision != 0 {
+		path.Revision, path.Time = target.Revision, time.Time{}
+	}
+	for _, full := range chain.Fulls {
+		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time)) {
+			path.Full = full.Full
+		}
+	}
+	objects := chain.index.follow(path.Full.Next)
+	if !target.Time.IsZero() {
+		known, err := a.at(ctx, objects, path.Full, target.Time)
+		if err != nil {
+			return Path{}, err
+		}
+		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
+	}
+	for _, object := range objects {
+		if object.Start.Revision <= path.Revision+1 {
+			path.Objects = append(path.Objects, object)
+		}
+	}
+	return path, nil
+}
+
+// windows lists what can be gone back to, for people.
+func (h *History) windows() string {
+	var all []string
+	for _, generation := range h.Generations {
+		for _, chain := range generation.Chains {
+			all = append(all, fmt.Sprintf("revisions %d to %d (%s to %s)", chain.From, chain.To,
+				chain.Begin.UTC().Format(time.RFC3339), chain.End.UTC().Format(time.RFC3339)))
+		}
+	}
+	if len(all) == 0 {
+		return "nothing that can be restored"
+	}
+	return strings.Join(all, ", ")
+}

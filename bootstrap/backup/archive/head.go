@@ -1,0 +1,154 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+const (
+	// listings is how often Head lists anew because what it found was merged and deleted before it could be read.
+	listings = 5
+	// longest is more than a merged object covers, by the time of fulls.
+	longest = 2 * time.Hour
+)
+
+// Head is where a generation ends: what the next segment goes on from.
+type Head struct {
+	segment.Start
+	Full    *Full             // the newest one; nil if there is none
+	Segment *segment.Manifest // the newest one behind that full; nil if there is none
+}
+
+// Empty tells whether there is nothing to go on from: a full must come first.
+func (h Head) Empty() bool { return h.Full == nil }
+
+// Revision is the last one that is kept.
+func (h Head) Revision() int64 { return h.Position.Revision - 1 }
+
+// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests.
+func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
+	for range listings {
+		head, err = a.head(ctx, generation)
+		if !errors.Is(err, store.ErrNotFound) {
+			return head, err
+		}
+	}
+	return Head{}, err
+}
+
+func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
+	names, err := a.fullNames(ctx, generation)
+	if err != nil || len(names) == 0 {
+		return Head{}, err
+	}
+	full, err := a.newestFull(ctx, generation, names)
+	if err != nil {
+		return Head{}, err
+	}
+	head := Head{Start: full.Start(), Full: &full}
+	newest, err := a.newestObject(ctx, full, startOfMerged(names))
+	if err != nil {
+		return Head{}, err
+	}
+	if newest != nil {
+		last, err := a.lastManifest(ctx, *newest)
+		if err != nil {
+			return Head{}, err
+		}
+		head.Start, head.Segment = last.Start(), &last
+	}
+	return a.Advance(ctx, head)
+}
+
+// Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
+// none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].
+func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
+	for {
+		next, err := a.Manifest(ctx, head.Generation, head.Position)
+		if errors.Is(err, store.ErrNotFound) {
+			return head, nil
+		}
+		if err != nil {
+			return Head{}, err
+		}
+		if next.Before != head.Before || next.Cluster != head.Cluster {
+			return Head{}, a.named(SegmentName(next.Generation, next.Position),
+				fmt.Errorf("%w: it doesn't go on from what is before it", ErrHole))
+		}
+		head.Start, head.Segment = next.Start(), &next
+	}
+}
+
+// fullNames lists the fulls that have a manifest, oldest first.
+func (a *Archive) fullNames(ctx context.Context, generation int) (names []string, err error) {
+	prefix := fullPrefix(generation)
+	for object, err := range a.store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		name, manifest := strings.CutSuffix(strings.TrimPrefix(object.Name, prefix), "/manifest.json")
+		if _, _, err := parseFull(name); manifest && err == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// newestFull reads the newest one that can be believed; if none can, it says why not the newest.
+func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (Full, error) {
+	var first error
+	for i := len(names) - 1; i >= 0; i-- {
+		full, err := a.Full(ctx, generation, names[i])
+		if err == nil || !disbelieved(err) {
+			return full, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return Full{}, first
+}
+
+// newestObject is the one that holds the newest segment behind a full; nil if there is none. Segments are listed first: what
+// is merged and deleted meanwhile is then in one of the other lists.
+func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Position) (newest *Object, err error) {
+	segments, err := a.Objects(ctx, full.Generation, Segment, full.Next)
+	if err != nil {
+		return nil, err
+	}
+	end := full.Next
+	if len(segments) > 0 {
+		newest = &segments[len(segments)-1]
+		end = newest.Start
+	}
+	for _, level := range []Level{Minute, Hour} {
+		objects, err := a.Objects(ctx, full.Generation, level, merged)
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range objects {
+			if object.Next.Compare(end) > 0 {
+				newest, end = &object, object.Next
+			}
+		}
+	}
+	return newest, nil
+}
+
+// startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
+func startOfMerged(fulls []string) segment.Position {
+	_, newest, _ := parseFull(fulls[len(fulls)-1])
+	for i := len(fulls) - 1; i >= 0; i-- {
+		revision, at, _ := parseFull(fulls[i])
+		if newest.Sub(at) >= longest {
+			return segment.Position{Revision: revision}
+		}
+	}
+	return segment.Position{}
+}

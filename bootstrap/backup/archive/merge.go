@@ -1,0 +1,139 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
+// and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay
+// until somebody deletes what Superseded returns.
+//
+// store.ErrExists says that another object of that level, or of a higher one, holds the first of them already: there was another
+// writer, and merging goes on behind that object.
+func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Object, error) {
+	if level == Segment || len(sources) == 0 {
+		return Object{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
+	}
+	first, last := sources[0], sources[len(sources)-1]
+	merged := Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}
+	if last.Level == Segment {
+		manifest, err := a.firstManifest(ctx, last)
+		if err != nil {
+			return Object{}, err
+		}
+		merged.Next = manifest.Next()
+	}
+	if err := a.merged(ctx, merged); err != nil {
+		return Object{}, err
+	}
+	body, err := a.putFilled(ctx, merged.Name(), func(w io.Writer) error { return a.concatenate(ctx, w, merged, sources) })
+	merged.Size = body.Bytes
+	return merged, err
+}
+
+// Superseded returns the objects that can be deleted, since a merged one holds the same: one that was created before a time, by
+// the store's clock, which should be [Grace] ago. The newest segment stays, so that Head finds it at once.
+func (a *Archive) Superseded(ctx context.Context, generation int, before time.Time) (all []Object, err error) {
+	var levels [3][]Object
+	for i, level := range []Level{Segment, Minute, Hour} {
+		if levels[i], err = a.Objects(ctx, generation, level, segment.Position{}); err != nil {
+			return nil, err
+		}
+	}
+	segments, minutes, hours := levels[0], levels[1], levels[2]
+	if len(segments) > 0 {
+		all = held(segments[:len(segments)-1], slices.Concat(minutes, hours), before)
+	}
+	return append(all, held(minutes, hours, before)...), nil
+}
+
+// held are those of objects that one of others holds which was created before a time.
+func held(objects, others []Object, before time.Time) (all []Object) {
+	for _, object := range objects {
+		if slices.ContainsFunc(others, func(o Object) bool {
+			return o.Modified.Before(before) && o.covers(object.Start) && object.Next.Compare(o.Next) <= 0
+		}) {
+			all = append(all, object)
+		}
+	}
+	return all
+}
+
+// merged looks for another object that holds the beginning of one.
+func (a *Archive) merged(ctx context.Context, merged Object) error {
+	levels := []Level{Hour}
+	if merged.Level == Minute {
+		levels = []Level{Minute, Hour}
+	}
+	other, found, err := a.covering(ctx, merged.Generation, merged.Start, levels...)
+	if err == nil && found && other.Name() != merged.Name() {
+		err = a.named(other.Name(), store.ErrExists)
+	}
+	return err
+}
+
+// concatenate writes the segments of sources, which must be those of merged.
+func (a *Archive) concatenate(ctx context.Context, w io.Writer, merged Object, sources []Object) error {
+	joint := &joint{next: merged.Start}
+	for _, source := range sources {
+		if source.Generation != merged.Generation || source.Start != joint.next {
+			return fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), joint.next)
+		}
+		if err := a.append(ctx, w, source, joint); err != nil {
+			return err
+		}
+	}
+	if joint.next != merged.Next {
+		return fmt.Errorf("%w: %s would end at %s", ErrHole, merged.Name(), joint.next)
+	}
+	return nil
+}
+
+// append writes the segments of one object.
+func (a *Archive) append(ctx context.Context, w io.Writer, source Object, joint *joint) error {
+	content, err := a.fetch(ctx, source.Name(), 0, nil)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	reader := segment.NewReader(io.TeeReader(content, w), a.keys)
+	for {
+		manifest, err := reader.Next()
+		if seal.Ended(err) {
+			return nil
+		}
+		if err == nil {
+			err = joint.follow(manifest)
+		}
+		if err != nil {
+			return a.named(source.Name(), err)
+		}
+	}
+}
+
+// joint is where one segment ends and the next one must begin.
+type joint struct {
+	next   segment.Position
+	digest segment.Digest // zero before the first segment
+	of     string         // the cluster
+}
+
+var errJoint = errors.New("it doesn't go on from what is before it")
+
+func (j *joint) follow(manifest segment.Manifest) error {
+	started := j.of != ""
+	if manifest.Position != j.next || started && (manifest.Before != j.digest || manifest.Cluster != j.of) {
+		return fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint)
+	}
+	j.next, j.digest, j.of = manifest.Next(), manifest.After, manifest.Cluster
+	return nil
+}

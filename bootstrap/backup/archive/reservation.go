@@ -1,0 +1,52 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+const reservationKind = "reservation"
+
+// Reservation says that no revision above this one was ever handed out to a client.
+type Reservation struct {
+	seal.Heading
+	Cluster    string    `json:"cluster"`
+	Generation int       `json:"generation"`
+	Revision   int64     `json:"revision"`
+	Created    time.Time `json:"created"`
+}
+
+func reservationName(revision int64) string {
+	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
+}
+
+// Reserve writes a reservation. Heading is filled in. store.ErrExists says that there is one of that revision.
+func (a *Archive) Reserve(ctx context.Context, reservation Reservation) error {
+	reservation.Heading = heading(reservationKind)
+	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
+	return a.state(ctx, reservationName(reservation.Revision), reservation)
+}
+
+// Reserved returns the reservation of the highest revision. store.ErrNotFound says that there is none.
+func (a *Archive) Reserved(ctx context.Context) (Reservation, error) {
+	highest := ""
+	for object, err := range a.store.List(ctx, reservationPrefix, "") {
+		if err != nil {
+			return Reservation{}, err
+		}
+		highest = object.Name
+	}
+	if highest == "" {
+		return Reservation{}, a.named(reservationPrefix, store.ErrNotFound)
+	}
+	var reservation Reservation
+	err := a.statement(ctx, highest, reservationKind, &reservation)
+	if err == nil && reservationName(reservation.Revision) != highest {
+		err = a.damaged(highest)
+	}
+	return reservation, err
+}

@@ -1,0 +1,75 @@
+package archive
+
+import (
+	"context"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+// Outcome is what a test restore showed.
+type Outcome string
+
+// The outcomes. What kept a test restore from being done is none of them.
+const (
+	Verified Outcome = "verified"
+	Failed   Outcome = "failed"
+)
+
+// Verdict is what a test restore showed.
+type Verdict struct {
+	seal.Heading
+	Cluster    string       `json:"cluster"`
+	Generation int          `json:"generation"`
+	Full       string       `json:"full"`     // the full's name that it began with
+	Revision   int64        `json:"revision"` // that was restored: the full's, or that of a drill
+	Drill      bool         `json:"drill"`    // whether segments were restored, too
+	Outcome    Outcome      `json:"outcome"`
+	Why        string       `json:"why,omitempty"` // it failed: a sentence
+	At         time.Time    `json:"at"`            // to the second
+	Seconds    float64      `json:"seconds"`       // how long it took
+	Database   segment.Body `json:"database,omitzero"`
+	Hash       *Hash        `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
+	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
+}
+
+const verdictKind = "verdict"
+
+func verdictName(v Verdict) string {
+	if v.Drill {
+		return drillPrefix(v.Generation) + v.At.Format(second) + ".json"
+	}
+	return verdictPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
+}
+
+// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts.
+func (a *Archive) PutVerdict(ctx context.Context, verdict Verdict) error {
+	verdict.Heading, verdict.At = heading(verdictKind), verdict.At.UTC().Truncate(time.Second)
+	return a.state(ctx, verdictName(verdict), verdict)
+}
+
+func (a *Archive) verdict(ctx context.Context, name string) (Verdict, error) {
+	var verdict Verdict
+	err := a.statement(ctx, name, verdictKind, &verdict)
+	if err == nil && (verdictName(verdict) != name || verdict.Outcome != Verified && verdict.Outcome != Failed) {
+		err = a.damaged(name)
+	}
+	return verdict, err
+}
+
+// Drills returns the verdicts of drills in a generation since a time, oldest first.
+func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) (drills []Verdict, err error) {
+	prefix := drillPrefix(generation)
+	for object, err := range a.store.List(ctx, prefix, prefix+since.UTC().Format(second)) {
+		if err != nil {
+			return nil, err
+		}
+		drill, err := a.verdict(ctx, object.Name)
+		if err != nil {
+			return nil, err
+		}
+		drills = append(drills, drill)
+	}
+	return drills, nil
+}

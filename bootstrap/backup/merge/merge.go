@@ -1,0 +1,147 @@
+// Package merge makes few large objects of many small ones: a restore then fetches tens of objects and not thousands, and a
+// day's listing stays short. Segments become minutes, and minutes hours. What was merged is deleted once no reader can be
+// on its way to it any more.
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// step is how objects of one level become those of the next.
+type step struct {
+	from, to archive.Level
+	span     time.Duration // what was created within one such span becomes one object
+	age      time.Duration // how long the span must be over
+}
+
+var steps = []step{
+	{from: archive.Segment, to: archive.Minute, span: time.Minute, age: time.Minute},
+	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
+}
+
+// Merger merges what is in an archive. One goroutine uses it; if two members do so at once, they only do the same work twice.
+type Merger struct {
+	archive *archive.Archive
+	now     func() time.Time     // the wall clock
+	clock   func() time.Time     // one that doesn't jump
+	seen    map[string]time.Time // since when a merged object has been known to be there, by the monotonic clock
+	holes   map[string]bool      // objects that the one behind does not follow
+}
+
+// New returns a merger; now is the clock that the ages of objects are reckoned by.
+func New(a *archive.Archive, now func() time.Time) *Merger {
+	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, holes: map[string]bool{}}
+}
+
+// Done is what was done.
+type Done struct {
+	Merged  int  // objects that were made
+	Deleted int  // objects that they were made of
+	Left    bool // there is something to do later, though nothing new may come
+}
+
+// Run merges what is old enough, and deletes what was merged long enough ago. What is locked is left for later. It may be
+// cut off at any time.
+func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
+	var done Done
+	levels := map[archive.Level][]archive.Object{}
+	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
+		objects, err := m.archive.Objects(ctx, generation, level, segment.Position{})
+		if err != nil {
+			return done, fmt.Errorf("cannot merge: %w", err)
+		}
+		levels[level] = objects
+	}
+	for _, step := range steps {
+		if err := m.merge(ctx, step, levels, &done); err != nil {
+			return done, err
+		}
+		if err := m.clear(ctx, step, levels, &done); err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// merge makes the objects of a step.
+func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Done) error {
+	fresh := Uncovered(levels[step.from], levels[step.to])
+	groups, left := Groups(fresh, step.span, m.now().Add(-step.age))
+	done.Left = done.Left || left
+	for _, group := range groups {
+		if m.holes[group[0].Name()] {
+			continue
+		}
+		made, err := m.archive.Merge(ctx, step.to, group)
+		if errors.Is(err, archive.ErrHole) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
+			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted or merged it: it stays as it is
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cannot merge: %w", err)
+		}
+		made.Modified = m.now() // about what the next listing says
+		levels[step.to] = append(levels[step.to], made)
+		done.Merged++
+	}
+	return nil
+}
+
+// clear deletes what objects of a step were made of.
+func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Done) error {
+	for _, merged := range levels[step.to] {
+		since, known := m.seen[merged.Name()]
+		if !known {
+			since = m.clock()
+			m.seen[merged.Name()] = since
+		}
+		for _, source := range Covered(levels[step.from], merged) {
+			if m.clock().Sub(since) < archive.Grace || last(source, levels[step.from]) {
+				done.Left = done.Left || !last(source, levels[step.from])
+				continue
+			}
+			switch err := m.archive.Store().Delete(ctx, source.Name()); {
+			case errors.Is(err, store.ErrLocked):
+				done.Left = true
+			case err != nil:
+				return fmt.Errorf("cannot delete what was merged: %w", err)
+			default:
+				done.Deleted++
+			}
+		}
+	}
+	m.forget(levels)
+	return nil
+}
+
+// last tells whether an object is the newest of its level, which stays: whoever looks for the end of the chain finds it there.
+func last(object archive.Object, level []archive.Object) bool {
+	return object.Start == level[len(level)-1].Start
+}
+
+// forget keeps the memory of objects that are there only.
+func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
+	there := map[string]bool{}
+	for _, objects := range levels {
+		for _, object := range objects {
+			there[object.Name()] = true
+		}
+	}
+	for name := range m.seen {
+		if !there[name] {
+			delete(m.seen, name)
+		}
+	}
+	for name := range m.holes {
+		if !there[name] {
+			delete(m.holes, name)
+		}
+	}
+}

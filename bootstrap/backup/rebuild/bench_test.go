@@ -1,0 +1,106 @@
+package rebuild_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/locate"
+)
+
+// mebibytes is larger for figures: go test ./bootstrap/backup/rebuild -run XXX -bench . -benchtime 1x -mebibytes 2048.
+var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is rebuilt in benchmarks")
+
+// BenchmarkRebuild writes a full with rows of 1 KB, and inserts half as many of 300 bytes.
+func BenchmarkRebuild(b *testing.B) {
+	rows := *mebibytes << 10
+	path := filepath.Join(b.TempDir(), "full")
+	source := rebuildtest.Full(b, path, rows, 900)
+	for b.Loop() {
+		began, received := time.Now(), time.Time{}
+		source.Rows = func(_ context.Context, row func(segment.Row) error) (rebuild.Changes, error) {
+			received = time.Now()
+			return rebuild.Changes{}, rebuildtest.Rows(rows+1, rows+rows/2, 200, row)
+		}
+		_, err := rebuild.Database(b.Context(), source, path+"-rebuilt", rebuild.Options{})
+		require.NoError(b, err)
+		b.ReportMetric(float64(source.DatabaseBytes)/1e6/received.Sub(began).Seconds(), "MB/s")
+		b.ReportMetric(float64(rows/2)/time.Since(received).Seconds(), "rows/s")
+		b.ReportMetric(anonymous(b), "RssAnon-MiB")
+		require.NoError(b, os.Remove(path+"-rebuilt"))
+	}
+}
+
+// BenchmarkSegments inserts rows of 300 bytes out of segments in a folder, 1,000 in each, as a second of 1,000 writes makes
+// them, behind a full of one row.
+func BenchmarkSegments(b *testing.B) {
+	a, rows, rebuilt := newArchive(b), *mebibytes<<10, filepath.Join(b.TempDir(), "rebuilt")
+	for b.Loop() {
+		path, err := a.Find(b.Context(), archive.Target{})
+		require.NoError(b, err)
+		result, err := rebuild.Database(b.Context(), rebuild.From(a, path, nil), rebuilt, rebuild.Options{})
+		require.NoError(b, err)
+		require.Equal(b, rows-2, result.Rows)
+		require.NoError(b, os.Remove(rebuilt))
+	}
+	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+// newArchive has the rows in merged segments.
+func newArchive(b *testing.B) *archive.Archive {
+	const cluster, each = "cdf818194e3a8c32", 1000
+	s, err := locate.Open("file://" + b.TempDir())
+	require.NoError(b, err)
+	a := archive.New(s, &seal.Keys{})
+	_, err = a.Found(b.Context(), cluster, time.Now())
+	require.NoError(b, err)
+	path := filepath.Join(b.TempDir(), "full")
+	source := rebuildtest.Full(b, path, 2, 200)
+	require.NoError(b, os.Truncate(path, source.DatabaseBytes))
+	database, err := os.Open(path)
+	require.NoError(b, err)
+	defer database.Close()
+	full, err := a.PutFull(b.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 2, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, 2),
+	}, database)
+	require.NoError(b, err)
+	start := full.Start()
+	for last := *mebibytes << 10; start.Position.Revision <= last; {
+		builder, err := segment.NewBuilder(a.Keys(), start)
+		require.NoError(b, err)
+		require.NoError(b, rebuildtest.Rows(start.Position.Revision, min(last, start.Position.Revision+each-1), 200, builder.Row))
+		require.NoError(b, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
+		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		require.NoError(b, err)
+		require.NoError(b, a.PutSegment(b.Context(), object))
+		start = object.Start()
+	}
+	objects, err := a.Objects(b.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(b, err)
+	_, err = a.Merge(b.Context(), archive.Hour, objects)
+	require.NoError(b, err)
+	return a
+}
+
+// anonymous is the memory of this process that is not files.
+func anonymous(b *testing.B) float64 {
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(b, err)
+	var kib float64
+	_, rest, _ := strings.Cut(string(status), "RssAnon:")
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(b, err)
+	return kib / 1024
+}

@@ -1,0 +1,52 @@
+package rebuild
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// partial is what the name of a file ends with that is not finished.
+const partial = ".partial"
+
+// Export rebuilds a database in a file that does not exist yet, and ends it with its SHA-256: a stock snapshot, which
+// `etcdutl snapshot restore` takes. It is made under another name, PATH.partial, which one that was interrupted leaves
+// behind and the next one replaces.
+func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return Result{}, fmt.Errorf("cannot write %s: it exists already, or cannot be looked at", path)
+	}
+	if err := os.Remove(path + partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Result{}, err
+	}
+	result, err := Database(ctx, source, path+partial, options)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := seal(ctx, path+partial); err != nil {
+		return Result{}, errors.Join(fmt.Errorf("cannot write %s: %w", path, err), os.Remove(path+partial))
+	}
+	result.Bytes += sha256.Size
+	return result, os.Rename(path+partial, path)
+}
+
+// seal appends a file's SHA-256.
+func seal(ctx context.Context, path string) (err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	sum := sha256.New()
+	if _, err := io.CopyBuffer(sum, contextReader{ctx, file}, make([]byte, chunk)); err != nil {
+		return err
+	}
+	if _, err := file.Write(sum.Sum(nil)); err != nil {
+		return err
+	}
+	return flush(file)
+}

@@ -1,0 +1,100 @@
+package shipper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/capture"
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+// copied is a database in the spool.
+type copied struct {
+	path     string
+	sealed   bool // it is what the store gets; otherwise it is the database itself
+	database segment.Body
+	held     time.Duration
+	hash     *archive.Hash
+}
+
+// smallDatabase is up to which size, in bytes, etcd is asked for its hash: it reads all rows under a lock for that.
+const smallDatabase = 64 << 20
+
+// copy writes the database into the spool and closes the snapshot: as it is, which is fast, or sealed, where the volume has not
+// the room for that.
+func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied, error) {
+	defer snapshot.Close()
+	file, err := s.spool.Create("full")
+	if err != nil {
+		return nil, err
+	}
+	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
+	if c.sealed {
+		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.spool.Room, File: file})
+	} else {
+		err = snapshot.CopyTo(ctx, file)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(file.Name()))
+	}
+	c.held = snapshot.Held()
+	if snapshot.Size <= smallDatabase {
+		if hash, err := s.options.Etcd.Hash(snapshot.Revision); err == nil {
+			c.hash = &hash
+		}
+	}
+	return c, nil
+}
+
+// seal compresses and encrypts the database on its way to the disk.
+func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capture.Snapshot, file io.Writer) error {
+	read, write := io.Pipe()
+	copying := make(chan error, 1)
+	go func() {
+		err := snapshot.WriteTo(ctx, write)
+		write.CloseWithError(err)
+		copying <- err
+	}()
+	body, err := into.SealSnapshot(file, read)
+	read.CloseWithError(err)
+	c.database = body
+	return errors.Join(err, <-copying)
+}
+
+// put stores the copy.
+func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	file, err := os.Open(c.path)
+	if err != nil {
+		return archive.Full{}, err
+	}
+	defer file.Close()
+	if c.sealed {
+		full.Database = c.database
+		return to.PutSealedFull(ctx, full, file)
+	}
+	return to.PutFull(ctx, full, file)
+}
+
+// roomy is a file that stops to grow before etcd has no room any more.
+type roomy struct {
+	*os.File
+	room  func(size int64) error
+	since int64 // bytes since it was last asked
+}
+
+// roomEvery is between how many bytes it is looked whether there is room.
+const roomEvery = 16 << 20
+
+func (r *roomy) Write(p []byte) (int, error) {
+	if r.since += int64(len(p)); r.since > roomEvery {
+		r.since = 0
+		if err := r.room(roomEvery); err != nil {
+			return 0, err
+		}
+	}
+	return r.File.Write(p)
+}

@@ -1,0 +1,76 @@
+package shipper
+
+import (
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// owned is what the goroutine of Run knows and decides by.
+type owned struct {
+	ending     bool               // Run's context has ended
+	archive    *archive.Archive   // nil until it could be opened
+	abilities  store.Abilities    // of its store
+	generation archive.Generation // Number is 0 until it is known
+	foreign    bool               // the store must not be written
+	busy       bool               // a request about the chain is under way; there is one at a time
+	asked      time.Time          // since when it is
+	troubles   [abouts]*trouble   // nil while all is well
+	local      *Trouble           // nil while what changes can be captured
+	patience   time.Time          // nothing is asked about the chain before
+
+	revision int64 // etcd's, as last seen
+	leads    bool  // this member is the leader
+	tookOver bool  // nobody else extends the chain, so this member does
+
+	stored   segment.Position // where the chain in the store ends; zero if it is unknown or there is none
+	storedAt time.Time        // when that was last known to be so
+	looked   watched          // for those who watch others extend it
+	stale    bool             // the head must be looked at before anything is stored
+	ahead    time.Time        // since when the chain in the store has been ahead of this member's data; zero if it isn't
+
+	tail     *segment.Start            // what the next segment goes on from; nil if it is unknown
+	waiting  []waiting                 // segments that are not in the store, in order
+	held     *segment.Object           // the last of them, if the volume would not take it
+	markers  []segment.Marker          // since the last capture
+	lastTime time.Time                 // of any marker in this generation
+	buckets  map[string]segment.Digest // of the small ones, as the chain has them; nil if that is unknown
+	hashes   map[segment.CompactionHash]bool
+
+	captured     time.Time // when the last segment was captured
+	examined     time.Time // when it was last looked whether there is something to capture
+	applied      uint64    // etcd's applied index as the small buckets were last looked at
+	bucketsAfter time.Time // when they may be looked at again
+	hurry        bool      // somebody waits for a capture
+
+	gap       gap
+	chainless bool      // there is no chain to go on with: a full must come first
+	full      *full     // in the making
+	fullAfter time.Time // none is begun or stored before
+	fullsDue  []due
+	nextFull  time.Time // by schedule; zero if there is none
+	wall      time.Time // as the schedule was last looked at
+	rested    time.Time // no gap is answered with a full before
+
+	merging   merging
+	flushes   []flush
+	statistic Facts // counters and what was last done
+}
+
+// waiting is a segment that is captured and not in the store.
+type waiting struct {
+	position, next segment.Position
+	before         segment.Digest // the chain's digest at the position
+	size           int64          // bytes
+	since          time.Time      // when its first revision was the present one
+}
+
+// writes tells whether this member extends the chain.
+func (o *owned) writes() bool {
+	if o.foreign {
+		return false
+	}
+	return o.leads || o.tookOver && o.abilities.CreateIfAbsent
+}

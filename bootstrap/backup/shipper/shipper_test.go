@@ -1,0 +1,77 @@
+package shipper
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+)
+
+func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
+	s := newStand(t)
+	s.put("before", "the first full")
+	s.run()
+	s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full is made")
+	for i := range 100 {
+		s.put(fmt.Sprint("key", i%10), fmt.Sprint(i))
+	}
+	last := s.put("last", "1")
+	s.awaitStored(last)
+
+	path := s.requireAllKept()
+	assert.Equal(t, last, path.Revision)
+	assert.Equal(t, "there is no full yet", path.Full.Reason)
+	require.NotNil(t, path.Full.Hash, "a small database's is asked for")
+	s.requireChains(1)
+	facts := s.Facts()
+	assert.Equal(t, Writing, facts.Role)
+	assert.True(t, facts.CreateIfAbsent)
+	assert.Equal(t, 1, facts.Generation)
+	assert.Nil(t, facts.Trouble)
+	assert.Zero(t, s.OpenTransactions())
+}
+
+func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
+	s := newStand(t).run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	assert.Zero(t, s.Facts().SpoolBytes)
+	assert.Zero(t, s.Facts().Behind)
+	assert.Zero(t, s.Facts().BehindFor)
+	before := s.Facts().Segments
+	_, err := s.etcd.Client.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(t.Context()), "which captures what there is")
+	assert.Equal(t, before, s.Facts().Segments)
+}
+
+func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
+	s := newStand(t).run()
+	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
+	require.NoError(t, err)
+	_, err = s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(t.Context()))
+	_, reading, _ := kept(t, s.store, archive.Target{})
+	found := map[string]int{}
+	for _, bucket := range reading.Buckets {
+		found[bucket.Name] = bucket.Len()
+	}
+	assert.Equal(t, 1, found["lease"], "lease %x", lease.ID)
+	assert.Equal(t, 1, found["authUsers"])
+}
+
+func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
+	s := newStand(t)
+	s.options.Interval = patience * 100
+	s.run()
+	for i := range 5 {
+		last := s.put("a", fmt.Sprint(i))
+		require.NoError(t, s.Flush(t.Context()))
+		assert.GreaterOrEqual(t, s.Facts().Stored, last)
+		s.requireAllKept()
+	}
+}

@@ -1,0 +1,141 @@
+package shipper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// uploadPatience is how long one segment may take to be stored: it is small.
+const uploadPatience = 2 * time.Minute
+
+// ship stores the oldest segment that waits.
+func (s *Shipper) ship(ctx context.Context) {
+	if len(s.waiting) == 0 || !s.may() || !s.knows() || s.full.begins() {
+		return
+	}
+	next, to, generation := s.waiting[0], s.archive, s.generation.Number
+	s.ask()
+	open := s.opener(next)
+	s.job(func() func() {
+		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
+		defer cancel()
+		size, err := put(ctx, to, generation, next.position, open)
+		if !errors.Is(err, store.ErrExists) {
+			return func() { s.shipped(next, size, err) }
+		}
+		winner, err := to.Manifest(ctx, generation, next.position)
+		return func() { s.collided(next, winner, err) }
+	})
+}
+
+// knows tells whether what this member knows of the end of the chain in the store is fresh enough to go on from there.
+func (s *Shipper) knows() bool {
+	return s.generation.Number != 0 && !s.foreign && !s.stale && time.Since(s.storedAt) < s.pace.knows
+}
+
+// opener returns what reads a segment that waits.
+func (s *Shipper) opener(next waiting) func() (io.ReadCloser, int64, error) {
+	if held := s.held; held != nil && held.Position == next.position {
+		return func() (io.ReadCloser, int64, error) { return io.NopCloser(held.Reader()), held.Size(), nil }
+	}
+	return func() (io.ReadCloser, int64, error) {
+		file, err := s.spool.Open(next.position)
+		if err != nil {
+			return nil, 0, err
+		}
+		information, err := file.Stat()
+		if err != nil {
+			return nil, 0, errors.Join(err, file.Close())
+		}
+		return file, information.Size(), nil
+	}
+}
+
+func put(ctx context.Context, to *archive.Archive, generation int, position segment.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
+	content, size, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer content.Close()
+	return size, to.PutStored(ctx, generation, position, content)
+}
+
+// shipped notes how an upload went.
+func (s *Shipper) shipped(which waiting, size int64, err error) {
+	s.busy = false
+	if errors.Is(err, os.ErrNotExist) {
+		s.forget(err)
+		return
+	}
+	if err != nil {
+		s.failed(aboutSegment, "cannot store segment "+which.position.String(), err)
+		return
+	}
+	s.succeeded(aboutSegment)
+	s.statistic.Segments++
+	s.statistic.Uploaded += size
+	s.advance(which)
+}
+
+// forget takes everything that is not stored from the database again, since somebody emptied the spool.
+func (s *Shipper) forget(err error) {
+	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
+	s.waiting, s.held, s.tail, s.stale = nil, nil, nil, true
+	s.clear()
+}
+
+func (s *Shipper) clear() {
+	if err := s.spool.Clear(); err != nil {
+		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+	}
+}
+
+// advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
+// says where to go on.
+func (s *Shipper) advance(which waiting) {
+	s.stored, s.storedAt = which.next, time.Now()
+	if len(s.waiting) > 0 && s.waiting[0].position == which.position {
+		s.waiting = s.waiting[1:]
+	}
+	if s.held != nil && s.held.Position == which.position {
+		s.held = nil
+	}
+	if err := s.spool.Remove(which.position); err != nil {
+		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+	}
+}
+
+// collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
+// is as good as stored; so it is if ours was stored and the answer lost.
+func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
+	s.busy = false
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		s.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
+		return
+	}
+	s.succeeded(aboutSegment)
+	if err == nil && winner.Next() == which.next && winner.Cluster == s.generation.Cluster && s.agrees(which, winner) {
+		s.advance(which)
+		return
+	}
+	s.statistic.Yielded++
+	s.options.Log.Debug().Str("segment", which.position.String()).Str("member", winner.Member).
+		Msg("backups: another member was first; this one goes on behind its segment")
+	s.stale = true
+}
+
+// agrees tells whether a segment in the store leads to the same history as the one that waits.
+func (s *Shipper) agrees(which waiting, winner segment.Manifest) bool {
+	if s.held != nil && s.held.Position == which.position {
+		return s.held.After == winner.After
+	}
+	own, err := s.spool.Manifest(which.position, s.options.Keys)
+	return err == nil && own.After == winner.After
+}

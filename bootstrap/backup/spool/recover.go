@@ -1,0 +1,105 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+)
+
+// recover takes up the segments that lie there, in the order of their names.
+func (s *Spool) recover(keys *seal.Keys) (dropped []error, err error) {
+	names, err := os.ReadDir(filepath.Join(s.dir, segments))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the spool: %w", err)
+	}
+	for _, name := range names {
+		manifest, size, err := examine(filepath.Join(s.dir, segments, name.Name()), keys)
+		if err == nil && manifest.Position.String() != name.Name() {
+			err = fmt.Errorf("its name is not its position, %s", manifest.Position)
+		}
+		if err != nil {
+			dropped = append(dropped, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
+			dropped = append(dropped, s.discard(name.Name())...)
+			continue
+		}
+		dropped = append(dropped, s.follow(manifest)...)
+		s.add(Entry{Position: manifest.Position, Next: manifest.Next(), Size: size})
+	}
+	return dropped, nil
+}
+
+func (s *Spool) discard(name string) (failed []error) {
+	if err := os.Remove(filepath.Join(s.dir, segments, name)); err != nil {
+		failed = append(failed, err)
+	}
+	return failed
+}
+
+// follow drops what the segment does not go on from.
+func (s *Spool) follow(manifest segment.Manifest) (dropped []error) {
+	n := len(s.entries)
+	if n == 0 || s.entries[n-1].Next == manifest.Position {
+		return nil
+	}
+	dropped = append(dropped, fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them",
+		n, s.entries[n-1].Next, manifest.Position))
+	if err := s.Clear(); err != nil {
+		dropped = append(dropped, err)
+	}
+	return dropped
+}
+
+// examine reads all of a segment and compares it with its digests.
+func examine(path string, keys *seal.Keys) (segment.Manifest, int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return segment.Manifest{}, 0, err
+	}
+	defer file.Close()
+	reader := segment.NewReader(file, keys)
+	manifest, err := reader.Next()
+	if err != nil {
+		return segment.Manifest{}, 0, err
+	}
+	if _, err := reader.Next(); !errors.Is(err, io.EOF) {
+		return segment.Manifest{}, 0, fmt.Errorf("it does not end where it should: %w", err)
+	}
+	information, err := file.Stat()
+	if err != nil {
+		return segment.Manifest{}, 0, err
+	}
+	return manifest, information.Size(), nil
+}
+
+// Manifest reads that of a segment that waits.
+func (s *Spool) Manifest(position segment.Position, keys *seal.Keys) (segment.Manifest, error) {
+	file, err := s.Open(position)
+	if err != nil {
+		return segment.Manifest{}, err
+	}
+	defer file.Close()
+	return segment.NewReader(file, keys).Next()
+}
+
+func free(dir string) (int64, error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return 0, err
+	}
+	return int64(disk.Bavail) * disk.Bsize, nil
+}
+
+func syncDirectory(dir string) error {
+	directory, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(directory.Sync(), directory.Close())
+}

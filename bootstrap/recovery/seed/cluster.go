@@ -1,0 +1,126 @@
+package seed
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+)
+
+// Member is one of the restored cluster.
+type Member struct {
+	Name     string
+	PeerURLs []string
+	Learner  bool
+}
+
+// NewToken makes a token that no cluster ever had. Ids are computed of it, the names' URLs and nothing else.
+func NewToken() string { return "restored-" + rand.Text() }
+
+// cluster is the restored one, with ids.
+type cluster struct {
+	*membership.RaftCluster
+	self *membership.Member
+}
+
+// found gives the cluster and its members ids.
+func (s Seed) found() (*cluster, error) {
+	if s.Token == "" {
+		return nil, errors.New("the cluster has no token")
+	}
+	urls, learners := types.URLsMap{}, map[string]bool{}
+	for _, m := range s.Members {
+		peers, err := types.NewURLs(m.PeerURLs)
+		if err != nil {
+			return nil, fmt.Errorf("peer URLs of member %q: %w", m.Name, err)
+		}
+		if urls[m.Name] != nil {
+			return nil, fmt.Errorf("there are two members %q", m.Name)
+		}
+		urls[m.Name], learners[m.Name] = peers, m.Learner
+	}
+	voters, err := membership.NewClusterFromURLsMap(zap.NewNop(), s.Token, urls)
+	if err != nil {
+		return nil, err
+	}
+	return s.withLearners(voters, learners)
+}
+
+// withLearners is the cluster with those members learners that are.
+func (s Seed) withLearners(voters *membership.RaftCluster, learners map[string]bool) (*cluster, error) {
+	members := voters.Members()
+	for _, m := range members {
+		m.IsLearner = learners[m.Name]
+	}
+	c := &cluster{RaftCluster: membership.NewClusterFromMembers(zap.NewNop(), voters.ID(), members)}
+	c.self = c.MemberByName(s.Name)
+	switch {
+	case c.self == nil:
+		return nil, fmt.Errorf("%q is none of its members", s.Name)
+	case len(c.VotingMemberIDs()) == 0:
+		return nil, errors.New("it has no voting member")
+	}
+	return c, nil
+}
+
+// confState is who votes, for raft.
+func (c *cluster) confState() *raftpb.ConfState {
+	state := &raftpb.ConfState{}
+	for _, m := range c.Members() {
+		if m.IsLearner {
+			state.Learners = append(state.Learners, uint64(m.ID))
+		} else {
+			state.Voters = append(state.Voters, uint64(m.ID))
+		}
+	}
+	return state
+}
+
+// settle has the database belong to the new cluster: to its members and to its log. Alarms go with the members that
+// raised them.
+func (c *cluster) settle(tx *bolt.Tx) error {
+	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
+		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
+			return err
+		}
+		if _, err := tx.CreateBucket(name); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Members() {
+		value, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		if err := tx.Bucket(schema.Members.Name()).Put(schema.BackendMemberKey(m.ID), value); err != nil {
+			return err
+		}
+	}
+	return c.settleMeta(tx.Bucket(schema.Meta.Name()))
+}
+
+func (c *cluster) settleMeta(meta *bolt.Bucket) error {
+	state, err := json.Marshal(c.confState())
+	if err != nil {
+		return err
+	}
+	for _, entry := range []struct{ key, value []byte }{
+		{schema.MetaConsistentIndexKeyName, binary.BigEndian.AppendUint64(nil, c.commit())},
+		{schema.MetaTermKeyName, binary.BigEndian.AppendUint64(nil, firstTerm)},
+		{schema.MetaConfStateName, state},
+	} {
+		if err := meta.Put(entry.key, entry.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"etcd-wrapper/bootstrap/backup/rebuild"
+)
+
+// unfinished is what the name of a directory ends with that is being made.
+const unfinished = ".restoring"
+
+// Seed says what is to be made.
+type Seed struct {
+	DataDir string   // that does not exist yet, or is empty
+	Name    string   // of the member whose directory it is
+	Members []Member // of the cluster, that one included
+	Token   string   // NewToken; members that restore the same revision each for themselves have the same one
+}
+
+// Result is what was made.
+type Result struct {
+	rebuild.Result
+	ClusterID, MemberID uint64
+}
+
+// Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
+// renamed when all of it is on the disk; what one that was interrupted has left there is removed first. etcd, or
+// etcd-wrapper, then starts on it as on any other; it asks for initial-cluster and the like no more.
+//
+// A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
+// members.
+func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.Options) (Result, error) {
+	s.DataDir = filepath.Clean(s.DataDir)
+	c, err := s.found()
+	if err != nil {
+		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	if err := s.prepare(); err != nil {
+		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	rebuilt, err := s.build(ctx, c, source, options)
+	if err != nil {
+		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
+	}
+	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID)}, nil
+}
+
+// prepare makes an empty directory of the other name.
+func (s Seed) prepare() error {
+	entries, err := os.ReadDir(s.DataDir)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case len(entries) > 0:
+		return fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
+	}
+	if err := os.RemoveAll(s.DataDir + unfinished); err != nil {
+		return err
+	}
+	return os.MkdirAll(filepath.Join(s.DataDir+unfinished, "member", "snap"), 0o700)
+}
+
+func (s Seed) build(ctx context.Context, c *cluster, source rebuild.Source, options rebuild.Options) (rebuild.Result, error) {
+	member := filepath.Join(s.DataDir+unfinished, "member")
+	finish := options.Finish
+	options.Beside += 2 * wal.SegmentSizeBytes // the log has one segment, and etcd sets the next one aside
+	options.Finish = func(tx *bolt.Tx) error {
+		if err := c.settle(tx); err != nil || finish == nil {
+			return err
+		}
+		return finish(tx)
+	}
+	rebuilt, err := rebuild.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
+	if err != nil {
+		return rebuild.Result{}, err
+	}
+	if err := c.writeLog(member); err != nil {
+		return rebuild.Result{}, fmt.Errorf("cannot begin the log in %s: %w", member, err)
+	}
+	if err := s.publish(member); err != nil {
+		return rebuild.Result{}, fmt.Errorf("cannot give %s its name: %w", s.DataDir, err)
+	}
+	return rebuilt, nil
+}
+
+// publish makes the directory durable and gives it its name.
+func (s Seed) publish(member string) error {
+	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
+		if err := flush(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it holds something by now
+		return err
+	}
+	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
+		return err
+	}
+	return flush(filepath.Dir(s.DataDir))
+}
+
+func flush(dir string) error {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer opened.Close() // nothing was written
+	return opened.Sync()
+}

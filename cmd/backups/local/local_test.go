@@ -1,0 +1,125 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// wrapper serves the endpoints and returns a client of theirs.
+func wrapper(t *testing.T, flags Flags, maker Maker) *Client {
+	mux := http.NewServeMux()
+	for pattern, handler := range Routes(flags, maker) {
+		mux.Handle(pattern, handler)
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return clientOf(server)
+}
+
+func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
+	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
+	flags, err := wrapper(t, told, func(context.Context, func(int64)) (Made, error) { panic("not asked for") }).Flags(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, told, flags)
+}
+
+func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
+	made := Made{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
+	seen := make(chan int64, 100)
+	client := wrapper(t, Flags{}, func(_ context.Context, uploaded func(int64)) (Made, error) {
+		uploaded(5)
+		for bytes := range seen { // goes on until the client has heard of it
+			if bytes == 5 {
+				return made, nil
+			}
+		}
+		return Made{}, errors.New("the client is gone")
+	})
+	got, err := client.Now(t.Context(), func(bytes int64) { seen <- bytes })
+	require.NoError(t, err)
+	assert.Equal(t, made, got)
+}
+
+func TestABackupThatFailsSaysWhy(t *testing.T) {
+	_, err := wrapper(t, Flags{}, func(context.Context, func(int64)) (Made, error) {
+		return Made{}, errors.New("s3://bucket: permission\x1b denied")
+	}).Now(t.Context(), func(int64) {})
+	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
+}
+
+// A client that leaves must not leave a goroutine behind that waits for ever.
+func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	client := wrapper(t, Flags{}, func(ctx context.Context, _ func(int64)) (Made, error) {
+		defer close(ended)
+		leave()
+		<-ctx.Done()
+		return Made{}, ctx.Err()
+	})
+	_, err := client.Now(ctx, func(int64) {})
+	require.Error(t, err)
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the backup is still waited for")
+	}
+}
+
+func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
+	client := wrapper(t, Flags{}, nil)
+	_, err := client.Flags(t.Context())
+	require.ErrorIs(t, err, ErrNoBackups)
+	_, err = client.Now(t.Context(), func(int64) {})
+	require.ErrorIs(t, err, ErrNoBackups)
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	client := clientOf(server)
+	_, err := client.Flags(t.Context())
+	assert.ErrorContains(t, err, "HTTP status 404")
+	server.Close()
+	_, err = client.Flags(t.Context())
+	assert.ErrorIs(t, err, ErrNoAnswer)
+	_, err = client.Now(t.Context(), func(int64) {})
+	assert.ErrorIs(t, err, ErrNoAnswer)
+}
+
+func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
+	for _, text := range []string{"", "{\"uploaded\":1}\n", "garbage\n"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }))
+		t.Cleanup(server.Close)
+		_, err := clientOf(server).Now(t.Context(), func(int64) {})
+		assert.ErrorContains(t, err, "etcd-wrapper on port", text)
+	}
+}
+
+func TestOnlyThisHostMayAsk(t *testing.T) {
+	routes := Routes(Flags{Store: "file:///b"}, func(context.Context, func(int64)) (Made, error) { panic("by a stranger") })
+	for _, pattern := range []string{"GET /backup", "POST /backup"} {
+		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
+		request.RemoteAddr = "10.0.0.7:1"
+		reply := httptest.NewRecorder()
+		routes[pattern].ServeHTTP(reply, request)
+		assert.Equal(t, http.StatusForbidden, reply.Code)
+		request.RemoteAddr = "127.0.0.1:1"
+		request.Header.Set("Origin", "https://evil.example")
+		reply = httptest.NewRecorder()
+		routes[pattern].ServeHTTP(reply, request)
+		assert.Equal(t, http.StatusForbidden, reply.Code)
+		assert.NotContains(t, reply.Body.String(), "file:///b")
+	}
+}
+
+func clientOf(server *httptest.Server) *Client {
+	return NewClient(uint16(server.Listener.Addr().(*net.TCPAddr).Port))
+}

@@ -1,0 +1,114 @@
+package backups
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/readiness/status/terminal"
+)
+
+// printed is what is printed, with each run of blanks as one.
+func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
+	t.Helper()
+	var out bytes.Buffer
+	require.NoError(t, document.Print(&out))
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+var began = time.Date(2026, time.November, 21, 1, 2, 3, 0, time.UTC)
+
+func generation() archive.Generational {
+	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: segment.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
+	verdict := archive.Verdict{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
+	return archive.Generational{
+		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},
+		Fulls: []archive.KeptFull{
+			{Full: full, Label: full.Name(), Size: 2 << 20, Verdict: &verdict},
+			{Label: archive.FullName(43, began), Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
+		},
+		Objects: []archive.Object{{Level: archive.Segment, Size: 1 << 20}, {Level: archive.Minute, Size: 1 << 20}},
+		Chains:  []archive.Chain{{From: 42, To: 77, Begin: began, End: began.Add(time.Hour)}},
+	}
+}
+
+func TestWhatIsKeptIsTold(t *testing.T) {
+	overview := Overview{Store: "file:///b", Generations: []GenerationOverview{ofGeneration(generation(), nil)}}
+	text := printed(t, overview)
+	for _, line := range []string{
+		"generation 2, cluster 1c45, since " + terminal.Moment(began) + ", restored from generation 1 at revision 40",
+		"can go back to revision 42 to 77 " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
+		"last verified yes, revision 42, 1m30s ago",
+		"segments 2 objects, 2.0 MiB",
+		archive.FullName(42, began) + " 42 " + terminal.Moment(began) + " 2.0 MiB 3.0 GiB schedule yes, revision 42, 1m30s ago",
+		archive.FullName(43, began) + ` 5.0 MiB cannot be used: not signed by a trusted\x1b key`,
+	} {
+		assert.Contains(t, strings.Split(text, "\n"), line)
+	}
+}
+
+func TestADrillThatFailedIsTold(t *testing.T) {
+	failed := archive.Verdict{Revision: 50, Drill: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
+	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Verdict{failed})}}
+	assert.Contains(t, printed(t, overview), "last verified FAILED: its hash differs, revision 50")
+}
+
+func TestTheDocumentNamesWhatThereIs(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, JSON(&out, Overview{Store: "file:///b", Generations: []GenerationOverview{ofGeneration(generation(), nil)}}))
+	var document map[string]any
+	require.NoError(t, json.Unmarshal(out.Bytes(), &document))
+	g := document["generations"].([]any)[0].(map[string]any)
+	assert.Equal(t, map[string]any{"from": 42., "to": 77., "begin": "2026-11-21T01:02:03Z", "end": "2026-11-21T02:02:03Z"}, g["windows"].([]any)[0])
+	assert.Equal(t, "verified", g["fulls"].([]any)[0].(map[string]any)["verified"].(map[string]any)["outcome"])
+}
+
+func TestAnEmptyStoreSaysSo(t *testing.T) {
+	assert.Contains(t, printed(t, Overview{Store: "file:///b"}), "no backups")
+}
+
+func TestWhatTheSidecarWroteIsTold(t *testing.T) {
+	text := printed(t, Overview{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
+	assert.Contains(t, text, "v2/Full-0-9-1 9 30 "+terminal.Moment(began)+" "+terminal.Moment(began)+" 3 1.0 MiB")
+	assert.NotContains(t, text, "no backups")
+}
+
+func TestWhatGoesIsToldWithItsReason(t *testing.T) {
+	pruned := Pruned{
+		Store: "file:///b", Policy: "points=24h", From: began, Done: keep.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
+		Items: []keep.Item{
+			{Kind: keep.Generation, Generation: 1, Goes: true, Why: "old"},
+			{Kind: keep.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "within points"},
+			{Kind: keep.Segments, Generation: 2, Objects: 3, Revision: 9, Goes: true, Why: "before"},
+			{Kind: keep.Remains, Generation: 2, Objects: 1, Goes: true, Why: "never finished"},
+		},
+	}
+	text := strings.Split(printed(t, pruned), "\n")
+	for _, line := range []string{
+		"goes 1 the whole generation 0 bytes old",
+		"stays 2 full x " + terminal.Moment(began) + " 1.0 MiB within points",
+		"goes 2 3 objects of segments from revision 9 on 0 bytes before",
+		"goes 2 1 remains of fulls 0 bytes never finished",
+		"deleted 2 objects, 1.0 MiB; 1 are locked and go later",
+	} {
+		assert.Contains(t, text, line)
+	}
+	pruned.Doubts = []string{"the clock is wrong"}
+	text = strings.Split(printed(t, pruned), "\n")
+	assert.Contains(t, text, "would go 1 the whole generation 0 bytes old")
+	assert.NotContains(t, strings.Join(text, " "), "deleted 2")
+}

@@ -1,0 +1,98 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/readiness/status/terminal"
+)
+
+// ErrInDoubt says that nothing may go for now.
+var ErrInDoubt = errors.New("nothing is deleted")
+
+// Pruned is what backup prune tells, and with -o json its document.
+type Pruned struct {
+	Store  string      `json:"store"`
+	Policy string      `json:"policy"`
+	From   time.Time   `json:"from"`             // where the window of points begins
+	Doubts []string    `json:"doubts,omitempty"` // why nothing goes
+	Items  []keep.Item `json:"items"`
+	DryRun bool        `json:"dry_run"`
+	Done   keep.Done   `json:"done"`
+}
+
+// Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
+// the deletion; told is called with each item that is gone.
+func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.Item)) (Pruned, error) {
+	kept := settings.Archive()
+	plan, err := keep.Look(ctx, kept, settings.Policy, time.Now(), 0)
+	if err != nil {
+		return Pruned{}, err
+	}
+	document := Pruned{
+		Store: settings.Store.String(), Policy: plan.Policy.String(), From: plan.From, Doubts: plan.Doubts, Items: plan.Items, DryRun: dryRun,
+	}
+	if len(plan.Doubts) > 0 {
+		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Doubts, "; ")))
+	}
+	if !dryRun {
+		document.Done, err = plan.Execute(ctx, kept, told)
+	}
+	return document, err
+}
+
+// Print prints the document for people, with times in their zone.
+func (p Pruned) Print(to io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.Policy, terminal.Moment(p.From))
+	rows := [][]string{{"", "GENERATION", "WHAT", "TIME", "SIZE", "WHY"}}
+	for _, item := range p.Items {
+		rows = append(rows, []string{
+			p.word(item), strconv.Itoa(item.Generation), what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why,
+		})
+	}
+	b.WriteString(table(rows...))
+	if !p.DryRun && len(p.Doubts) == 0 {
+		fmt.Fprintf(&b, "\ndeleted %d objects, %s; %d are locked and go later\n", p.Done.Objects, terminal.Size(p.Done.Bytes), p.Done.Locked)
+	}
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+func (p Pruned) word(item keep.Item) string {
+	switch {
+	case !item.Goes:
+		return "stays"
+	case len(p.Doubts) > 0:
+		return "would go"
+	default:
+		return "goes"
+	}
+}
+
+func what(item keep.Item) string {
+	switch item.Kind {
+	case keep.Full:
+		return "full " + printable.Line(item.Name)
+	case keep.Segments:
+		return fmt.Sprintf("%d objects of segments from revision %d on", item.Objects, item.Revision)
+	case keep.Remains:
+		return fmt.Sprintf("%d remains of fulls", item.Objects)
+	case keep.Generation:
+	}
+	return "the whole generation"
+}
+
+func moment(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return terminal.Moment(at)
+}

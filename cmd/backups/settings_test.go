@@ -1,0 +1,92 @@
+package backups
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/cmd/backups/local"
+	"etcd-wrapper/cmd/commandline"
+)
+
+// flagsOf reads a command line.
+func flagsOf(t *testing.T, args ...string) commandline.Backups {
+	var line struct {
+		Start commandline.StartEtcd `cmd:"" name:"start-etcd"`
+	}
+	_, err := commandline.Parse(&line, append([]string{"start-etcd", "--standalone"}, args...), io.Discard)
+	require.NoError(t, err)
+	return line.Start.Backups
+}
+
+func TestTheFlagsAreRead(t *testing.T) {
+	settings, err := Read(flagsOf(t, "--backup-store=file:///b", "--backup-full-schedule=@every 2h", "--backup-keep=points=7d", "--backup-spool-limit=64Mi"))
+	require.NoError(t, err)
+	assert.Equal(t, "file:///b", settings.Store.String())
+	assert.Equal(t, "@every 2h", settings.Schedule.String())
+	assert.Equal(t, keep.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
+	assert.Equal(t, time.Second, settings.Interval)
+	assert.EqualValues(t, 64<<20, settings.SpoolLimit)
+	assert.False(t, settings.Keys.Encrypts())
+}
+
+func TestTheDefaultsAreRead(t *testing.T) {
+	settings, err := Read(flagsOf(t))
+	require.NoError(t, err)
+	assert.Nil(t, settings.Store)
+	assert.Equal(t, keep.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
+}
+
+// wrapper is one that was told flags, and returns its port.
+func wrapper(t *testing.T, told local.Flags) uint16 {
+	mux := http.NewServeMux()
+	for pattern, handler := range local.Routes(told, func(context.Context, func(int64)) (local.Made, error) { panic("not asked for") }) {
+		mux.Handle(pattern, handler)
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return uint16(server.Listener.Addr().(*net.TCPAddr).Port)
+}
+
+func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile("recipients", []byte("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\n"), 0o600))
+	told := Told(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d", "--backup-recipients=recipients"), ".")
+	assert.Equal(t, filepath.Join(dir, "recipients"), told.Recipients)
+	port := wrapper(t, told)
+	t.Chdir("/")
+
+	settings, err := Find(t.Context(), flagsOf(t), port)
+	require.NoError(t, err)
+	assert.Equal(t, "file:///b", settings.Store.String())
+	assert.Equal(t, keep.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
+	assert.True(t, settings.Keys.Encrypts())
+
+	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep=daily=1"), port)
+	require.NoError(t, err)
+	assert.Equal(t, keep.Policy{Daily: 1}, settings.Policy, "what is given counts")
+
+	settings, err = Find(t.Context(), flagsOf(t, "--backup-store=file:///other"), port)
+	require.NoError(t, err)
+	assert.False(t, settings.Keys.Encrypts(), "another store is not the wrapper's")
+}
+
+func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	_, err := Find(t.Context(), flagsOf(t), uint16(server.Listener.Addr().(*net.TCPAddr).Port))
+	require.ErrorIs(t, err, ErrNoStore)
+	assert.ErrorIs(t, err, local.ErrNoAnswer)
+	assert.Regexp(t, "^--backup-store: ", err.Error())
+}

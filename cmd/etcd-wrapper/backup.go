@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/bootstrap/backup/sidecarstore"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/backups/local"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+)
+
+// backupCommand are the commands about backups.
+type backupCommand struct {
+	List   backupListCommand   `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
+	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
+	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the verdict count."`
+	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
+	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
+}
+
+// backupFlags are what commands about a store take. They are start-etcd's, so that its arguments and environment fit.
+type backupFlags struct {
+	Backups     commandline.Backups `embed:""`
+	WrapperPort uint16              `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given."`
+	Output      string              `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json."`
+}
+
+// Notes implements commandline.Noted.
+func (*backupFlags) Notes() string {
+	return "Without --backup-store the wrapper that runs on this host is asked how it makes backups. Flags have environment\n" +
+		"variables, as those of start-etcd.\n" +
+		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
+			exitcode.BackupFailed, "what is kept is not in order, or it failed", exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
+			exitcode.NotKept, "export, verify: what was asked for is not kept")
+}
+
+// document is what a command tells.
+type document interface{ Print(to io.Writer) error }
+
+// run finds the store, does what a command is for and prints what came of it, also beside an error.
+func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	settings, err := backups.Find(ctx, f.Backups, f.WrapperPort)
+	if err != nil {
+		return s.failed(err, exitcode.Usage)
+	}
+	told, err := do(ctx, settings)
+	return s.told(f.Output, told, err)
+}
+
+// told prints what a command tells, if it has come so far, and its error.
+func (s streams) told(output string, told document, err error) exitcode.Code {
+	if told != nil {
+		print := told.Print
+		if output == "json" {
+			print = func(to io.Writer) error { return backups.JSON(to, told) }
+		}
+		if failed := print(s.out); failed != nil && err == nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		return s.failed(err, backupStatus(err))
+	}
+	return exitcode.Clean
+}
+
+func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
+	log := s.logger()
+	log.Error().Err(err).Msg("etcd-wrapper backup has failed")
+	return status
+}
+
+func backupStatus(err error) exitcode.Code {
+	for _, known := range []struct {
+		err    error
+		status exitcode.Code
+	}{
+		{archive.ErrNotKept, exitcode.NotKept},
+		{sidecarstore.ErrNotKept, exitcode.NotKept},
+		{backups.ErrExists, exitcode.Usage},
+		{backups.ErrInDoubt, exitcode.InDoubt},
+		{store.ErrUnavailable, exitcode.StoreAway},
+		{store.ErrDenied, exitcode.StoreAway},
+		{store.ErrNoBucket, exitcode.StoreAway},
+		{store.ErrSkewed, exitcode.StoreAway},
+		{local.ErrNoAnswer, exitcode.NoAnswer},
+		{local.ErrNoBackups, exitcode.NoAnswer},
+	} {
+		if errors.Is(err, known.err) {
+			return known.status
+		}
+	}
+	return exitcode.BackupFailed
+}
+
+// meter shows progress where somebody sees it.
+func (s streams) meter() *backups.Meter {
+	if !s.terminal {
+		return backups.NewMeter(nil)
+	}
+	return backups.NewMeter(s.log)
+}
+
+// backupListCommand is `backup list`.
+type backupListCommand struct {
+	backupFlags `embed:""`
+}
+
+func (c *backupListCommand) execute(s streams) exitcode.Code {
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		overview, err := backups.Look(ctx, settings, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		return overview, nil
+	})
+}
+
+// backupPruneCommand is `backup prune`.
+type backupPruneCommand struct {
+	backupFlags `embed:""`
+	DryRun      bool `name:"dry-run" env:"-" help:"Only tell what would go, and why."`
+}
+
+func (c *backupPruneCommand) execute(s streams) exitcode.Code {
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		meter, gone := s.meter(), int64(0)
+		pruned, err := backups.Prune(ctx, settings, c.DryRun, func(item keep.Item) {
+			gone += item.Bytes
+			meter.Show("deleted", gone, 0)
+		})
+		meter.Clear()
+		if err != nil && pruned.Policy == "" {
+			return nil, err
+		}
+		return pruned, err
+	})
+}
+
+// backupExportCommand is `backup export`.
+type backupExportCommand struct {
+	backupFlags `embed:""`
+	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
+	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
+	File        string             `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
+}
+
+func (c *backupExportCommand) execute(s streams) exitcode.Code {
+	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
+		if err != nil {
+			return nil, err
+		}
+		return exported, nil
+	})
+}
+
+// backupNowCommand is `backup now`, for which the port would do.
+type backupNowCommand struct {
+	backupFlags `embed:""`
+}
+
+func (c *backupNowCommand) execute(s streams) exitcode.Code {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	meter := s.meter()
+	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(bytes int64) { meter.Show("uploaded", bytes, 0) })
+	meter.Clear()
+	if err != nil {
+		return s.failed(err, backupStatus(err))
+	}
+	return s.told(c.Output, backups.Made(made), nil)
+}

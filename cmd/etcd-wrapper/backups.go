@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/backups/local"
+)
+
+// What backups need on the volume: a place to wait for the store, and one to be restored in, to test them.
+const (
+	spoolDir  = "backup.spool"
+	verifyDir = "backup.verify"
+)
+
+// backups returns what makes the backups of the run; nil without a store.
+func (c *startCommand) backups(settings backups.Settings, readers shipper.Gate, log zerolog.Logger) *backup.Backups {
+	if settings.Store == nil {
+		return nil
+	}
+	return backup.New(backup.Options{
+		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
+		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
+		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)),
+	})
+}
+
+// maker makes a full backup for a command on this host; nil if there are no backups.
+func maker(kept *backup.Backups) local.Maker {
+	if kept == nil {
+		return nil
+	}
+	return func(ctx context.Context, _ func(bytes int64)) (local.Made, error) {
+		full, err := kept.Now(ctx)
+		return local.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+	}
+}

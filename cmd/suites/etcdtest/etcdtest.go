@@ -1,0 +1,63 @@
+// Package etcdtest runs real etcd servers inside of tests of backups.
+package etcdtest
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/ports"
+)
+
+// Patience bounds what a test waits for on a busy machine.
+const Patience = 60 * time.Second
+
+// Etcd is a server with a client.
+type Etcd struct {
+	*embed.Etcd
+	Client *clientv3.Client
+}
+
+// Start runs a single member on the directory until the test ends, and waits until it serves.
+func Start(t testing.TB, dir string) *Etcd {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir, config.Name, config.LogLevel = dir, "etcd-0", "fatal"
+	client, peer := freeURL(t), freeURL(t)
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	config.TickMs, config.ElectionMs = 20, 200
+	config.QuotaBackendBytes = 8 << 30
+	return start(t, config)
+}
+
+func start(t testing.TB, config *embed.Config) *Etcd {
+	t.Helper()
+	etcd, err := embed.StartEtcd(config)
+	require.NoError(t, err)
+	t.Cleanup(etcd.Close)
+	select {
+	case <-etcd.Server.ReadyNotify():
+	case <-time.After(Patience):
+		require.Fail(t, "etcd does not get ready")
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{config.ListenClientUrls[0].String()}, DialTimeout: Patience})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return &Etcd{Etcd: etcd, Client: client}
+}
+
+func freeURL(t testing.TB) url.URL {
+	t.Helper()
+	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
+}
+
+// Revision is the current one.
+func (e *Etcd) Revision() int64 { return e.Server.KV().Rev() }

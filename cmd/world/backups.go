@@ -1,0 +1,151 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status"
+)
+
+const (
+	// endPatience is how long the backups may take to end before etcd is closed.
+	endPatience = 2 * time.Second
+	// flushReserve is what is left of a stop's budget for whoever comes after the last backup.
+	flushReserve = lifecycle.TakingDown + time.Second
+)
+
+// closed is how etcd was closed in this run.
+type closed struct {
+	inOrder bool
+	ended   bool      // the backups have ended before
+	began   time.Time // when the close began
+}
+
+func (c *closed) settle(inOrder bool, began time.Time) { c.inOrder, c.began = inOrder, began }
+
+// beforeCompaction is what backups do before a client's compaction.
+func (w *World) beforeCompaction() func(context.Context) {
+	if w.backups == nil {
+		return nil
+	}
+	return w.backups.BeforeCompaction
+}
+
+// beginBackups makes backups of an etcd that has become ready.
+func (w *World) beginBackups() {
+	if w.backups != nil {
+		w.backups.Begin(shipper.Server(w.etcd.Server()))
+	}
+}
+
+// endBackups lets go of an etcd that is about to be closed.
+func (w *World) endBackups() {
+	if w.backups == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	defer cancel()
+	err := w.backups.End(ctx)
+	if err != nil {
+		w.log.Warn().Err(err).Send()
+	}
+	w.closed.ended = err == nil
+}
+
+// Flush brings what etcd took on until it was closed into the store, in what is left of the stop's budget. It is for after
+// the lifecycle has ended, when the exit record is settled.
+func (w *World) Flush(ctx context.Context) {
+	if w.backups == nil || !w.closed.inOrder || !w.closed.ended {
+		return
+	}
+	deadline := w.closed.began.Add(lifecycle.StopBudget - flushReserve)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	began := time.Now()
+	if err := w.backups.Flush(ctx, filepath.Join(w.config.Etcd.Dir, "member", "snap", "db")); err != nil {
+		w.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
+		return
+	}
+	w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: everything that etcd took on is in the store")
+}
+
+// Backup is how far the backups are; nil without a store.
+func (w *World) Backup() *status.Backup {
+	if w.backups == nil {
+		return nil
+	}
+	return told(w.backups.Facts())
+}
+
+// roles are what a member is said to do.
+var roles = map[shipper.Role]string{shipper.Unknown: "waits", shipper.Writing: "writes", shipper.Watching: "watches"}
+
+// told is what is told of the backups.
+func told(facts backup.Facts) *status.Backup {
+	is, kept := facts.Shipped, facts.Kept
+	about := &status.Backup{
+		Store: facts.Store, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
+		NextFull: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
+		Trouble: trouble(facts),
+	}
+	if kept.To > 0 {
+		about.Window = &status.BackupWindow{FromRevision: kept.From, ToRevision: max(kept.To, is.Stored), From: kept.Begin, To: upTo(facts)}
+	}
+	about.LastFull, about.LastVerified = lastFull(facts), lastVerified(facts)
+	return about
+}
+
+// upTo is the latest moment that can be gone back to: now, but for what the store has not yet.
+func upTo(facts backup.Facts) time.Time {
+	if facts.Shipped.Stored < facts.Kept.To {
+		return facts.Kept.End // another member writes, or this one does not know yet
+	}
+	return time.Now().Add(-facts.Shipped.BehindFor).Truncate(time.Second)
+}
+
+// lastFull is the newer one of the listing's and of the one that this process has made.
+func lastFull(facts backup.Facts) *status.BackupFull {
+	listed, made := facts.Kept.LastFull, facts.Shipped.LastFull
+	switch {
+	case made != nil && (listed == nil || made.Time.After(listed.Time)):
+		return &status.BackupFull{Revision: made.Revision, At: made.Time, Bytes: made.Bytes, Reason: made.Reason}
+	case listed != nil:
+		return &status.BackupFull{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
+	default:
+		return nil
+	}
+}
+
+func lastVerified(facts backup.Facts) *status.BackupProof {
+	verdict := facts.Kept.Verdict
+	if verdict == nil {
+		return nil
+	}
+	proof := &status.BackupProof{Revision: verdict.Revision, At: verdict.At, Passed: verdict.Outcome == archive.Verified, Reason: verdict.Why}
+	if proof.Passed {
+		proof.Reason = "restored in " + time.Duration(verdict.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
+		if verdict.Hash != nil {
+			proof.Reason += fmt.Sprintf("; the hash of its rows is etcd's own, %d", verdict.Hash.Hash)
+		}
+	}
+	return proof
+}
+
+// trouble is what keeps backups from being made, or what the newest test restore found.
+func trouble(facts backup.Facts) *status.BackupError {
+	switch is := facts.Shipped.Trouble; {
+	case facts.Unable != nil:
+		u := facts.Unable
+		return &status.BackupError{Since: u.Since, Times: u.Times, Message: u.Text, NextTry: u.NextTry}
+	case is != nil:
+		return &status.BackupError{Since: is.Since, Times: 1, Message: is.Text, NextTry: is.NextTry}
+	default:
+		return nil
+	}
+}
