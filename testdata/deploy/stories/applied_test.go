@@ -94,7 +94,7 @@ func TestComponentsAreTakenByAStrictServer(t *testing.T) {
 	definitions(t, c)
 	for variant, components := range map[string][]string{
 		"standalone": {"tls-one", "cert-manager", "monitoring"}, "standalone-ha": {"tls-three", "cert-manager", "monitoring"},
-		"sidecar": {"monitoring"}, "sidecar-ha": {"monitoring"},
+		"sidecar": {"monitoring"}, "sidecar-ha": {"monitoring", "network-policy"},
 	} {
 		t.Run(variant, func(t *testing.T) {
 			restricted(t, c, variant)

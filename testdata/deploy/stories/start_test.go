@@ -1,9 +1,11 @@
 package stories
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestOneMember(t *testing.T) {
@@ -13,6 +15,17 @@ func TestOneMember(t *testing.T) {
 	w.greet()
 	assert.True(t, w.greeted())
 	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
+
+	w.asked("etcd-main-0", "backup", "now")
+	w.asked("etcd-main-0", "backup", "verify")
+	listed := w.asked("etcd-main-0", "backup", "list")
+	t.Log(listed)
+	backups, err := os.ReadDir(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-backups"))
+	require.NoError(t, err)
+	assert.NotEmpty(t, backups, "they lie on the second volume")
+	snapshot := "/var/etcd/backups/before"
+	w.asked("etcd-main-0", "backup", "export", snapshot)
+	assert.Contains(t, w.asked("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
 }
 
 func TestThreeMembers(t *testing.T) {
