@@ -195,3 +195,24 @@ func TestASpoolThatCannotBeUsedIsSaidAndEtcdServes(t *testing.T) {
 	s.put(t, 1)
 	require.NoError(t, s.End(soon(t)))
 }
+
+// A pod may be asked to stop right after it became ready.
+func TestAnEtcdThatIsClosedAtOnceIsBroughtToTheStoreAllTheSame(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.put(t, 10)
+	revision := s.etcd.Revision()
+	s.Begin(shipper.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
+	require.Equal(t, revision, s.stored(t))
+}
+
+func TestAFlushSaysThatTheSpoolCannotBeUsed(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
+	s.Begin(shipper.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	require.ErrorContains(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")), "spool")
+}

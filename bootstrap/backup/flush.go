@@ -25,7 +25,7 @@ var errStillAway = errors.New("the store was in trouble before, and still is")
 // then: the process is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	r := b.running.Load()
-	if r == nil || r.shipper == nil || r.shipper.Facts().Role == shipper.Watching {
+	if r == nil || !r.writes() {
 		return nil
 	}
 	flushed := make(chan error, 1)
@@ -43,11 +43,20 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	}
 }
 
+// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
+// by whether it led.
+func (r *running) writes() bool {
+	role := shipper.Unknown
+	if r.shipper != nil {
+		role = r.shipper.Facts().Role
+	}
+	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
+}
+
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
-	facts := r.shipper.Facts()
 	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: facts.Role == shipper.Writing, Term: r.etcd.Term(),
+		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
 	if err != nil {
 		return err
@@ -63,7 +72,7 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 		defer close(over)
 		last.Run(running)
 	}()
-	err = flush(ctx, last, facts.Trouble != nil)
+	err = flush(ctx, last, r.shipper != nil && r.shipper.Facts().Trouble != nil)
 	stop()
 	<-over
 	return err

@@ -34,7 +34,7 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 	}
 	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.spool.Room, File: file})
+		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.room, File: file})
 	} else {
 		err = snapshot.CopyTo(ctx, file)
 	}
@@ -62,7 +62,10 @@ func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capt
 	body, err := into.SealSnapshot(file, read)
 	read.CloseWithError(err)
 	c.database = body
-	return errors.Join(err, <-copying)
+	if failed := <-copying; err == nil { // otherwise one follows from the other
+		err = failed
+	}
+	return err
 }
 
 // put stores the copy.
@@ -76,7 +79,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 		full.Database = c.database
 		return to.PutSealedFull(ctx, full, file)
 	}
-	return to.PutFull(ctx, full, file)
+	return to.PutFull(ctx, full, &gentle{Reader: file})
 }
 
 // roomy is a file that stops to grow before etcd has no room any more.
