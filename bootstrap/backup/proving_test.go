@@ -41,7 +41,7 @@ func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
 		s.Backups = s.another(t, &seal.Keys{})
 	}
 	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to drill")
-	once(func(f backup.Facts) bool { return s.proof.drills() == 1 }, "a drill")
+	once(func(backup.Facts) bool { return s.proof.drills() == 1 }, "a drill")
 	once(func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a test restore of the third run")
 	assert.Equal(t, 1, s.proof.drills())
 }

@@ -21,7 +21,8 @@ func (a *Archive) SealSnapshot(w io.Writer, database io.Reader) (segment.Body, e
 	hash := sha256.New()
 	size, err := io.Copy(io.MultiWriter(sealed, hash), database)
 	if err != nil {
-		return segment.Body{}, errors.Join(err, sealed.Close())
+		_ = sealed.Close() // which fails in the same way
+		return segment.Body{}, err
 	}
 	body := segment.Body{Bytes: size, SHA256: segment.Digest(hash.Sum(nil))}
 	_, err = sealed.Write(body.SHA256[:])

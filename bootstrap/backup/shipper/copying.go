@@ -34,7 +34,7 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 	}
 	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.spool.Room, File: file})
+		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.room, File: file})
 	} else {
 		err = snapshot.CopyTo(ctx, file)
 	}
@@ -62,7 +62,10 @@ func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capt
 	body, err := into.SealSnapshot(file, read)
 	read.CloseWithError(err)
 	c.database = body
-	return errors.Join(err, <-copying)
+	if failed := <-copying; err == nil { // otherwise one follows from the other
+		err = failed
+	}
+	return err
 }
 
 // put stores the copy.

@@ -2,6 +2,7 @@ package shipper
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"strings"
@@ -71,6 +72,19 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	assert.Less(t, done.Bytes, done.Database)
 	s.requireChains(1)
 	s.requireAllKept()
+}
+
+func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
+	s := newStand(t)
+	random := make([]byte, 1<<20)
+	_, _ = rand.Read(random)
+	for i := range roomEvery/len(random) + 2 {
+		s.put(fmt.Sprint("incompressible", i), string(random))
+	}
+	s.tune = append(s.tune, func(s *Shipper) { s.room = func(int64) error { return spool.ErrFull } })
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
+	assert.Equal(t, "cannot copy the database: "+spool.ErrFull.Error(), s.Facts().Trouble.Text)
 }
 
 func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
