@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -44,6 +45,7 @@ type chores struct {
 	due     map[string]time.Time
 	history *archive.History
 
+	doubts   []string  // of the last plan to delete something
 	replaced time.Time // when a full was last made because a test restore had failed
 }
 
@@ -70,6 +72,9 @@ var all = []chore{
 
 // run does the chores until ctx ends.
 func (c *chores) run(ctx context.Context) {
+	if !c.canOpen() {
+		c.backups.options.Log.Warn().Msg("backups: they are encrypted, and without --backup-identities none can be restored to test it; so none is ever verified, and none deleted")
+	}
 	ticker := time.NewTicker(glance)
 	defer ticker.Stop()
 	for {
@@ -237,14 +242,24 @@ func (c *chores) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range plan.Doubts {
-		c.backups.options.Log.Debug().Str("doubt", doubt).Msg("backups: nothing is deleted")
-	}
+	c.doubt(plan.Doubts)
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
 	}
 	return err
+}
+
+// doubt says why nothing is deleted, each reason once as long as it stands.
+func (c *chores) doubt(doubts []string) {
+	for _, doubt := range doubts {
+		line := c.backups.options.Log.Debug()
+		if !slices.Contains(c.doubts, doubt) {
+			line = c.backups.options.Log.Warn()
+		}
+		line.Str("doubt", doubt).Msg("backups: nothing is deleted while something is in doubt")
+	}
+	c.doubts = doubts
 }
 
 // sweep removes the remains of uploads that were cut off.

@@ -158,10 +158,34 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	assert.GreaterOrEqual(t, s.Facts().Failures, int64(3))
 	s.requireChains(1)
 	s.requireAllKept()
-	history, err := archive.New(s.store, keys).History(t.Context())
-	require.NoError(t, err)
+	s.requireNothingLoose()
+}
+
+func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for range 3 {
+		s.put("a", "waits")
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	s.end()
+	s.store = memory.New() // somebody emptied it, or the full that came before never arrived
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+	s.requireNothingLoose()
+}
+
+// requireNothingLoose says that every segment comes behind the first full.
+func (s *stand) requireNothingLoose() {
+	s.Helper()
+	history, err := archive.New(s.store, keys).History(s.Context())
+	require.NoError(s, err)
 	for _, object := range history.Newest().Objects {
-		assert.Greater(t, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
+		assert.Greater(s, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
 	}
 }
 

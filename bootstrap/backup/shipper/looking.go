@@ -178,8 +178,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	s.stale = false
 	s.remember(head)
 	if head.Empty() {
-		s.waiting, s.held = nil, nil // it would follow a full that never came
-		s.clear()
+		s.discard() // it goes on from a full that is not there
 		s.startChain("there is no full yet")
 		return
 	}

@@ -94,11 +94,13 @@ func (s *Shipper) shipped(which waiting, size int64, err error) {
 // forget takes everything that is not stored from the database again, since somebody emptied the spool.
 func (s *Shipper) forget(err error) {
 	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
-	s.waiting, s.held, s.tail, s.stale = nil, nil, nil, true
-	s.clear()
+	s.tail, s.stale = nil, true
+	s.discard()
 }
 
-func (s *Shipper) clear() {
+// discard drops all that waits.
+func (s *Shipper) discard() {
+	s.waiting, s.held = nil, nil
 	if err := s.spool.Clear(); err != nil {
 		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
 	}

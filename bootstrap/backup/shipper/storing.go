@@ -103,8 +103,7 @@ func (s *Shipper) dropFull(err error) {
 		_ = os.Remove(f.copied.path)
 	}
 	if f.opens { // what was to come behind it leads nowhere
-		s.waiting, s.held = nil, nil
-		s.clear()
+		s.discard()
 	}
 	if f.opens || s.chainless {
 		s.tail, s.chainless = nil, false
