@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/keep"
 	"etcd-wrapper/bootstrap/backup/schedule"
 	"etcd-wrapper/bootstrap/backup/seal"
@@ -25,7 +24,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-// Options configure Backups. All fields are required but Gate.
+// Options configure Backups. All fields are required but Gate and ScratchDir.
 type Options struct {
 	Store      store.Store
 	Keys       *seal.Keys
@@ -37,8 +36,12 @@ type Options struct {
 	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
 	// out.
 	Verify func(ctx context.Context, path archive.Path) (archive.Verdict, error)
-	Gate   shipper.Gate // nil if there is nobody to keep apart from
-	Log    zerolog.Logger
+	// ScratchDir is where Verify restores to; a command beside it adds a dash and something else. What is there at the beginning
+	// was left by a process that was killed.
+	ScratchDir string
+
+	Gate shipper.Gate // nil if there is nobody to keep apart from
+	Log  zerolog.Logger
 }
 
 // Backups are those of one run. Begin, End and Flush are called one after the other, each at most once; the other methods
@@ -49,6 +52,7 @@ type Backups struct {
 	running atomic.Pointer[running]
 	kept    atomic.Pointer[Kept]
 	broken  atomic.Pointer[Unable]
+	undone  atomic.Pointer[Unable]
 }
 
 // running is what goes on while etcd runs.
@@ -59,7 +63,7 @@ type running struct {
 	over    chan struct{}
 }
 
-// Unable is why no backups can be made at all for now.
+// Unable is why no backups can be made at all for now, or why what is done beside making them is not.
 type Unable struct {
 	Since   time.Time
 	Times   int
@@ -91,9 +95,9 @@ func (b *Backups) Begin(etcd shipper.Etcd) {
 
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
+	b.clear()
 	made, err := b.ship(r.etcd)
 	for ; err != nil; made, err = b.ship(r.etcd) {
-		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
 		b.unable(err)
 		select {
 		case <-ctx.Done():
@@ -111,11 +115,20 @@ func (b *Backups) run(ctx context.Context, r *running) {
 }
 
 func (b *Backups) unable(err error) {
-	now := Unable{Since: time.Now(), Text: err.Error(), NextTry: time.Now().Add(again), Times: 1}
-	if before := b.broken.Load(); before != nil {
-		now.Since, now.Times = before.Since, before.Times+1
+	before := b.broken.Load()
+	if before == nil || before.Text != err.Error() {
+		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
 	}
-	b.broken.Store(&now)
+	b.broken.Store(before.again(err, again))
+}
+
+// again is u, which may be nil, once it has failed once more.
+func (u *Unable) again(err error, next time.Duration) *Unable {
+	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
+	if u != nil {
+		now.Since, now.Times = u.Since, u.Times+1
+	}
+	return now
 }
 
 func (b *Backups) ship(etcd shipper.Etcd) (*shipper.Shipper, error) {
@@ -151,51 +164,6 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned without an error. A member that another one writes the backups for has nothing to
-// bring.
-func (b *Backups) Flush(ctx context.Context, database string) error {
-	r := b.running.Load()
-	if r == nil || !r.writes() {
-		return nil
-	}
-	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
-	})
-	if err != nil {
-		return err
-	}
-	defer closed.Close()
-	return b.flush(ctx, closed)
-}
-
-// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
-// by whether it led.
-func (r *running) writes() bool {
-	role := shipper.Unknown
-	if r.shipper != nil {
-		role = r.shipper.Facts().Role
-	}
-	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
-}
-
-func (b *Backups) flush(ctx context.Context, closed *atrest.Etcd) error {
-	last, err := b.ship(closed)
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		last.Run(running)
-	}()
-	err = last.Flush(ctx)
-	stop()
-	<-over
-	return err
-}
-
 // BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil && r.shipper != nil {
@@ -218,6 +186,7 @@ type Facts struct {
 	Shipped shipper.Facts
 	Kept    Kept
 	Unable  *Unable // nil while backups can be made
+	Undone  *Unable // a chore that is not done: listing, a test restore, deleting; nil if all are
 }
 
 // Facts returns what is known now, from memory.
@@ -229,6 +198,6 @@ func (b *Backups) Facts() Facts {
 	if kept := b.kept.Load(); kept != nil {
 		facts.Kept = *kept
 	}
-	facts.Unable = b.broken.Load()
+	facts.Unable, facts.Undone = b.broken.Load(), b.undone.Load()
 	return facts
 }
