@@ -73,8 +73,12 @@ func (p *past) live() {
 // fail has the store do something wrong, or not.
 func (p *past) fail() {
 	wrong := []memory.Fault{
-		{Err: memory.ErrServerError}, {Err: memory.ErrLostReply, ReplyLost: true, Op: memory.Put}, {Err: memory.ErrConflict, Op: memory.Put},
-		{Delay: 50 * time.Millisecond}, {Cut: 100, Op: memory.Get}, {Err: memory.ErrUnreachable},
+		{Err: memory.ErrServerError},
+		{Err: memory.ErrLostReply, ReplyLost: true, Op: memory.Put},
+		{Err: memory.ErrConflict, Op: memory.Put},
+		{Delay: 50 * time.Millisecond},
+		{Cut: 100, Op: memory.Get},
+		{Err: memory.ErrUnreachable},
 	}
 	if p.random.IntN(8) == 0 {
 		fault := wrong[p.random.IntN(len(wrong))]

@@ -205,7 +205,7 @@ func (v *victim) endsWell() {
 	for key, value := range v.known {
 		require.Equal(v.T, value, had[key], "etcd has the acknowledged write of %s", key)
 	}
-	assert.Equal(v.T, had, v.keys(v.T, targetLatest), "the store has what etcd has")
+	require.Equal(v.T, had, v.keys(v.T, targetLatest), "the store has what etcd has")
 	chains := v.requireSound(v.T)
 	v.T.Logf("%d acknowledged writes, none lost; %d chains, %d fulls", v.count, len(chains), len(v.generation(v.T).Fulls))
 }

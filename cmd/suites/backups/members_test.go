@@ -27,6 +27,8 @@ type cluster struct {
 	pods []*harness.Pod
 	runs []*harness.Run
 
+	quiet func() // ends the clients
+
 	mu    sync.Mutex
 	acked int64
 	known state
@@ -42,7 +44,7 @@ func newCluster(t *testing.T) *cluster {
 	for _, run := range c.runs {
 		run.AwaitReady()
 	}
-	c.beWrittenTo()
+	c.quiet = c.beWrittenTo()
 	return c
 }
 
@@ -236,6 +238,8 @@ func TestALeaderThatCannotReachTheStoreIsReplacedByAnother(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
+	c.quiet() // what the leader takes on when the others have ended nobody would store
+	harness.Eventually(t, "all is stored", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }
 
