@@ -2,7 +2,7 @@ package backup
 
 import (
 	"context"
-	"slices"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -30,9 +30,9 @@ type chores struct {
 	due     map[string]time.Time
 	history *archive.History
 	judged  string             // the full that this process has a verdict on, whether or not the store gives that back
+	doubts  string             // that kept everything from being deleted when it was last looked at
 	failing map[string]*Unable // chores that are not done, by their names
 
-	doubts   []string  // of the last plan to delete something
 	replaced time.Time // when a full was last made because a test restore had failed
 }
 
@@ -129,24 +129,16 @@ func (c *chores) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.doubt(plan.Doubts)
+	doubts := strings.Join(plan.Doubts, "; ")
+	if doubts != "" && doubts != c.doubts {
+		c.backups.options.Log.Warn().Str("doubt", doubts).Msg("backups: nothing is deleted while something is in doubt")
+	}
+	c.doubts = doubts
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
 	}
 	return err
-}
-
-// doubt says why nothing is deleted, each reason once as long as it stands.
-func (c *chores) doubt(doubts []string) {
-	for _, doubt := range doubts {
-		line := c.backups.options.Log.Debug()
-		if !slices.Contains(c.doubts, doubt) {
-			line = c.backups.options.Log.Warn()
-		}
-		line.Str("doubt", doubt).Msg("backups: nothing is deleted while something is in doubt")
-	}
-	c.doubts = doubts
 }
 
 // sweep removes the remains of uploads that were cut off.

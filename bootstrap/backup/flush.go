@@ -43,16 +43,6 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	}
 }
 
-// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
-// by whether it led.
-func (r *running) writes() bool {
-	role := shipper.Unknown
-	if r.shipper != nil {
-		role = r.shipper.Facts().Role
-	}
-	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
-}
-
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
 	closed, err := atrest.Open(database, atrest.Identity{
@@ -72,10 +62,25 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 		defer close(over)
 		last.Run(running)
 	}()
-	err = flush(ctx, last, r.shipper != nil && r.shipper.Facts().Trouble != nil)
+	err = flush(ctx, last, r.facts().Trouble != nil)
 	stop()
 	<-over
 	return err
+}
+
+// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
+// by whether it led.
+func (r *running) writes() bool {
+	role := r.facts().Role
+	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
+}
+
+// facts are the shipper's, if there is one.
+func (r *running) facts() shipper.Facts {
+	if r.shipper == nil {
+		return shipper.Facts{Role: shipper.Unknown}
+	}
+	return r.shipper.Facts()
 }
 
 // flush waits until everything is stored, but not for a store that was in trouble and has not recovered.

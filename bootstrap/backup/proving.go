@@ -93,13 +93,20 @@ func (c *chores) drill(ctx context.Context) error {
 	if kept == nil || kept.To <= kept.From || !c.canOpen() {
 		return nil
 	}
-	revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
-	path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
-	if errors.Is(err, archive.ErrNotKept) {
-		return nil
+	for range drillTries {
+		revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
+		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
+		switch {
+		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
+			continue // a full alone was restored before
+		case err != nil:
+			return err
+		default:
+			return c.judge(ctx, path)
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.judge(ctx, path)
+	return nil
 }
+
+// drillTries is how often a revision is drawn until one needs segments.
+const drillTries = 20

@@ -128,7 +128,7 @@ func briefly(outcome lifecycle.Outcome) string {
 func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
-			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
 		})
 		if err := initializer.CheckConfig(); err != nil {
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)

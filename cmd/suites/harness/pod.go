@@ -62,16 +62,23 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	return p
 }
 
-// standAlone puts the configuration as it is now into a file.
+// standAlone puts the configuration as it is now into a file, and has the pod go by it.
 func (p *Pod) standAlone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // it is --volume-dir's then
+	p.WriteConfigFile()
+	p.Flags = []string{"--standalone", "--etcd-config-file=" + p.configFile()}
+}
+
+// WriteConfigFile leaves Config where a standalone pod reads it.
+func (p *Pod) WriteConfigFile() {
+	p.T.Helper()
 	text, err := yaml.Marshal(p.Config)
 	require.NoError(p.T, err)
-	file := filepath.Join(p.Dir, "etcd.yaml")
-	require.NoError(p.T, os.WriteFile(file, text, 0o600))
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
+	require.NoError(p.T, os.WriteFile(p.configFile(), text, 0o600))
 }
+
+func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
 // SingleMember is what a sidecar serves, down to the keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {
