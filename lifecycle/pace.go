@@ -11,8 +11,9 @@ import (
 
 // Durations that pace the machine. None of them is a flag: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause bound the pause before asking again how a running initialization goes.
-	firstPoll = 10 * time.Millisecond
+	// firstPoll and maxPause bound the pause before asking again how a running initialization goes. A validation of sanity
+	// may be over in milliseconds.
+	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after a first failure.
 	firstRetry = 100 * time.Millisecond
 	maxPause   = 15 * time.Second

@@ -106,7 +106,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	b.running.Store(with)
 	var all sync.WaitGroup
 	all.Go(func() { made.Run(ctx) })
-	all.Go(func() { newChores(b, made).run(ctx) })
+	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
 	all.Wait()
 }
 

@@ -38,6 +38,7 @@ type Kept struct {
 type chores struct {
 	backups *Backups
 	shipper *shipper.Shipper
+	member  string // etcd's id, hexadecimal
 
 	listed  int64 // fulls that were stored when the last listing was made
 	due     map[string]time.Time
@@ -46,8 +47,8 @@ type chores struct {
 	replaced time.Time // when a full was last made because a test restore had failed
 }
 
-func newChores(b *Backups, s *shipper.Shipper) *chores {
-	return &chores{backups: b, shipper: s, listed: -1, due: map[string]time.Time{}}
+func newChores(b *Backups, s *shipper.Shipper, member string) *chores {
+	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}}
 }
 
 // chore is one of them, with what has to be so for it to be done.
@@ -154,11 +155,9 @@ func (c *chores) verify(ctx context.Context) error {
 	if full == nil || !c.canOpen() {
 		return nil
 	}
-	path, err := c.backups.archive.Find(ctx, archive.Target{Revision: full.Revision})
-	if err != nil {
-		return err
-	}
-	return c.judge(ctx, path)
+	return c.judge(ctx, archive.Path{
+		Generation: c.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
+	})
 }
 
 // canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
@@ -188,6 +187,7 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if err != nil {
 		return err
 	}
+	verdict.Member = c.member
 	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func bases() map[string]func(t *testing.T) string {
 func purged(t *testing.T) string {
 	dir := datadirtest.New(t)
 	segments := datadirtest.Segments(t, dir)
-	newest, err := verifySnapshots(t.Context(), survey(dir), must(readLog(t.Context(), survey(dir))))
+	newest, err := verifySnapshots(t.Context(), survey(dir, ""), must(readLog(t.Context(), survey(dir, ""))))
 	require.NoError(t, err)
 	for i, path := range segments[1:] {
 		if _, before, _ := parseSegmentName(filepath.Base(path)); before+1 <= newest.Index {
@@ -212,7 +212,7 @@ func extras() (all []alteration) {
 func combinations() []alteration {
 	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
-			for _, name := range survey(dir).snapshots() {
+			for _, name := range survey(dir, "").snapshots() {
 				change(t, filepath.Join(dir, "member", "snap", name))
 			}
 		}

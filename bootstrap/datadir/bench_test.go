@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"etcd-wrapper/bootstrap"
@@ -24,13 +24,13 @@ func BenchmarkDataDir(b *testing.B) {
 	for name, read := range map[string]func() error{
 		"sanity": func() error { return verdict(b, dir, bootstrap.Sanity) },
 		"full":   func() error { return verdict(b, dir, bootstrap.Full) },
-		"versions": func() error {
-			_, err := ClusterVersions(dir, layout.ToWALDir(dir))
-			return err
+		"look": func() error {
+			found := Look(dir, "")
+			_, err := found.ClusterVersions()
+			return errors.Join(err, found.Inspect(Identity{Name: "default"}, zerolog.Nop()))
 		},
-		"inspect": func() error { return Inspect(dir, Identity{Name: "default"}, zerolog.Nop()) },
 		"log": func() error {
-			_, err := readLog(b.Context(), survey(dir))
+			_, err := readLog(b.Context(), survey(dir, ""))
 			return err
 		},
 	} {

@@ -1,12 +1,10 @@
 package datadir
 
 import (
+	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
-	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -22,32 +20,36 @@ const (
 // longest is more than a record takes, in bytes, which sets a version or tells of a snapshot: both are below a hundred.
 const longest = 512
 
+// versionSet is that of the cluster, such as 3.6.0, which an entry sets.
+type versionSet struct {
+	index   uint64
+	version string
+}
+
 // ClusterVersions are the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
 // that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
-// what comes behind the newest snapshot, even if the database has all of that. Entries with long values are stepped over.
-// An error says that the database or the log can't be read.
-func ClusterVersions(dataDir, walDir string) (met []string, err error) {
-	m := survey(dataDir)
-	m.wal = list(walDir)
-	err = readDatabase(m.database, func(tx *bolt.Tx) error {
-		if cluster := tx.Bucket(schema.Cluster.Name()); cluster != nil {
-			met = append(met, string(cluster.Get(schema.ClusterClusterVersionKeyName)))
-		}
-		return nil
-	})
-	if err != nil {
+// what comes behind the newest snapshot, even if the database has all of that. An error says that the database or the log
+// can't be read.
+func (f *Findings) ClusterVersions() (met []string, err error) {
+	if err := errors.Join(f.contentsErr, f.versionErr); err != nil {
 		return nil, err
 	}
-	for _, index := range m.startingPoints() {
-		replayed, known, err := m.versionsBehind(index)
-		if err != nil {
-			return nil, err
+	return append([]string{f.contents.version}, f.versions...), nil
+}
+
+// versionsReplayed are those in the log. If it does not have a snapshot, etcd was killed between writing that and noting it
+// there, and goes on from the one before.
+func (f *Findings) versionsReplayed() (versions []string, err error) {
+	for _, index := range f.startingPoints() {
+		known := index == 0
+		for _, read := range f.histories(f.segmentsFrom(index)) {
+			versions, known, err = append(versions, read.versionsBehind(index)...), known || read.has(index), errors.Join(err, read.unread)
 		}
-		if known {
-			return append(met, replayed...), nil
+		if known || err != nil {
+			break
 		}
 	}
-	return met, nil
+	return versions, err
 }
 
 // startingPoints are the indexes that the names of snapshots tell, the newest first, and 0 for the beginning of the log.
@@ -61,54 +63,6 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// versionsSet is what a segment tells of versions.
-type versionsSet struct {
-	versions []string
-	known    bool // the snapshot is recorded in it
-	err      error
-}
-
-// versionsBehind are the versions that the log sets behind a snapshot. known is false if the log does not have the
-// snapshot: etcd was killed between writing it and noting it there, and takes the one before. Segments are read at the same
-// time: this is what a start on a long log waits for.
-func (m *member) versionsBehind(snapshot uint64) (versions []string, known bool, err error) {
-	segments := m.segmentsFrom(snapshot)
-	found := make([]versionsSet, len(segments))
-	var reading sync.WaitGroup
-	for i, name := range segments {
-		reading.Go(func() { found[i] = versionsIn(m.segment(name), snapshot) })
-	}
-	reading.Wait()
-	known = snapshot == 0
-	for _, of := range found {
-		if of.err != nil {
-			return nil, false, of.err
-		}
-		versions, known = append(versions, of.versions...), known || of.known
-	}
-	return versions, known, nil
-}
-
-func versionsIn(path string, snapshot uint64) (of versionsSet) {
-	err := readSegment(path, func(s *segment) error {
-		for frame := range s.frames() {
-			if len(frame.record) > longest {
-				continue
-			}
-			r, _ := frame.parse() // the record of one that can't be read tells nothing
-			of.known = of.known || r.kind == wal.SnapshotType && varint(r.data, 1) == snapshot
-			if version := r.versionSet(snapshot); version != "" {
-				of.versions = append(of.versions, version)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		of.err = fmt.Errorf("WAL segment %s: %w", path, err)
-	}
-	return of
-}
-
 // segmentsFrom are the segments that may hold an entry or what comes behind it. A segment's name tells its first.
 func (m *member) segmentsFrom(index uint64) []string {
 	segments, from := m.segments(), 0
@@ -120,13 +74,46 @@ func (m *member) segmentsFrom(index uint64) []string {
 	return segments[from:]
 }
 
-// versionSet is the cluster version that a record sets, if it is an entry behind an index that does.
-func (r record) versionSet(behind uint64) string {
-	if r.kind != wal.EntryType || varint(r.data, 3) <= behind {
-		return ""
+// skim goes from record to record without a look at their checksums, and takes what they say of versions and snapshots.
+func (h *history) skim(s *segment) {
+	for frame := range s.frames() {
+		if len(frame.record) > longest {
+			continue
+		}
+		r, _ := frame.parse() // one that can't be read tells nothing
+		switch r.kind {
+		case wal.EntryType:
+			h.takeVersion(r.data)
+		case wal.SnapshotType:
+			_ = h.takeSnapshot(r.data) // see above
+		}
 	}
-	request := message(message(r.data, entryData), clusterVersionSet)
-	return string(message(request, setVersion))
+}
+
+// takeVersion takes the version that an entry sets, if it does.
+func (h *history) takeVersion(entry []byte) {
+	if len(entry) > longest {
+		return
+	}
+	request := message(message(entry, entryData), clusterVersionSet)
+	if version := message(request, setVersion); version != nil {
+		h.versions = append(h.versions, versionSet{entryIndex(entry), string(version)})
+	}
+}
+
+// versionsBehind are the versions that entries behind an index set.
+func (h *history) versionsBehind(index uint64) (versions []string) {
+	for _, set := range h.versions {
+		if set.index > index {
+			versions = append(versions, set.version)
+		}
+	}
+	return versions
+}
+
+// has says whether the snapshot of an entry is recorded.
+func (h *history) has(snapshot uint64) bool {
+	return slices.ContainsFunc(h.snapshots, func(recorded recorded) bool { return recorded.Index == snapshot })
 }
 
 // message is what a field of a protobuf message holds that is a text or a message itself; nil if it has none. Other

@@ -21,10 +21,10 @@ import (
 
 // dataWith is a data directory whose database names a cluster version, if that is not empty, and whose log has an entry
 // for each request, from index 1 on; nil is another kind of entry.
-func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir, walDir string) {
+func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	walDir = layout.ToWALDir(dir)
+	walDir := layout.ToWALDir(dir)
 	require.NoError(t, os.MkdirAll(layout.ToSnapDir(dir), 0o700))
 	database, err := bolt.Open(layout.ToBackendFileName(dir), 0o600, nil)
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 		}
 	}
 	require.NoError(t, log.Close())
-	return dir, walDir
+	return dir
 }
 
 // A snapshot follows the entry of the first; that of the second is not in the log.
@@ -91,8 +91,8 @@ func TestTheVersionsThatEtcdMeetsAreFound(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir, walDir := dataWith(t, c.database, c.log...)
-			met, err := ClusterVersions(dir, walDir)
+			dir := dataWith(t, c.database, c.log...)
+			met, err := Look(dir, "").ClusterVersions()
 			require.NoError(t, err)
 			require.Equal(t, c.met, met)
 		})
@@ -113,9 +113,9 @@ func TestOnlySegmentsThatAreReplayedAreRead(t *testing.T) {
 
 func TestDataWithoutADatabaseTellOfNoVersion(t *testing.T) {
 	t.Parallel()
-	dir, walDir := dataWith(t, "")
+	dir := dataWith(t, "")
 	require.NoError(t, os.Remove(layout.ToBackendFileName(dir)))
-	_, err := ClusterVersions(dir, walDir)
+	_, err := Look(dir, "").ClusterVersions()
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

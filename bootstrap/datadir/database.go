@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -56,36 +57,33 @@ func openDatabase(path string) (*bolt.DB, error) {
 
 // contents is what a database says of itself.
 type contents struct {
-	applied uint64 // index of the last entry of the log that has reached it; 0 if there is none
-	members int    // of the cluster
-	keyless bool   // not one revision is in it
-	since36 bool   // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
+	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
+	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
+	version string            // of the cluster, such as 3.6.0; empty if it says none
+	keyless bool              // not one revision is in it
+	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
 }
 
 // single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
-func (c contents) single36() bool { return c.members == 1 && c.since36 }
+func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
 // empty says that no client's write was ever stored. etcd may have told the database who the first members are, one entry
 // for each, before the log had that.
-func (c contents) empty() bool { return c.keyless && c.applied <= uint64(c.members) } //nolint:gosec // a count
+func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
 func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
-	meta := tx.Bucket(schema.Meta.Name())
 	return contents{
 		applied: applied,
-		members: count(tx.Bucket(schema.Members.Name())),
+		members: valuesOf(tx.Bucket(schema.Members.Name())),
+		version: string(valueIn(tx.Bucket(schema.Cluster.Name()), schema.ClusterClusterVersionKeyName)),
 		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
-		since36: meta != nil && meta.Get(schema.MetaStorageVersionName) != nil,
+		since36: valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaStorageVersionName) != nil,
 	}, err
 }
 
 func appliedIndex(tx *bolt.Tx) (uint64, error) {
-	meta := tx.Bucket(schema.Meta.Name())
-	if meta == nil {
-		return 0, nil
-	}
-	value := meta.Get(schema.MetaConsistentIndexKeyName)
+	value := valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaConsistentIndexKeyName)
 	switch len(value) {
 	case 0:
 		return 0, nil
@@ -96,16 +94,25 @@ func appliedIndex(tx *bolt.Tx) (uint64, error) {
 	}
 }
 
-// count is how much a bucket holds, which need not be there; it is for the small ones.
-func count(bucket *bolt.Bucket) (n int) {
+// valueIn is what a bucket holds for a key; it need not be there. It is valid as long as the transaction.
+func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	if bucket == nil {
-		return 0
+		return nil
+	}
+	return bucket.Get(key)
+}
+
+// valuesOf is all that a bucket holds, by its keys; it need not be there. It is for the small ones.
+func valuesOf(bucket *bolt.Bucket) map[string][]byte {
+	values := map[string][]byte{}
+	if bucket == nil {
+		return values
 	}
 	cursor := bucket.Cursor()
-	for key, _ := cursor.First(); key != nil; key, _ = cursor.Next() {
-		n++
+	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
+		values[string(key)] = bytes.Clone(value)
 	}
-	return n
+	return values
 }
 
 func holdsNothing(bucket *bolt.Bucket) bool {

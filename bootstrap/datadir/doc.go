@@ -2,8 +2,8 @@
 // what etcd keeps there: the segments of the log, the snapshots, the database, and what each says of the others.
 //
 // Two ask it. The stand-in for the sidecar (standalone) calls Verify, which decides whether etcd may open the directory.
-// The embedded etcd (member) calls Await, Inspect, ClusterVersions and Tighten right before it opens it, whoever has said
-// that it may.
+// The embedded etcd (member) calls Await, Look and Tighten right before it opens it, whoever has said that it may; Inspect
+// and ClusterVersions judge what that one look has found.
 //
 // A survey lists the files. Readers of one kind of file each (segment, history, database, snapshots) know their form and
 // are guarded against whatever is in them. The judgements, a file each, go from the survey to an error: structure and

@@ -22,6 +22,8 @@ type history struct {
 	metadata  []byte     // whose log it is
 	breach    breach     // where the last segment ends
 	segment   int        // which one is read, from 0 on
+	versions  []versionSet
+	unread    error // why its segment can't be read
 }
 
 // recorded is a snapshot that the WAL knows of.
@@ -107,6 +109,7 @@ func (h *history) take(record record) error {
 			return wal.ErrCRCMismatch
 		}
 	case wal.EntryType:
+		h.takeVersion(record.data)
 		return h.takeEntry(record.data)
 	case wal.StateType:
 		var state raftpb.HardState

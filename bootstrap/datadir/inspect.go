@@ -14,31 +14,28 @@ type Identity struct {
 }
 
 // Inspect refuses what etcd would take without a word, and serve with less than was acknowledged, or under a wrong name.
-// It is for the moment before etcd opens the directory, whoever has validated it, and so it is quick: of the log it
-// reads one segment. A member that was never born is moved out of the way. What can't be read is left to etcd, which says
-// why. What etcd puts up with, and a person should know of, is warned of.
-//
-// It knows a log in the data directory only; with one elsewhere it must not be called.
-func Inspect(dataDir string, configured Identity, log zerolog.Logger) error {
-	m := survey(dataDir)
-	for _, warning := range m.warnings {
+// It is for the moment before etcd opens the directory, whoever has validated it. A member that was never born is moved
+// out of the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of,
+// is warned of.
+func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
+	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
 	}
-	if err := inspect(m, configured, log); err != nil {
+	if err := f.inspect(configured, log); err != nil {
 		return fmt.Errorf("%w (a validation that called the data valid, the sidecar's too, has not looked at this)", err)
 	}
 	return nil
 }
 
-func inspect(m *member, configured Identity, log zerolog.Logger) error {
-	if moved, err := settleVoteless(m, log); err != nil || moved {
+func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
+	if moved, err := f.settleVoteless(log); err != nil || moved {
 		return err
 	}
-	if err := refuseLostRestore(m); err != nil {
+	if err := refuseLostRestore(f.member); err != nil {
 		return err
 	}
-	if err := refuseShort(m); err != nil {
+	if err := f.refuseShort(); err != nil {
 		return err
 	}
-	return refuseStranger(m, configured, log)
+	return f.refuseStranger(configured, log)
 }

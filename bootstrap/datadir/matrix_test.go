@@ -193,7 +193,7 @@ func serve(dir, out string) error {
 // judge is the child that prints our verdicts.
 func judge(dir string) error {
 	var found judgement
-	if err := Inspect(dir, Identity{Name: "default"}, zerolog.Nop()); err != nil {
+	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {
 		found.Inspected = err.Error()
 	}
 	warnings, err := Verify(context.Background(), dir, bootstrap.Full)

@@ -13,6 +13,7 @@ const (
 	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
 		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, set the data directory aside and " +
 		"replace the member"
+	replaceIt  = "set the data directory aside and replace the member; the others have what it lacks"
 	giveUpTail = "restore a backup, or, in a larger cluster, set the data directory aside and replace the member; to give up " +
 		"what is behind the damage, cut the log off there with truncate --size=POSITION SEGMENT"
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
@@ -76,12 +77,14 @@ var (
 
 // The kinds of what Inspect refuses.
 var (
-	lostLog     = refuse("the log in %q names nobody who has a vote, although its member was born: %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
-	cutOff      = refuse("%s: the database was cut off: %w", restoreBackup)
-	shortLog    = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
-	panicked    = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
-	lostTail    = refuse("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
+	lostLog       = refuse("the log in %q names nobody who has a vote, although its member was born: %w", "put the log back; otherwise, "+keepDatabase)
+	lostRestore   = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
+	cutOff        = refuse("%s: the database was cut off: %w", restoreBackup)
+	shortLog      = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
+	shortFollower = refuse("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
+		"power was lost while it was behind, or the log was cut off or damaged", replaceIt)
+	panicked = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
+	lostTail = refuse("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
 		"the database holds what came until index %d", giveUpTail)
 	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
 )

@@ -21,7 +21,7 @@ import (
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := datadirtest.Segments(t, dir)
-	whole, err := readLog(t.Context(), survey(dir))
+	whole, err := readLog(t.Context(), survey(dir, ""))
 	require.NoError(t, err)
 	require.Greater(t, len(whole.snapshots), 2)
 	noSuch, otherTerm := walpb.Snapshot{Index: 7, Term: 2}, walpb.Snapshot{Index: 51, Term: 1}
@@ -82,7 +82,7 @@ func openedByEtcd(t *testing.T, dir string) bool {
 
 func replayedHere(t *testing.T, dir string, from walpb.Snapshot) bool {
 	t.Helper()
-	m := survey(dir)
+	m := survey(dir, "")
 	written, err := readLog(t.Context(), m)
 	return err == nil && checkReplay(m, written, from) == nil
 }

@@ -1,53 +1,23 @@
 package datadir
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"path/filepath"
 
-	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
 // refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
 // by cutting it off, and serves without what was acknowledged behind the damage. What can't be read is left to etcd, which
 // says why.
-func refuseShort(m *member) error {
-	var found contents
-	err := readDatabase(m.database, func(tx *bolt.Tx) (err error) {
-		found, err = readContents(tx)
-		return err
-	})
-	if errors.Is(err, errCutOff) {
-		return cutOff.because(m.database, err)
+func (f *Findings) refuseShort() error {
+	if errors.Is(f.contentsErr, errCutOff) {
+		return cutOff.because(f.database, f.contentsErr)
 	}
-	if err != nil {
-		return nil //nolint:nilerr // see above
+	if tail := f.tail(); tail != nil && f.contentsErr == nil {
+		return f.contents.refuseTail(f.member, tail)
 	}
-	tail, err := readTail(m)
-	if err != nil {
-		return nil //nolint:nilerr // see above
-	}
-	return found.refuseTail(m, tail)
-}
-
-// readTail is the history of the last segment, up to where it can't be read on. The segment's name tells what the ones
-// before end with; damage there makes etcd give up.
-func readTail(m *member) (*history, error) {
-	if err := m.wal.unreadable(); err != nil || len(m.segments()) == 0 {
-		return nil, fmt.Errorf("there is no log: %w", err)
-	}
-	newest := m.newestSegment()
-	_, before, ok := parseSegmentName(filepath.Base(newest))
-	if !ok {
-		return nil, fmt.Errorf("%s is not a WAL segment", newest)
-	}
-	tail := &history{last: before}
-	err := readSegment(newest, func(s *segment) error {
-		_ = tail.takeTail(context.Background(), s) // what comes before is what counts
-		return nil
-	})
-	return tail, err
+	return nil
 }
 
 // newestSegment is the path of the last segment.
@@ -56,15 +26,35 @@ func (m *member) newestSegment() string {
 	return m.segment(segments[len(segments)-1])
 }
 
-// refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database. In
-// the second case a member that is alone would drop what is proposed until the log is as long again. Another one may have
-// acknowledged to a leader what it does not have any more, and help to elect one that does not have it either.
+// refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database.
+//
+// In the second case a member that is alone would drop what is proposed until the log is as long again; it has been
+// damaged, because such a member applies an entry only after its log was flushed. Of several members it need not be
+// damage. A follower of etcd 3.6 hands an entry that it learns of together with its commitment to the database while its
+// log is still being written (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right moment its
+// database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its disk looks just
+// as after damage, and then it has acknowledged to a leader what it does not have any more, and would help to elect one
+// that does not have it either. So both are refused, and have the same way out. That loses neither data nor the
+// quorum: an entry is committed because a majority of logs has it already, so that only a minority can be without.
 func (c contents) refuseTail(m *member, tail *history) error {
 	switch {
 	case tail.breach.proven(c.single36()):
 		return lostTail.because(m.newestSegment(), tail.breach.at, tail.breach.last, tail.breach.commitment(), c.applied)
+	case tail.last < c.applied && c.voters() > 1:
+		return shortFollower.because(m.wal.path, tail.last, len(c.members), c.applied)
 	case tail.last < c.applied:
 		return shortLog.because(m.wal.path, tail.last, c.applied)
 	}
 	return nil
+}
+
+// voters is how many members have a vote.
+func (c contents) voters() (voters int) {
+	for _, member := range c.members {
+		var of membership.Member
+		if err := json.Unmarshal(member, &of); err != nil || !of.IsLearner {
+			voters++
+		}
+	}
+	return voters
 }

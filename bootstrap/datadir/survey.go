@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,11 +23,12 @@ type member struct {
 	warnings []string // of what was found that etcd puts up with
 }
 
-// survey lists the data directory. What can't be listed is a judgement's concern.
-func survey(dataDir string) *member {
+// survey lists the data directory, and the log's if walDir says that this is elsewhere. What can't be listed is a
+// judgement's concern.
+func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
-		wal: list(layout.ToWALDir(dataDir)), snap: list(layout.ToSnapDir(dataDir)),
+		wal: list(cmp.Or(walDir, layout.ToWALDir(dataDir))), snap: list(layout.ToSnapDir(dataDir)),
 		database: layout.ToBackendFileName(dataDir),
 	}
 	m.warnings = m.oddities()

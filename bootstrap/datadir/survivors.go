@@ -1,12 +1,16 @@
 package datadir
 
 import (
+	"bytes"
 	"encoding/binary"
 	"iter"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"golang.org/x/sys/unix"
 )
+
+// zeros are as many as are looked at in one step: a copy of a segment may have them on the disk.
+var zeros [4096]byte
 
 // word is what the beginning of every frame is a multiple of, in bytes: that is what etcd pads them for.
 const word = 8
@@ -79,13 +83,22 @@ func (s *segment) nextData(at int64) int64 {
 	size := int64(len(s.content))
 	for at < size {
 		begin, end := s.extent(at)
-		for at = max(at, begin); at < end; at += word {
-			if !isZero(s.content[at:min(at+word, size)]) {
-				return at
-			}
+		if at = s.skipZeros(max(at, begin), end); at < end {
+			return at
 		}
 	}
 	return -1
+}
+
+// skipZeros is where the first word between two places begins that is not zero, or the end.
+func (s *segment) skipZeros(at, end int64) int64 {
+	for step := int64(len(zeros)); at+step <= end && bytes.Equal(s.content[at:at+step], zeros[:]); {
+		at += step
+	}
+	for at < end && isZero(s.content[at:min(at+word, int64(len(s.content)))]) {
+		at += word
+	}
+	return at
 }
 
 // extent is the next part of the file, in bytes, that is no hole. Where a file system can't tell, it is the rest.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
@@ -30,19 +29,20 @@ var errVoteless = errors.New("it was lost, cut off or damaged, or is of another 
 // without any log it would begin a new one, and drop what is written until that is as long as the one before. An unborn
 // member's directory is moved out of the way, so that etcd starts afresh. Nothing is deleted. Otherwise the error says
 // what was lost.
-func settleVoteless(m *member, log zerolog.Logger) (moved bool, err error) {
-	if m.wal.unreadable() != nil || !m.voteless() {
+func (f *Findings) settleVoteless(log zerolog.Logger) (moved bool, err error) {
+	if f.wal.unreadable() != nil || !f.voteless() {
 		return false, nil
 	}
-	empty, err := isEmpty(m.database)
-	missing := errors.Is(err, fs.ErrNotExist)
+	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
 	switch {
-	case len(m.segments()) == 0 && (empty || missing):
+	case len(f.segments()) == 0 && (empty || missing):
 		return false, nil // a first start
+	case empty && f.hasLogElsewhere():
+		return false, nil // moving the directory would leave the log behind
 	case empty:
-		return true, setAside(m, log)
-	case err == nil || missing:
-		return false, lostLog.because(m.wal.path, errVoteless)
+		return true, setAside(f.member, log)
+	case f.contentsErr == nil || missing:
+		return false, lostLog.because(f.wal.path, errVoteless)
 	default:
 		return false, nil // etcd says what is wrong with the database
 	}
@@ -84,13 +84,4 @@ func hasOnlyHead(path string) bool {
 		return nil
 	})
 	return err == nil && only
-}
-
-func isEmpty(database string) (empty bool, err error) {
-	err = readDatabase(database, func(tx *bolt.Tx) error {
-		found, err := readContents(tx)
-		empty = err == nil && found.empty()
-		return err
-	})
-	return empty, err
 }

@@ -45,7 +45,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 			dir := datadirtest.Born(t)
 			lose(t, dir, datadirtest.FirstSegment(dir))
 			before := fingerprint(t, dir)
-			err := Inspect(dir, Identity{}, zerolog.Nop())
+			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
 			require.ErrorContains(t, err, "names nobody who has a vote, although its member was born")
 			require.Error(t, verdict(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
@@ -90,7 +90,7 @@ func TestAnUnbornMemberIsValidAndInspected(t *testing.T) {
 			make(t, dir)
 			requireValid(t, dir)
 			logged := exists(filepath.Join(dir, "member", "wal"))
-			require.NoError(t, Inspect(dir, Identity{}, zerolog.Nop()))
+			require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
 			aside, err := filepath.Glob(filepath.Join(dir, "member.unborn-*"))
 			require.NoError(t, err)
 			assert.Equal(t, logged, len(aside) == 1, "etcd would take a log without voters for its own")
@@ -105,7 +105,7 @@ func TestADatabaseWithKeysWasBorn(t *testing.T) {
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
 		require.ErrorContains(t, verdict(t, dir, mode), "it has keys, but")
 	}
-	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
 
 func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
@@ -116,14 +116,14 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
 	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "the database holds what came until 2")
-	require.ErrorContains(t, Inspect(dir, Identity{}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names nobody who has a vote")
 }
 
 func TestAMemberThatHadASnapshotIsNotSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.MakeUnborn(t, dir)
 	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
-	require.NoError(t, Inspect(dir, Identity{}, zerolog.Nop()))
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
@@ -136,6 +136,16 @@ func TestADatabaseWithoutAReadableIndexIsNotUnborn(t *testing.T) {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
 	})
 	require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
-	require.NoError(t, Inspect(dir, Identity{}, zerolog.Nop()), "etcd says what is wrong")
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "etcd says what is wrong")
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+}
+
+// Its directory alone, set aside, would leave the log behind.
+func TestAnUnbornMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
+	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
+	datadirtest.MakeUnborn(t, dir)
+	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
+	before := fingerprint(t, dir)
+	require.NoError(t, Look(dir, walDir).Inspect(Identity{}, zerolog.Nop()))
+	assert.Equal(t, before, fingerprint(t, dir))
 }

@@ -28,7 +28,7 @@ import (
 // its own, where corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling
 // process.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
-	m := survey(dataDir)
+	m := survey(dataDir, "")
 	err = withWayOut(ctx, verify(ctx, m, mode))
 	return m.warnings, err
 }

@@ -65,7 +65,7 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 			shallow, err := Verify(t.Context(), dir, bootstrap.Sanity)
 			require.NoError(t, err)
 			var log bytes.Buffer
-			require.NoError(t, Inspect(dir, Identity{Name: "default"}, zerolog.New(&log)))
+			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.New(&log)))
 			if test.structure {
 				assert.Equal(t, warnings, shallow)
 				assert.Contains(t, log.String(), test.text)
@@ -94,7 +94,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAStrayFile(t *testing.T) {
 	ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 	truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
 	write(t, dir+"/member/wal/x.wal", "?")
-	require.ErrorContains(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
 }
 
 func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
@@ -116,7 +116,7 @@ func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, written.takeSnapshot(leaders))
 	written.committed = 100
-	m := survey(t.TempDir())
+	m := survey(t.TempDir(), "")
 	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "lacks entries")
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 100}, 100))
 	written.committed = 10 // etcd was killed before it took the snapshot over
@@ -194,7 +194,7 @@ func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
 			require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 			lose(t, dir)
 			const want = "goes on from a restored database"
-			require.ErrorContains(t, Inspect(dir, Identity{Name: "default"}, zerolog.Nop()), want)
+			require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), want)
 			require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), want)
 			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), want)
 		})
@@ -214,6 +214,6 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	var written history
 	written.beginAt("0000000000000001-0000000000000041.wal")
 	written.last, written.committed = 100, 100
-	require.ErrorContains(t, checkConsistency(survey(dir), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
-	require.NoError(t, checkConsistency(survey(dir), &written, walpb.Snapshot{Index: 0x40}, 100))
+	require.ErrorContains(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
+	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
 }

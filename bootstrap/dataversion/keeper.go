@@ -115,11 +115,19 @@ func (k *Keeper) do(ctx context.Context, what act) error {
 	return nil
 }
 
-// publish logs a state that differs from the one before. What can't be done is a warning.
+// publish logs a state that differs from the one before. What can't be done is a warning; what needs nobody is for those
+// who look for it.
 func (k *Keeper) publish(level zerolog.Level, state State) {
-	if before := k.state.Swap(&state); *before == state {
+	before := k.state.Swap(&state)
+	if *before == state {
 		return
+	}
+	if level == zerolog.InfoLevel && before.calm() && state.calm() {
+		level = zerolog.DebugLevel
 	}
 	k.log.WithLevel(level).Stringer("wanted", state.Wanted).Stringer("cluster", state.Cluster).Stringer("storage", state.Storage).
 		Str("phase", string(state.Phase)).Bool("readable", state.Readable).Msg("version of the data: " + state.Reason)
 }
+
+// calm says that the data can be read as they are, and that nothing is asked of the cluster for it.
+func (s State) calm() bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }

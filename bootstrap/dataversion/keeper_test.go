@@ -108,6 +108,20 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 	})
 }
 
+func TestAKeeperThatHasNothingToDoKeepsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{now: facts{announced: Of3_6, storage: Of3_5}}
+		k, log := run(t, Of3_6, s)
+		s.change(func() { s.now = facts{announced: Of3_6, cluster: Of3_6, storage: Of3_6, leader: true} })
+		later()
+		require.Equal(t, Kept, k.State().Phase)
+		require.Regexp(t, `^(\{"level":"debug".*\n){2}$`, log.String())
+		s.change(func() { s.now.downgrade = Of3_5 })
+		later()
+		require.Contains(t, log.String(), `"level":"info"`, "this one asks for something")
+	})
+}
+
 func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/dataversion"
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/cmd/suites/ports"
 )
 
@@ -45,7 +46,7 @@ type node struct {
 	client  string
 	peer    string
 	process *exec.Cmd
-	log     *lines
+	log     *logtest.Lines
 	ended   chan struct{}
 }
 
@@ -87,7 +88,7 @@ func (n *node) plain(cluster string) {
 
 func (n *node) run(command *exec.Cmd) {
 	n.t.Helper()
-	log, ended := &lines{}, make(chan struct{})
+	log, ended := &logtest.Lines{}, make(chan struct{})
 	command.Stderr = log
 	n.process, n.log, n.ended = command, log, ended
 	require.NoError(n.t, command.Start())
@@ -99,7 +100,7 @@ func (n *node) run(command *exec.Cmd) {
 		_ = command.Process.Kill() // it may have ended
 		<-ended
 		if n.t.Failed() {
-			n.t.Logf("end of the log of %s:\n%s", n.name, log.tail())
+			n.t.Logf("end of the log of %s:\n%s", n.name, log.Tail())
 		}
 	})
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/bootstrap/member"
 )
 
 func TestACompactionFirstLetsItsRevisionsBeRead(t *testing.T) {
-	b := &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &lines{}}
+	b := &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}
 	var client *clientv3.Client
 	var seen []error
 	b.Member = member.New(b.config, member.Options{

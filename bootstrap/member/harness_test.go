@@ -1,11 +1,9 @@
 package member_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/url"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/bootstrap/member"
 	"etcd-wrapper/cmd/suites/ports"
 )
@@ -24,29 +23,11 @@ const patience = 20 * time.Second
 // tick is how often a test looks.
 const tick = 5 * time.Millisecond
 
-// lines is a log that a test may read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // bench is a member under test with what it reported.
 type bench struct {
 	*member.Member
 	config  *embed.Config
-	log     *lines
+	log     *logtest.Lines
 	crashed chan error
 }
 
@@ -57,7 +38,7 @@ func newBench(t *testing.T, dir string) *bench {
 
 func benchWith(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	b := &bench{config: config, log: &lines{}, crashed: make(chan error, 1)}
+	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
 	})

@@ -99,13 +99,14 @@ func (m *Member) Open(ctx context.Context) error {
 		return err
 	}
 	m.doing.Store("has its data looked at")
-	if err := m.inspect(); err != nil {
+	found := datadir.Look(m.config.Dir, m.config.WalDir)
+	if err := m.inspect(found); err != nil {
 		m.opened = true // what is unfit must not be taken for good by the next start
 		m.startErr = err
 		close(m.started)
 		return err
 	}
-	if err := m.announce(ctx); err != nil {
+	if err := m.announce(ctx, found); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -41,12 +41,12 @@ func (m *Member) Unreadable() string {
 }
 
 // announce decides, before etcd is opened, what it presents itself as. A member that joins waits for its peers there.
-func (m *Member) announce(ctx context.Context) error {
+func (m *Member) announce(ctx context.Context, found *datadir.Findings) error {
 	wanted := m.options.DataVersion
 	if wanted == (dataversion.Version{}) {
 		return nil
 	}
-	recorded, err := m.recorded(ctx)
+	recorded, err := m.recorded(ctx, found)
 	if err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (m *Member) announce(ctx context.Context) error {
 }
 
 // recorded is the cluster's version as far as this member can know it: from its data, or else from the cluster that it
-// joins. One that founds a cluster knows of none. The data are read only if the answer makes a difference.
-func (m *Member) recorded(ctx context.Context) (dataversion.Version, error) {
+// joins. One that founds a cluster knows of none. The data are asked only if the answer makes a difference.
+func (m *Member) recorded(ctx context.Context, found *datadir.Findings) (dataversion.Version, error) {
 	dir := m.config.WalDir
 	if dir == "" {
 		dir = layout.ToWALDir(m.config.Dir)
@@ -68,7 +68,7 @@ func (m *Member) recorded(ctx context.Context) (dataversion.Version, error) {
 		if m.options.DataVersion != dataversion.Of3_5 {
 			return dataversion.Version{}, nil
 		}
-		return m.readRecorded(dir), nil
+		return m.readRecorded(found), nil
 	case m.config.ClusterState == embed.ClusterStateFlagExisting:
 		return dataversion.AwaitPeers(ctx, m.config, func(reason string) {
 			m.doing.Store(reason)
@@ -81,8 +81,8 @@ func (m *Member) recorded(ctx context.Context) (dataversion.Version, error) {
 
 // readRecorded is the highest that etcd meets in its data. It takes data that can't be read for the newest, so that etcd
 // does not call itself older than they are.
-func (m *Member) readRecorded(walDir string) (highest dataversion.Version) {
-	met, err := datadir.ClusterVersions(m.config.Dir, walDir)
+func (m *Member) readRecorded(found *datadir.Findings) (highest dataversion.Version) {
+	met, err := found.ClusterVersions()
 	if err != nil {
 		m.options.Log.Warn().Err(err).Msg("the cluster's version could not be read from the data; etcd announces its own")
 		return dataversion.Of3_6

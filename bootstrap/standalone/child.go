@@ -1,19 +1,15 @@
 package standalone
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
-	"runtime"
 	"runtime/debug"
-	"strings"
-	"time"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/child"
 	"etcd-wrapper/bootstrap/datadir"
 )
 
@@ -24,12 +20,9 @@ const (
 )
 
 const (
-	maxChildOutput = 64 << 10               // bytes kept of each of a child's output streams
-	maxReason      = 4 << 10                // characters of a verdict's reason
-	maxWarnings    = 10                     // of a verdict; each has a quarter of a reason's characters
-	maxCrashReason = 256                    // characters quoted of a crash
-	childWait      = 200 * time.Millisecond // between killing a child and giving up on its output
-	maxChildStack  = 8 << 20                // bytes; pages that refer to each other in a circle end here and not at 1 GB
+	maxReason     = 4 << 10 // characters of a verdict's reason
+	maxWarnings   = 10      // of a verdict; each has a quarter of a reason's characters
+	maxChildStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
 
 // verdict is the line of JSON with which a child ends.
@@ -69,67 +62,30 @@ func bounded(warnings []string) []string {
 // the panic. The child is killed when ctx ends, and on Linux when this process dies.
 func InChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) VerifyFunc {
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
-		var stdout, stderr head
-		child := exec.CommandContext(ctx, executable, args(dataDir, mode)...)
-		child.Stdout, child.Stderr, child.WaitDelay = &stdout, &stderr, childWait
-		bindToParent(child)
-
-		// Linux binds the child to the thread that started it, so the thread has to stay for as long as the child does.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := child.Run()
-		if ctx.Err() != nil {
+		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)
+		switch {
+		case ctx.Err() != nil:
 			return nil, fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
+		case err != nil:
+			return nil, fmt.Errorf("cannot run the validation: %w", err)
+		default:
+			return judge(ended)
 		}
-		return judge(child.ProcessState.ExitCode(), err, stdout.kept, stderr.kept)
 	}
 }
 
 // judge makes warnings and an error of how a child ended. Only a status and a line that agree count as a verdict.
-func judge(status int, err error, stdout, stderr []byte) (warnings []string, _ error) {
-	var exited *exec.ExitError
-	if err != nil && !errors.As(err, &exited) {
-		return nil, fmt.Errorf("cannot run the validation: %w", err)
-	}
-	outcome, readable := lastVerdict(stdout)
+func judge(ended child.Ended) (warnings []string, _ error) {
+	var outcome verdict
+	readable := ended.Said(&outcome)
 	switch {
-	case readable && outcome.Valid && status == childValid:
+	case readable && outcome.Valid && ended.Status == childValid:
 		return outcome.Warnings, nil
-	case readable && !outcome.Valid && status == childBroken:
+	case readable && !outcome.Valid && ended.Status == childBroken:
 		return outcome.Warnings, errors.New(outcome.Reason)
-	case exited == nil:
+	case ended.Status == 0:
 		return nil, errors.New("validation ended without a verdict")
 	default:
-		return nil, datadir.Crashed(fmt.Sprintf("%.*s", maxCrashReason, crashReason(stderr, exited)))
+		return nil, datadir.Crashed(ended.Crash)
 	}
-}
-
-func lastVerdict(stdout []byte) (outcome verdict, readable bool) {
-	stdout = bytes.TrimSpace(stdout)
-	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]
-	err := json.Unmarshal(line, &outcome)
-	return outcome, err == nil
-}
-
-// crashReason finds the line in which the Go runtime says why it gave up; what stands before it may be anything.
-func crashReason(stderr []byte, exited *exec.ExitError) string {
-	for line := range strings.Lines(string(stderr)) {
-		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return strings.TrimSpace(line)
-		}
-	}
-	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
-	if first == "" {
-		first = exited.String()
-	}
-	return first
-}
-
-// head is a writer that keeps the first maxChildOutput bytes and swallows the rest.
-type head struct{ kept []byte }
-
-func (h *head) Write(p []byte) (int, error) {
-	room := maxChildOutput - len(h.kept)
-	h.kept = append(h.kept, p[:min(len(p), room)]...)
-	return len(p), nil
 }

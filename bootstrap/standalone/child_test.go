@@ -31,11 +31,11 @@ func errorOf(verify VerifyFunc) func(ctx context.Context, dir string, mode boots
 
 func TestChildAgreesWithThisProcess(t *testing.T) {
 	dir := datadirtest.New(t)
-	require.NoError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full))
+	require.NoError(t, errorOf(inChild("child-verify"))(t.Context(), dir, bootstrap.Full))
 	datadirtest.Flip(t, datadirtest.Segments(t, dir)[0], 20000)
-	require.NoError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Sanity))
+	require.NoError(t, errorOf(inChild("child-verify"))(t.Context(), dir, bootstrap.Sanity))
 	want := errorOf(datadir.Verify)(t.Context(), dir, bootstrap.Full)
-	require.EqualError(t, errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
+	require.EqualError(t, errorOf(inChild("child-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
 // What etcd can do without is told by the process that logs, not by the child.
@@ -43,7 +43,7 @@ func TestWarningsReachTheLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	datadirtest.Flip(t, datadirtest.Snapshots(t, dir)[0], 30)
 	var log bytes.Buffer
-	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log), Verify: child("child-verify")})
+	initializer := New(Options{DataDir: dir, Log: zerolog.New(&log), Verify: inChild("child-verify")})
 	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
 	initializer.running.Wait()
 	requireStatus(t, initializer, bootstrap.Successful)
@@ -57,7 +57,7 @@ func TestAVerdictWithManyWarningsFitsIntoItsLine(t *testing.T) {
 	for i := range 1000 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal", fmt.Sprintf("%d.%0200d.wal", i, i)), nil, 0o600))
 	}
-	warnings, err := child("child-verify")(t.Context(), dir, bootstrap.Sanity)
+	warnings, err := inChild("child-verify")(t.Context(), dir, bootstrap.Sanity)
 	require.NoError(t, err)
 	require.Len(t, warnings, maxWarnings)
 }
@@ -69,7 +69,7 @@ func TestChildWithoutVerdict(t *testing.T) {
 		"child-liar":    "validation crashed: exit status 3",
 		"child-unknown": "validation crashed: exit status 4",
 	} {
-		err := errorOf(child(what))(t.Context(), "/nowhere", bootstrap.Full)
+		err := errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)
 		assert.ErrorContains(t, err, want)
 		assert.Less(t, len(err.Error()), 400)
 	}
@@ -81,7 +81,7 @@ func TestChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	err := errorOf(child("child-hang"))(ctx, "/data", bootstrap.Full)
+	err := errorOf(inChild("child-hang"))(ctx, "/data", bootstrap.Full)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "validation of /data was stopped")
 	require.Less(t, time.Since(began), 10*time.Second)
@@ -106,7 +106,7 @@ func TestRandomCorruption(t *testing.T) {
 			}
 			datadirtest.Flip(t, dir+"/member/snap/db", offset)
 		}
-		err := errorOf(child("child-verify"))(t.Context(), dir, bootstrap.Full)
+		err := errorOf(inChild("child-verify"))(t.Context(), dir, bootstrap.Full)
 		t.Logf("%2d: %v", seed, err)
 		if err != nil && !strings.HasPrefix(err.Error(), "validation crashed: ") {
 			require.ErrorContains(t, err, "member/snap/db", "seed %d", seed)

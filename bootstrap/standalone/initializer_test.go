@@ -112,7 +112,7 @@ func TestCloseStopsAndWaits(t *testing.T) {
 }
 
 func TestCloseKillsAChild(t *testing.T) {
-	initializer := New(Options{DataDir: "/data", Verify: child("child-hang")})
+	initializer := New(Options{DataDir: "/data", Verify: inChild("child-hang")})
 	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
 	requireStatus(t, initializer, bootstrap.Progress)
 	initializer.Close()

@@ -41,7 +41,7 @@ func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 }
 
 // child returns a VerifyFunc that starts this test binary as a child.
-func child(what string) VerifyFunc {
+func inChild(what string) VerifyFunc {
 	return InChild(os.Args[0], func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{what, dataDir, string(mode)}
 	})

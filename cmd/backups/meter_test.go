@@ -18,7 +18,7 @@ func TestTheMeterShowsRateAndTimeLeftInOneLine(t *testing.T) {
 	now = now.Add(2*time.Second - redraw/2)
 	meter.Show("fetched", 20<<20, 100<<20)
 	meter.Clear()
-	assert.Equal(t, "\r\x1b[Kfetched: 0 KiB of 100.0 MiB\r\x1b[Kfetched: 20.0 MiB of 100.0 MiB, 10.0 MiB/s, 8s left\r\x1b[K", shown.String())
+	assert.Equal(t, "\r\x1b[Kfetched: 0 bytes of 100.0 MiB\r\x1b[Kfetched: 20.0 MiB of 100.0 MiB, 10.0 MiB/s, 8s left\r\x1b[K", shown.String())
 }
 
 func TestTheMeterOfAnUnknownLengthHasNoTimeLeft(t *testing.T) {

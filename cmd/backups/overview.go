@@ -90,7 +90,8 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 		}
 		all.Generations = append(all.Generations, ofGeneration(generation, drills))
 	}
-	return all, nil
+	all.Sidecar, err = ofSidecar(ctx, settings.Store)
+	return all, err
 }
 
 func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOverview {

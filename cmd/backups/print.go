@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -31,7 +31,7 @@ func (o Overview) Print(to io.Writer) error {
 	for _, generation := range o.Generations {
 		generation.print(&b, now)
 	}
-	printSidecar(&b, o.Sidecar, now)
+	printSidecar(&b, o.Sidecar)
 	_, err := io.WriteString(to, b.String())
 	return err
 }
@@ -42,11 +42,13 @@ func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
 		fmt.Fprintf(b, ", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
 	}
 	b.WriteString("\n\n")
-	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	var windows [][]string
 	for _, window := range g.Windows {
-		fmt.Fprintf(table, "can go back to\trevision %d to %d\t%s to %s\n", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))
+		windows = append(windows, []string{
+			"can go back to", fmt.Sprintf("revision %d to %d", window.From, window.To), terminal.Moment(window.Begin) + " to " + terminal.Moment(window.End),
+		})
 	}
-	flush(table)
+	b.WriteString(table(windows...))
 	if len(g.Windows) == 0 {
 		b.WriteString("nothing can be gone back to\n")
 	}
@@ -56,17 +58,18 @@ func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
 }
 
 func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
-	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FULL\tREVISION\tTIME\tSIZE\tDATABASE\tMADE BECAUSE OF\tVERIFIED")
+	rows := [][]string{{"FULL", "REVISION", "TIME", "SIZE", "DATABASE", "MADE BECAUSE OF", "VERIFIED"}}
 	for _, full := range fulls {
 		if full.Error != "" {
-			fmt.Fprintf(table, "%s\t\t\t%s\t\t\tcannot be used: %s\n", printable.Line(full.Name), terminal.Size(full.Bytes), full.Error)
+			rows = append(rows, []string{printable.Line(full.Name), "", "", terminal.Size(full.Bytes), "", "", "cannot be used: " + full.Error})
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", full.Name, full.Revision, terminal.Moment(full.Time), terminal.Size(full.Bytes),
-			terminal.Size(full.Database), full.Reason, full.Verified.words(now))
+		rows = append(rows, []string{
+			full.Name, strconv.FormatInt(full.Revision, 10), terminal.Moment(full.Time), terminal.Size(full.Bytes), terminal.Size(full.Database),
+			full.Reason, full.Verified.words(now),
+		})
 	}
-	flush(table)
+	b.WriteString(table(rows...))
 }
 
 // words is a verdict for people.
@@ -80,6 +83,3 @@ func (v *Verification) words(now time.Time) string {
 	}
 	return fmt.Sprintf("%s, revision %d, %v ago", what, v.Revision, terminal.Rounded(now.Sub(v.At)))
 }
-
-// flush writes a table to memory, which cannot fail.
-func flush(table *tabwriter.Writer) { _ = table.Flush() }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/keep"
@@ -40,7 +40,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.I
 		Store: settings.Store.String(), Policy: plan.Policy.String(), From: plan.From, Doubts: plan.Doubts, Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Doubts) > 0 {
-		return document, fmt.Errorf("%w: %s", ErrInDoubt, strings.Join(plan.Doubts, "; "))
+		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Doubts, "; ")))
 	}
 	if !dryRun {
 		document.Done, err = plan.Execute(ctx, kept, told)
@@ -52,15 +52,13 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.I
 func (p Pruned) Print(to io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.Policy, terminal.Moment(p.From))
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\tGENERATION\tWHAT\tTIME\tSIZE\tWHY")
+	rows := [][]string{{"", "GENERATION", "WHAT", "TIME", "SIZE", "WHY"}}
 	for _, item := range p.Items {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", p.word(item), item.Generation, what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why)
+		rows = append(rows, []string{
+			p.word(item), strconv.Itoa(item.Generation), what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why,
+		})
 	}
-	flush(table)
-	for _, doubt := range p.Doubts {
-		fmt.Fprintf(&b, "\nnothing is deleted: %s\n", printable.Line(doubt))
-	}
+	b.WriteString(table(rows...))
 	if !p.DryRun && len(p.Doubts) == 0 {
 		fmt.Fprintf(&b, "\ndeleted %d objects, %s; %d are locked and go later\n", p.Done.Objects, terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}

@@ -20,7 +20,9 @@ import (
 
 // Settings are what the flags about backups mean.
 type Settings struct {
-	Store      store.Store // nil without --backup-store
+	Flags      commandline.Backups // that they were read from
+	VolumeDir  string              // of the wrapper that was asked; empty if none was
+	Store      store.Store         // nil without --backup-store
 	Keys       *seal.Keys
 	Schedule   schedule.Schedule
 	Policy     keep.Policy
@@ -31,7 +33,7 @@ type Settings struct {
 // Read looks at everything that the flags name but the store, which is not contacted. The error is one sentence that begins with
 // a flag: call it before anything starts.
 func Read(flags commandline.Backups) (Settings, error) {
-	settings := Settings{Interval: flags.Interval, SpoolLimit: int64(flags.SpoolLimit)}
+	settings := Settings{Flags: flags, Interval: flags.Interval, SpoolLimit: int64(flags.SpoolLimit)}
 	var err error
 	if flags.Store != "" {
 		if settings.Store, err = locate.Open(flags.Store); err != nil {
@@ -87,5 +89,7 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 	flags.Store = told.Store
 	flags.Recipients, flags.Identities = cmp.Or(flags.Recipients, told.Recipients), cmp.Or(flags.Identities, told.Identities)
 	flags.SigningKey, flags.TrustedKeys = cmp.Or(flags.SigningKey, told.SigningKey), cmp.Or(flags.TrustedKeys, told.TrustedKeys)
-	return Read(flags)
+	settings, err := Read(flags)
+	settings.VolumeDir = told.VolumeDir
+	return settings, err
 }

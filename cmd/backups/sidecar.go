@@ -1,11 +1,14 @@
 package backups
 
 import (
+	"context"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"etcd-wrapper/bootstrap/backup/sidecarstore"
+	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/exitcode/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
@@ -21,16 +24,37 @@ type SidecarChain struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-func printSidecar(b *strings.Builder, chains []SidecarChain, _ time.Time) {
+// ofSidecar lists what etcd-backup-restore has left in a store.
+func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
+	theirs, err := sidecarstore.List(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what the sidecar wrote: %w", err)
+	}
+	for _, chain := range theirs.Chains {
+		reach := chain.Reach()
+		seen := SidecarChain{
+			Full: chain.Full.Name, From: chain.Full.Last, To: reach.Last, Begin: chain.Full.Created, End: reach.Created, Deltas: len(chain.Deltas),
+			Bytes: chain.Full.Size,
+		}
+		for _, delta := range chain.Deltas {
+			seen.Bytes += delta.Size
+		}
+		chains = append(chains, seen)
+	}
+	return chains, nil
+}
+
+func printSidecar(b *strings.Builder, chains []SidecarChain) {
 	if len(chains) == 0 {
 		return
 	}
 	b.WriteString("\nwhat etcd-backup-restore wrote, by the names of its objects\n\n")
-	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FULL\tREVISION\tUP TO\tFROM\tUNTIL\tDELTAS\tSIZE")
+	rows := [][]string{{"FULL", "REVISION", "UP TO", "FROM", "UNTIL", "DELTAS", "SIZE"}}
 	for _, c := range chains {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%d\t%s\n", printable.Line(c.Full), c.From, c.To, terminal.Moment(c.Begin), terminal.Moment(c.End),
-			c.Deltas, terminal.Size(c.Bytes))
+		rows = append(rows, []string{
+			printable.Line(c.Full), strconv.FormatInt(c.From, 10), strconv.FormatInt(c.To, 10), terminal.Moment(c.Begin), terminal.Moment(c.End),
+			strconv.Itoa(c.Deltas), terminal.Size(c.Bytes),
+		})
 	}
-	flush(table)
+	b.WriteString(table(rows...))
 }

@@ -43,17 +43,34 @@ func (f *Backups) Validate() error {
 	}
 }
 
+// Reading are the flags that another process of this program needs to read the same backups, as arguments.
+func (f *Backups) Reading() (args []string) {
+	for _, flag := range f.files() {
+		if flag.value != "" {
+			args = append(args, flag.name+"="+flag.value)
+		}
+	}
+	return append(args, "--backup-store="+f.Store)
+}
+
+type named struct{ name, value string }
+
+// files are the flags that name files of keys.
+func (f *Backups) files() []named {
+	return []named{
+		{"--backup-recipients", f.Recipients},
+		{"--backup-identities", f.Identities},
+		{"--backup-signing-key", f.SigningKey},
+		{"--backup-trusted-keys", f.TrustedKeys},
+	}
+}
+
 // validateFor is Validate for start-etcd, where a flag that cannot have an effect is a mistake.
 func (f *Backups) validateFor(standalone bool) error {
 	if f.Store != "" && !standalone {
 		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
 	}
-	for _, flag := range []struct{ name, value string }{
-		{"--backup-recipients", f.Recipients},
-		{"--backup-identities", f.Identities},
-		{"--backup-signing-key", f.SigningKey},
-		{"--backup-trusted-keys", f.TrustedKeys},
-	} {
+	for _, flag := range f.files() {
 		if flag.value != "" && f.Store == "" {
 			return fmt.Errorf("%s: only with --backup-store", flag.name)
 		}

@@ -98,6 +98,7 @@ func TestBackupsAreSetByFlagsAndByTheEnvironment(t *testing.T) {
 		Store: "s3://bucket/prefix", Interval: time.Second, FullSchedule: "0 * * * *", Keep: "points=1h", TrustedKeys: "/keys",
 		SpoolLimit: 512 << 20,
 	}, line.Start.Backups)
+	assert.Equal(t, []string{"--backup-trusted-keys=/keys", "--backup-store=s3://bucket/prefix"}, line.Start.Backups.Reading())
 }
 
 func TestSizesAreReadAsKubernetesWritesThem(t *testing.T) {

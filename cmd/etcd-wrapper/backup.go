@@ -10,6 +10,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/bootstrap/backup/sidecarstore"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
@@ -19,9 +20,11 @@ import (
 
 // backupCommand are the commands about backups.
 type backupCommand struct {
-	List  backupListCommand  `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
-	Now   backupNowCommand   `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
-	Prune backupPruneCommand `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
+	List   backupListCommand   `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
+	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
+	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the verdict count."`
+	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
+	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
 }
 
 // backupFlags are what commands about a store take. They are start-etcd's, so that its arguments and environment fit.
@@ -84,6 +87,8 @@ func backupStatus(err error) exitcode.Code {
 		status exitcode.Code
 	}{
 		{archive.ErrNotKept, exitcode.NotKept},
+		{sidecarstore.ErrNotKept, exitcode.NotKept},
+		{backups.ErrExists, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},
@@ -140,6 +145,25 @@ func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 			return nil, err
 		}
 		return pruned, err
+	})
+}
+
+// backupExportCommand is `backup export`.
+type backupExportCommand struct {
+	backupFlags `embed:""`
+	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
+	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
+	File        string             `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
+}
+
+func (c *backupExportCommand) execute(s streams) exitcode.Code {
+	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
+		if err != nil {
+			return nil, err
+		}
+		return exported, nil
 	})
 }
 

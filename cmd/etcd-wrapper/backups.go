@@ -2,19 +2,20 @@ package main
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap/backup"
-	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 )
 
-// spoolDir is where backups wait for the store, on the volume.
-const spoolDir = "backup.spool"
+// What backups need on the volume: a place to wait for the store, and one to be restored in, to test them.
+const (
+	spoolDir  = "backup.spool"
+	verifyDir = "backup.verify"
+)
 
 // backups returns what makes the backups of the run; nil without a store.
 func (c *startCommand) backups(settings backups.Settings, log zerolog.Logger) *backup.Backups {
@@ -24,7 +25,7 @@ func (c *startCommand) backups(settings backups.Settings, log zerolog.Logger) *b
 	return backup.New(backup.Options{
 		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log,
-		Verify: func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, errors.New("not wired yet") },
+		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)),
 	})
 }
 

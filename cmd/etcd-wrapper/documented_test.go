@@ -19,7 +19,7 @@ import (
 
 func TestEveryEndpointIsDocumented(t *testing.T) {
 	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
-	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys(routes(&report.Report{}, metrics.New()))))
+	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
 	for i, pattern := range served {
 		served[i] = strings.TrimSuffix(pattern, "{$}")
 		assert.Contains(t, documented, served[i], "put it into the table of endpoints of README.md or docs/*.md")

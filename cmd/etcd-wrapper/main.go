@@ -57,14 +57,15 @@ type commandLine struct {
 	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
-	Start   startCommand   `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
-	Status  statusCommand  `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
-	Backup  backupCommand  `cmd:"" name:"backup" help:"Look at backups, have one made, and delete what need not be kept."`
-	Etcdctl etcdctlCommand `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
-	Etcdutl etcdutlCommand `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
-	Version versionCommand `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
-	Verify  verifyCommand  `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
-	None    noCommand      `cmd:"" name:"none" hidden:"" default:"1"`
+	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
+	Status       statusCommand       `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
+	Backup       backupCommand       `cmd:"" name:"backup" help:"Look at backups, have one made, and delete what need not be kept."`
+	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
+	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
+	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
+	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
+	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
 }
 
 func run(args []string, s streams) exitcode.Code {

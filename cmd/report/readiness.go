@@ -39,8 +39,8 @@ func (h *readinessHistory) isReady() bool {
 	return h.ready
 }
 
-// note keeps a change. It returns false if there is none.
-func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, now time.Time) bool {
+// note keeps a change, and since when it is one (readySince). It returns false if there is none.
+func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ready == h.ready {
@@ -48,10 +48,10 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	}
 	event := map[bool]string{true: "ready", false: "not ready"}[ready]
 	h.changes = append(h.changes, status.Transition{
-		At: now, From: string(state), To: string(state), Event: event, Reason: reason, Times: 1, After: now.Sub(h.since).Seconds(),
+		At: since, From: string(state), To: string(state), Event: event, Reason: reason, Times: 1, After: since.Sub(h.since).Seconds(),
 	})
 	h.changes = h.changes[max(0, len(h.changes)-maxChanges):]
-	h.ready, h.since = ready, now
+	h.ready, h.since = ready, since
 	return true
 }
 

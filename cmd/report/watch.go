@@ -68,7 +68,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 	if !ready {
 		reason = unreadiness(run, found, now)
 	}
-	changed := w.readiness.note(ready, reason, run.State, now)
+	changed := w.readiness.note(ready, reason, run.State, w.readySince(run, found, now))
 	switch {
 	case ready && changed:
 		w.warned = false

@@ -8,24 +8,32 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 )
 
-// document is a text that never changes while the process lives, compressed beforehand.
+// document is a text that never changes while the process lives, compressed when it is first asked for: a start of etcd
+// must not wait for that.
 type document struct {
 	contentType, policy string
-	plain, zipped       []byte
+	plain               []byte
+	zipped              func() []byte
 	tag                 string // of its content, without quotes
 }
 
 func newDocument(contentType, policy, text string) *document {
+	return &document{
+		contentType: contentType, policy: policy, plain: []byte(text),
+		zipped: sync.OnceValue(func() []byte { return compressed(text) }),
+		tag:    fmt.Sprintf("%.8x", sha256.Sum256([]byte(policy+text))),
+	}
+}
+
+func compressed(text string) []byte {
 	var zipped bytes.Buffer
 	zip, _ := gzip.NewWriterLevel(&zipped, gzip.BestCompression) // the level exists
 	_, _ = zip.Write([]byte(text))                               // a buffer takes everything
 	_ = zip.Close()
-	return &document{
-		contentType: contentType, policy: policy, plain: []byte(text), zipped: zipped.Bytes(),
-		tag: fmt.Sprintf("%.8x", sha256.Sum256([]byte(policy+text))),
-	}
+	return zipped.Bytes()
 }
 
 // ServeHTTP lets a browser keep the document and ask each time whether it is still the same.
@@ -33,7 +41,7 @@ func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	body, tag := d.plain, `"`+d.tag+`"`
 	if acceptsGzip(r.Header) {
-		body, tag = d.zipped, `"`+d.tag+`-gzip"`
+		body, tag = d.zipped(), `"`+d.tag+`-gzip"`
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Security-Policy", d.policy)

@@ -73,7 +73,7 @@ func (f *fetching) Read(p []byte) (int, error) {
 
 // again waits before another try, and tells whether it makes sense.
 func (f *fetching) again(err error) bool {
-	if !errors.Is(err, store.ErrUnavailable) || f.failed == tries {
+	if !errors.Is(err, store.ErrUnavailable) || f.failed >= tries {
 		return false
 	}
 	timer := time.NewTimer(max(firstTry<<f.failed, store.RetryAfter(err)))

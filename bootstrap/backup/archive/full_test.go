@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
-	"time"
 
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
@@ -214,76 +212,4 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	}
 	_, err = w.PutFull(w.ctx, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
-}
-
-func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
-	w.segment(500)
-	w.store.Inject(
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Cut: 100},
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Err: memory.ErrUnreachable},
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 1}, // the end of the chain
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 2, Cut: 1000},
-	)
-	before := len(w.store.Calls())
-	assert.Equal(t, revisions(11, 500), w.restore(archive.Target{}).revisions)
-	assert.GreaterOrEqual(t, len(w.store.Calls())-before, 5)
-}
-
-func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
-	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
-		synctest.Test(t, func(t *testing.T) {
-			w := begin(t, &seal.Keys{})
-			full := *w.head().Full
-			w.store.Inject(memory.Fault{Op: memory.Get, Err: away})
-			begun := time.Now()
-			_, err := read(t, w.Archive, full)
-			assert.ErrorIs(t, err, away)
-			assert.Less(t, time.Since(begun), time.Minute)
-			if errors.Is(away, store.ErrUnavailable) {
-				assert.Greater(t, time.Since(begun), 5*time.Second, "but not at once")
-			}
-		})
-	}
-}
-
-func TestTheNewestVerdictOfAFullCounts(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
-	full := *w.head().Full
-	put := func(after int64, outcome archive.Outcome, drill bool) {
-		require.NoError(t, w.PutVerdict(w.ctx, archive.Verdict{
-			Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(after), Drill: drill, Why: "for a test",
-		}))
-	}
-	assert.Nil(t, w.history().Newest().Fulls[0].Verdict)
-	put(20, archive.Failed, false)
-	assert.False(t, w.history().Newest().Fulls[0].Usable())
-	_, err := w.try(archive.Target{})
-	assert.ErrorIs(t, err, archive.ErrNotKept)
-	put(30, archive.Verified, false)
-	kept := w.history().Newest().Fulls[0]
-	assert.True(t, kept.Usable())
-	assert.Equal(t, archive.Verified, kept.Verdict.Outcome)
-
-	put(40, archive.Verified, true)
-	put(50, archive.Failed, true)
-	drills, err := w.Drills(w.ctx, 1, At(40))
-	require.NoError(t, err)
-	assert.Len(t, drills, 2)
-	drills, err = w.Drills(w.ctx, 1, At(41))
-	require.NoError(t, err)
-	require.Len(t, drills, 1)
-	assert.Equal(t, archive.Failed, drills[0].Outcome)
-	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a drill says nothing of the full alone")
-}
-
-func TestAVerdictThatNobodyTrustedGaveIsIgnored(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
-	full := *w.head().Full
-	stranger := archive.New(w.store, sealtest.New(t).Load(t))
-	require.NoError(t, stranger.PutVerdict(w.ctx, archive.Verdict{Generation: 1, Full: full.Name(), Outcome: archive.Failed, At: At(1)}))
-	kept := w.history().Newest().Fulls[0]
-	assert.True(t, kept.Usable())
-	assert.ErrorIs(t, kept.VerdictErr, seal.ErrUntrusted)
 }

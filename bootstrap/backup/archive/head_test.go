@@ -1,11 +1,9 @@
 package archive_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -186,6 +184,18 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 	assert.ErrorIs(t, err, archive.ErrHole)
 }
 
+func TestASegmentUnderAnotherNameIsDamage(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	object := w.segment(12)
+	content, _ := w.store.Content(archive.SegmentName(1, object.Position))
+	w.store.SetContent(archive.SegmentName(1, segment.After(12)), content)
+	_, err := w.Manifest(w.ctx, 1, segment.After(12))
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorContains(t, err, archive.SegmentName(1, segment.After(12))+" in memory://test/")
+	_, err = w.Head(w.ctx, 1)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+}
+
 func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(12)
@@ -231,89 +241,4 @@ func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
 		assert.ErrorIs(t, err, store.ErrDenied)
 		w.store.Heal()
 	}
-}
-
-func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
-	w := begin(t, &seal.Keys{})
-	w.segment(11)
-	w.segment(12)
-	w.segment(13)
-	segments := w.objects(archive.Segment)
-	for name, sources := range map[string][]archive.Object{
-		"nothing": nil, "a hole": {segments[0], segments[2]}, "backwards": {segments[1], segments[0]}, "twice": {segments[0], segments[0]},
-	} {
-		_, err := w.Merge(w.ctx, archive.Minute, sources)
-		assert.Error(t, err, name)
-	}
-	repair := w.damage(segments[1].Name(), 8*1000)
-	_, err := w.Merge(w.ctx, archive.Minute, segments)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
-	assert.ErrorContains(t, err, segments[1].Name())
-	repair()
-	require.NoError(t, w.store.Delete(w.ctx, segments[1].Name()))
-	_, err = w.Merge(w.ctx, archive.Minute, segments)
-	assert.ErrorIs(t, err, store.ErrNotFound)
-	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
-}
-
-func TestWhatAMergedObjectHoldsIsSupersededSaveTheNewestSegment(t *testing.T) {
-	w := begin(t, &seal.Keys{})
-	for last := int64(11); last <= 16; last++ {
-		w.segment(last)
-	}
-	segments := w.objects(archive.Segment)
-	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
-	require.NoError(t, err)
-	superseded := func(before time.Time) (names []string) {
-		objects, err := w.Superseded(w.ctx, 1, before)
-		require.NoError(t, err)
-		for _, object := range objects {
-			names = append(names, object.Name())
-		}
-		return names
-	}
-	now := time.Now().Add(time.Minute)
-	assert.Empty(t, superseded(now.Add(-archive.Grace)), "somebody may be reading them")
-	assert.Equal(t, []string{segments[0].Name(), segments[1].Name(), segments[2].Name()}, superseded(now))
-	hour, err := w.Merge(w.ctx, archive.Hour, []archive.Object{minute, segments[3], segments[4], segments[5]})
-	require.NoError(t, err)
-	assert.Len(t, superseded(now), 6, "five segments and a minute")
-	assert.NotContains(t, superseded(now), segments[5].Name())
-	for _, name := range superseded(now) {
-		require.NoError(t, w.store.Delete(w.ctx, name))
-	}
-	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
-	assert.Len(t, w.find(archive.Target{}).Objects, 1)
-	_, err = w.Merge(w.ctx, archive.Hour, w.objects(archive.Segment))
-	assert.ErrorIs(t, err, store.ErrExists)
-	assert.ErrorContains(t, err, hour.Name())
-}
-
-func TestMergingMayBeRepeated(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
-	w.segment(11)
-	w.segment(12)
-	segments := w.objects(archive.Segment)
-	w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true})
-	first, err := w.Merge(w.ctx, archive.Minute, segments)
-	require.NoError(t, err)
-	again, err := w.Merge(w.ctx, archive.Minute, segments)
-	require.NoError(t, err)
-	assert.Equal(t, first, again)
-	content, there := w.store.Content(first.Name())
-	require.True(t, there)
-	assert.EqualValues(t, len(content), first.Size)
-	assert.Equal(t, segments[0].Size+segments[1].Size, first.Size, "verbatim")
-	w.merge(archive.Minute, segments...)
-	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
-}
-
-func TestMergingFailsWithTheStore(t *testing.T) {
-	w := begin(t, &seal.Keys{})
-	w.segment(11)
-	segments := w.objects(archive.Segment)
-	broken := errors.New("broken")
-	w.store.Inject(memory.Fault{Op: memory.Put, Err: broken})
-	_, err := w.Merge(w.ctx, archive.Minute, segments)
-	assert.ErrorIs(t, err, broken)
 }

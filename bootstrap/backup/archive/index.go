@@ -27,13 +27,7 @@ func (a *Archive) indexed(ctx context.Context, generation int) (*index, error) {
 			x.merged = append(x.merged, objects...)
 		}
 	}
-	x.segments = slices.DeleteFunc(x.segments, x.covered)
 	return x, nil
-}
-
-// covered tells whether a merged object holds what a segment does. What a slow writer put there later would only mislead.
-func (x *index) covered(segment Object) bool {
-	return slices.ContainsFunc(x.merged, func(o Object) bool { return o.covers(segment.Start) })
 }
 
 // all returns the objects by their first positions.

@@ -17,6 +17,7 @@ type Reading struct {
 	Revision  int64                    // of the last row, or the full's
 	Chain     segment.Digest           // at the end of the last segment
 	Buckets   []*segment.Bucket        // that changed since the full, as of the last segment that ends at or before the path's revision
+	Later     []*segment.Bucket        // that had changed by the end of the segment that the path's revision lies within
 	Compacted int64                    // etcd's scheduled compaction there; the full's if there was no segment
 	Hashes    []segment.CompactionHash // of compactions, oldest first
 	Rows      int64
@@ -197,6 +198,8 @@ func (w *walk) take(record segment.Record, manifest segment.Manifest) error {
 	case *segment.Bucket:
 		if manifest.End <= w.path.Revision {
 			w.buckets[record.Name] = record
+		} else {
+			w.reading.Later = append(w.reading.Later, record)
 		}
 	}
 	return nil

@@ -19,8 +19,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
-	"etcd-wrapper/bootstrap/backup/etcdtest"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 const all = 1 << 30
@@ -211,175 +211,15 @@ func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
 	assert.EqualValues(t, bumped+1, rows.End)
 }
 
-func digests(t *testing.T, r *Reader, etcd *etcdtest.Etcd) map[string]segment.Digest {
-	t.Helper()
-	rows, err := r.Since(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all, Beyond: true, Buckets: true})
-	require.NoError(t, err)
-	require.Len(t, rows.Buckets, len(schema.AllBuckets)-1)
-	found := map[string]segment.Digest{}
-	for _, bucket := range rows.Buckets {
-		found[bucket.Name] = Digest(bucket)
-	}
-	return found
-}
-
-func TestTheDigestOfASmallBucketTellsThatItWasChanged(t *testing.T) {
-	reader, etcd := reader(t)
-	before := digests(t, reader, etcd)
-	changed := func() (names []string) {
-		after := digests(t, reader, etcd)
-		for name, digest := range after {
-			if before[name] != digest && name != "cluster" && name != "meta" { // a young cluster still settles its versions
-				names = append(names, name)
-			}
-		}
-		before = after
-		return names
-	}
-	put(t, etcd, "a", "1")
-	_, err := etcd.Client.Compact(t.Context(), put(t, etcd, "a", "2"))
-	require.NoError(t, err)
-	etcd.Server.Backend().ForceCommit()
-	assert.Empty(t, changed(), "puts, compactions and commits change none")
-
-	lease, err := etcd.Client.Grant(t.Context(), 3600)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"lease"}, changed())
-	_, err = etcd.Client.Revoke(t.Context(), lease.ID)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"lease"}, changed())
-	_, err = etcd.Client.UserAdd(t.Context(), "root", "secret")
-	require.NoError(t, err)
-	assert.ElementsMatch(t, []string{"auth", "authUsers"}, changed())
-}
-
-func TestEtcdsOwnBookkeepingIsNoChangeOfTheMetaBucket(t *testing.T) {
-	meta := func(index, version string) segment.Digest {
-		bucket := segment.NewBucket("meta")
-		bucket.Add([]byte("confState"), []byte("1"))
-		for _, key := range []string{"consistent_index", "finishedCompactRev", "scheduledCompactRev"} {
-			bucket.Add([]byte(key), []byte(index))
-		}
-		bucket.Add([]byte("storageVersion"), []byte(version))
-		bucket.Add([]byte("term"), []byte(index))
-		return Digest(bucket)
-	}
-	assert.Equal(t, meta("1", "3.6"), meta("2", "3.6"))
-	assert.NotEqual(t, meta("1", "3.6"), meta("1", "3.5"))
-}
-
-func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *testing.T) {
-	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
-	defer database.Close()
-	write := func(key, value string) {
-		tx := database.BatchTx()
-		tx.Lock()
-		defer tx.Unlock()
-		tx.UnsafeCreateBucket(schema.Lease)
-		tx.UnsafePut(schema.Lease, []byte(key), []byte(value))
-	}
-	write("b", "in the file")
-	write("d", "replaced")
-	database.ForceCommit()
-	write("c", "waits")
-	write("d", "replacement")
-	write("a", "waits")
-	rows, err := NewReader(func() backend.Backend { return database }).Since(Request{From: 1, Limit: all, Beyond: true, Buckets: true})
-	require.NoError(t, err)
-	lease := rows.Buckets[1]
-	require.Equal(t, "lease", lease.Name)
-	var entries []string
-	for key, value := range lease.Entries() {
-		entries = append(entries, string(key)+" "+string(value))
-	}
-	assert.Equal(t, []string{"a waits", "b in the file", "c waits", "d replacement"}, entries)
-}
-
-func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *testing.T) {
-	reader, etcd := reader(t)
-	last := put(t, etcd, "a", "before")
-	snapshot, err := reader.Snapshot()
-	require.NoError(t, err)
-	defer snapshot.Close()
-	assert.EqualValues(t, 1, reader.Open())
-	for range 100 {
-		put(t, etcd, "a", "meanwhile")
-	}
-	etcd.Server.Backend().ForceCommit()
-	file, err := os.Create(filepath.Join(t.TempDir(), "db"))
-	require.NoError(t, err)
-	defer file.Close()
-	require.NoError(t, snapshot.CopyTo(t.Context(), file))
-	assert.Zero(t, reader.Open(), "the transaction ends with the copy")
-	assert.Positive(t, snapshot.Held())
-	assert.Equal(t, last, snapshot.Revision)
-	rows := stored(t, file.Name())
-	assert.Equal(t, last, mvcc.BytesToBucketKey(rows[len(rows)-1].Key).Main)
-}
-
-func TestASnapshotKnowsTheCompactionOfItsOwnTransaction(t *testing.T) {
-	reader, etcd := reader(t)
-	_, none := copied(t, reader)
-	assert.Zero(t, none.Compacted)
-	put(t, etcd, "a", "1")
-	second := put(t, etcd, "a", "2")
-	_, err := etcd.Client.Compact(t.Context(), second)
-	require.NoError(t, err)
-	_, snapshot := copied(t, reader)
-	assert.Equal(t, second, snapshot.Compacted)
-}
-
-func TestACopyEndsWithItsContextAndFreesTheDatabase(t *testing.T) {
-	reader, etcd := reader(t)
-	put(t, etcd, "a", "1")
-	for name, to := range map[string]func(ctx context.Context, s *Snapshot) error{
-		"file": func(ctx context.Context, s *Snapshot) error {
-			file, err := os.Create(filepath.Join(t.TempDir(), "db"))
-			require.NoError(t, err)
-			defer file.Close()
-			return s.CopyTo(ctx, file)
-		},
-		"other": func(ctx context.Context, s *Snapshot) error { return s.WriteTo(ctx, discard{}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			snapshot, err := reader.Snapshot()
-			require.NoError(t, err)
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			require.ErrorIs(t, to(ctx, snapshot), context.Canceled)
-			assert.Zero(t, reader.Open())
-			require.NoError(t, etcd.Server.Backend().Defrag(), "which waits for every open transaction")
-		})
-	}
-}
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-
 func TestADatabaseThatIsClosedMeanwhileIsAnErrorAndNoPanic(t *testing.T) {
 	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
 	reader := NewReader(func() backend.Backend { return database })
 	require.NoError(t, database.Close())
 	_, err := reader.Since(Request{From: 1, UpTo: 1, Limit: all})
 	require.ErrorIs(t, err, ErrClosed)
-	_, err = reader.Of(1)
+	_, err = reader.Snapshot()
 	require.ErrorIs(t, err, ErrClosed)
 	assert.Zero(t, reader.Open())
-}
-
-func TestTheRowsOfOneRevisionCanBeAskedFor(t *testing.T) {
-	reader, etcd := reader(t)
-	put(t, etcd, "a", "1")
-	second := put(t, etcd, "a", "2")
-	put(t, etcd, "a", "3")
-	rows, err := reader.Of(second)
-	require.NoError(t, err)
-	require.Len(t, rows, 1)
-	assert.Contains(t, string(rows[0].Value), "2")
-	rows, err = reader.Of(second + 100)
-	require.NoError(t, err)
-	assert.Empty(t, rows)
 }
 
 // BenchmarkSince reads 10,000 rows of 1 KB, which is a second of heavy load.

@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/bootstrap/backup/segment"
 )
 
 // Snapshot is the whole database at one revision. As long as it is open, etcd reuses none of the pages it had then, and
@@ -33,6 +35,10 @@ type boltTx interface {
 
 // Snapshot commits what etcd has in memory and opens a read transaction on all of it. It must be closed.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
+	// A database that was closed ends the process when it is asked for a snapshot; when it is read, it does not.
+	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
+		return nil, err
+	}
 	database, err := r.current()
 	if err != nil {
 		return nil, err
@@ -42,12 +48,25 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	r.open.Add(1)
 	tx, ok := s.snapshot.(boltTx)
 	if !ok {
-		s.Close()
+		_ = s.Close()
 		return nil, fmt.Errorf("etcd's snapshot is a %T that cannot be asked for its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
 	s.Revision, s.Compacted = lastRevision(tx), compacted(tx)
 	return s, nil
+}
+
+// Digests are those of the small buckets in the snapshot, by name. It must be open.
+func (s *Snapshot) Digests() map[string]segment.Digest {
+	digests := map[string]segment.Digest{}
+	for _, bucket := range small {
+		content := segment.NewBucket(string(bucket.Name()))
+		if found := s.snapshot.(boltTx).Bucket(bucket.Name()); found != nil {
+			_ = found.ForEach(func(k, v []byte) error { content.Add(k, v); return nil })
+		}
+		digests[content.Name] = Digest(content)
+	}
+	return digests
 }
 
 func lastRevision(tx boltTx) int64 {

@@ -134,17 +134,6 @@ func first(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// Of returns the rows of one revision, for comparing histories; none if it was compacted away or never had any.
-func (r *Reader) Of(revision int64) (found []segment.Row, err error) {
-	_, err = r.view(func(tx backend.UnsafeReader) {
-		var copies arena
-		for key, value := range between(tx, revision, revision+1) {
-			found = append(found, segment.Row{Key: copies.copy(key), Value: copies.copy(value)})
-		}
-	})
-	return found, err
-}
-
 // arena copies many small slices with few allocations.
 type arena struct{ block []byte }
 

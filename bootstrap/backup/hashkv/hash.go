@@ -15,9 +15,6 @@ import (
 // lockTimeout is how long to wait for another process to let go of the database.
 const lockTimeout = time.Second
 
-// NeverCompacted is the compact revision of a member that has not compacted yet.
-const NeverCompacted = -1
-
 // ErrCompacted is of a database that no longer holds all the rows that the hash goes over.
 var ErrCompacted = errors.New("compacted")
 
@@ -25,7 +22,7 @@ var ErrCompacted = errors.New("compacted")
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
 // At returns what etcd's HashKV (HashByRev) at `revision` is on a member that has compacted at `compacted`, which need
-// not be where the database was compacted, but not before. A compaction that this database has begun and not finished
+// not be where the database was compacted, but not before; -1, which is etcd's word for never, and 0 are the same. A compaction that this database has begun and not finished
 // counts as well if it may have deleted something; that cannot be seen, and the caller has to know. The database is opened
 // for reading only, and nobody may have it open for writing.
 //
@@ -79,7 +76,7 @@ func (s scan) refuse(meta *bolt.Bucket) error {
 		}
 		last = newest.main
 	}
-	done := int64(NeverCompacted)
+	done := int64(0)
 	if value := meta.Get(schema.FinishedCompactKeyName); value != nil {
 		finished, err := parse(value)
 		if err != nil {
@@ -88,7 +85,7 @@ func (s scan) refuse(meta *bolt.Bucket) error {
 		done = finished.main
 	}
 	switch {
-	case done > max(s.compacted, 0): // a compaction at revision 0 may be asked for, and deletes nothing
+	case done > max(s.compacted, 0):
 		return fmt.Errorf("it was %w at revision %d, and the hash begins behind %d", ErrCompacted, done, s.compacted)
 	case s.revision < s.compacted:
 		return fmt.Errorf("it is older than the compaction at %d: %w", s.compacted, ErrCompacted)
@@ -120,7 +117,7 @@ func (s scan) hash() (uint32, error) {
 // keep finds the rows at or below the compaction that belong to the hash: the newest of each key that exists at the
 // revision. If no key does, etcd leaves no row out, so that all count that the compaction has left.
 func (s scan) keep() (bits, error) {
-	if s.compacted <= NeverCompacted {
+	if s.compacted <= 0 { // no row is that old
 		return nil, nil
 	}
 	kept, err := s.newest(s.revision)

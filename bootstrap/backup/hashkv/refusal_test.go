@@ -26,7 +26,7 @@ func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
 	_, err := At(t.Context(), path, 3, 6)
 	require.ErrorIs(t, err, ErrCompacted)
 	require.ErrorContains(t, err, "compacted at revision 4, and the hash begins behind 3")
-	_, err = At(t.Context(), path, NeverCompacted, 6)
+	_, err = At(t.Context(), path, -1, 6)
 	require.ErrorIs(t, err, ErrCompacted)
 	_, err = At(t.Context(), path, 5, 4)
 	require.ErrorIs(t, err, ErrCompacted)

@@ -23,7 +23,7 @@ func doubts(policy Policy, facts Facts) (all []string) {
 	}
 	newest := *history.Newest()
 	for _, doubt := range []string{
-		ofTheClock(facts), ofTheTimes(newest), ofSilence(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
+		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
 	} {
 		if doubt != "" {
 			all = append(all, doubt)
@@ -41,24 +41,37 @@ func ofTheClock(facts Facts) string {
 		return fmt.Sprintf("this machine's clock and the store's are %v apart; set the clock", apart.Round(time.Second))
 	}
 	for _, g := range facts.History.Generations {
-		for _, at := range times(g) {
-			if ahead := at.Sub(facts.Now); ahead > skew {
-				return fmt.Sprintf("something in generation %d is from the future, %v from now: a clock is, or was, wrong",
-					g.Number, ahead.Round(time.Second))
-			}
+		if what, ahead := future(g, facts.Now); what != "" {
+			return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", what, g.Number,
+				ahead.Round(time.Second))
 		}
 	}
 	return ""
 }
 
-// ofTheTimes finds revisions that are older than ones before them.
-func ofTheTimes(g archive.Generational) string {
+// future finds what claims to be made later than now.
+func future(g archive.Generational, now time.Time) (what string, ahead time.Duration) {
+	for _, full := range g.Fulls {
+		if ahead = timeOf(full).Sub(now); ahead > skew {
+			return "full " + full.Label, ahead
+		}
+	}
+	for _, at := range times(g) {
+		if ahead = at.Sub(now); ahead > skew {
+			return "something", ahead
+		}
+	}
+	return "", 0
+}
+
+// ofTheTimes finds revisions that claim to be older than ones before them, as long as one of the two is within points.
+func ofTheTimes(g archive.Generational, from time.Time) string {
 	var before archive.KeptFull
 	for _, full := range g.Fulls {
 		if full.Err != nil {
 			continue
 		}
-		if before.Label != "" && before.Time.Sub(full.Time) > skew {
+		if before.Label != "" && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
 			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Label,
 				before.Time.Sub(full.Time), before.Label)
 		}

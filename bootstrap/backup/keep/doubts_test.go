@@ -33,7 +33,13 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		{"from the future", func(_ *Facts, g *archive.Generational) { g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour) }},
 		{"from the future", func(_ *Facts, g *archive.Generational) { g.Objects[3].Modified = now.Add(time.Hour) }},
 		{"from the future", func(_ *Facts, g *archive.Generational) { g.Chains[0].End = now.Add(time.Hour) }},
-		{"a clock was wrong", func(_ *Facts, g *archive.Generational) { g.Fulls[40].Time = g.Fulls[39].Time.Add(-time.Hour) }},
+		{"a clock was wrong", func(_ *Facts, g *archive.Generational) {
+			last := len(g.Fulls) - 1
+			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
+		}},
+		{"full " + fullAt(now).Label + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
+			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
+		}},
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
@@ -55,4 +61,17 @@ func TestAnEarlierFailureIsNoDoubt(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[40].Verdict = verdict(archive.Failed, 1, fulls[40].Time)
 	assert.Empty(t, plan(history(chain(fulls...))).Doubts)
+}
+
+// What was made while a clock was behind looks old, and must not have what is before it go.
+func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
+	fulls := hourly(5*day, 0)
+	window := len(fulls) - 25 // the first one within points
+	fulls[window].Time = time.Unix(0, 0)
+	p := plan(history(chain(fulls...)))
+	require.Empty(t, p.Doubts, "the one before it is older than points")
+	require.NotEmpty(t, p.Goes())
+	assert.Contains(t, stay(p), 25, "the window begins with it")
+	fulls[window+2].Time = time.Unix(0, 0)
+	assert.Contains(t, plan(history(chain(fulls...))).Doubts[0], "a clock was wrong")
 }

@@ -16,7 +16,7 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	kept, slot := p.slot(full, g.Fulls)
 	switch {
 	case base.Label == "":
-		item.Why = "there is no verified full before the window of points yet"
+		item.Why = notCovered
 	case full.Err != nil && !item.Time.Before(p.reach()):
 		item.Why = "its manifest cannot be believed, so it stays as long as any full"
 	case full.Label == base.Label:
@@ -30,6 +30,8 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	}
 	return item
 }
+
+const notCovered = "there is no verified full before the window of points yet"
 
 // before tells whether one full was made before another one. In a cluster at rest they have one revision.
 func before(a, b archive.KeptFull) bool {
@@ -128,7 +130,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		if s.count == 0 || begin.Before(s.first(p.From)) {
 			continue
 		}
-		if last, _ := newestVerified(all, begin.Add(s.length-1)); last.Label == full.Label {
+		if newestVerified(all, begin.Add(s.length-1)).Label == full.Label {
 			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}

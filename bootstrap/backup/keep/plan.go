@@ -149,20 +149,26 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 }
 
 // base is the full from which on everything stays, so that every revision of the window can still be gone back to: the newest
-// verified one before the window. The zero full has everything behind it.
+// verified one before the window. The store has to agree that it is so old: one that was made while its maker's clock was
+// behind would have everything before it go. The zero full has everything behind it.
 func (p Plan) base(g archive.Generational) archive.KeptFull {
-	base, _ := newestVerified(g.Fulls, p.From.Add(-slack))
-	return base
-}
-
-// newestVerified is the last full up to a time that was restored once.
-func newestVerified(fulls []archive.KeptFull, until time.Time) (archive.KeptFull, bool) {
-	for _, full := range slices.Backward(fulls) {
-		if verified(full) && !full.Time.After(until) {
-			return full, true
+	begin := p.From.Add(-slack)
+	for _, full := range slices.Backward(g.Fulls) {
+		if verified(full) && !latest(full.Time, full.Stored).After(begin) {
+			return full
 		}
 	}
-	return archive.KeptFull{}, false
+	return archive.KeptFull{}
+}
+
+// newestVerified is the last full up to a time that was restored once; the zero full if there is none.
+func newestVerified(fulls []archive.KeptFull, until time.Time) archive.KeptFull {
+	for _, full := range slices.Backward(fulls) {
+		if verified(full) && !full.Time.After(until) {
+			return full
+		}
+	}
+	return archive.KeptFull{}
 }
 
 func verified(full archive.KeptFull) bool {

@@ -226,8 +226,10 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
 	late := fullAt(past(3*day - 2*time.Minute))
 	h.Generations[0].Orphans = []archive.Orphan{
-		{Name: archive.DataName(1, old.Label), Stored: old.Time}, {Name: archive.DataName(1, young.Label), Stored: young.Time},
-		{Name: archive.DataName(1, late.Label), Stored: now}, {Name: archive.GenerationPrefix(1) + "full/notes.txt"},
+		{Name: archive.DataName(1, old.Label), Stored: old.Time},
+		{Name: archive.DataName(1, young.Label), Stored: young.Time},
+		{Name: archive.DataName(1, late.Label), Stored: now},
+		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	var goes []string
 	for _, item := range plan(h).Goes() {

@@ -12,6 +12,9 @@ import (
 func segments(g archive.Generational, floor segment.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full that the window of points begins with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
+	if floor.IsZero() {
+		stays.Why = notCovered
+	}
 	for i, object := range g.Objects {
 		item := &stays
 		if end := endsBefore(g.Objects[i:]); !end.IsZero() && end.Compare(floor) <= 0 {

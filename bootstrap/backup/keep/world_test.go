@@ -68,7 +68,7 @@ func (w *world) put(object segment.Object) {
 	w.unmerged = append(w.unmerged, archive.Object{
 		Level: archive.Segment, Generation: w.generation.Number, Start: object.Position, Size: object.Size(), Modified: w.now(),
 	})
-	w.head = object.Manifest.Start()
+	w.head = object.Start()
 }
 
 // full makes a full, at the head of the chain or, after a gap, at this moment.

@@ -29,14 +29,15 @@ var steps = []step{
 // Merger merges what is in an archive. One goroutine uses it; if two members do so at once, they only do the same work twice.
 type Merger struct {
 	archive *archive.Archive
-	now     func() time.Time
+	now     func() time.Time     // the wall clock
+	clock   func() time.Time     // one that doesn't jump
 	seen    map[string]time.Time // since when a merged object has been known to be there, by the monotonic clock
 	holes   map[string]bool      // objects that the one behind does not follow
 }
 
 // New returns a merger; now is the clock that the ages of objects are reckoned by.
 func New(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, seen: map[string]time.Time{}, holes: map[string]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, holes: map[string]bool{}}
 }
 
 // Done is what was done.
@@ -86,6 +87,7 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
+		made.Modified = m.now() // about what the next listing says
 		levels[step.to] = append(levels[step.to], made)
 		done.Merged++
 	}
@@ -97,11 +99,11 @@ func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level]
 	for _, merged := range levels[step.to] {
 		since, known := m.seen[merged.Name()]
 		if !known {
-			since = time.Now()
+			since = m.clock()
 			m.seen[merged.Name()] = since
 		}
 		for _, source := range Covered(levels[step.from], merged) {
-			if time.Since(since) < archive.Grace || last(source, levels[step.from]) {
+			if m.clock().Sub(since) < archive.Grace || last(source, levels[step.from]) {
 				done.Left = done.Left || !last(source, levels[step.from])
 				continue
 			}

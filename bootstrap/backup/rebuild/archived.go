@@ -29,7 +29,7 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 		if err == nil && reading != nil {
 			*reading = read
 		}
-		return Changes{Buckets: read.Buckets, Compacted: read.Compacted}, err
+		return Changes{Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted}, err
 	}
 	return source
 }

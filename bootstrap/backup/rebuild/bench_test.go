@@ -12,9 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/locate"
 )
 
 // mebibytes is larger for figures: go test ./bootstrap/backup/rebuild -run XXX -bench . -benchtime 1x -mebibytes 2048.
@@ -38,6 +41,57 @@ func BenchmarkRebuild(b *testing.B) {
 		b.ReportMetric(anonymous(b), "RssAnon-MiB")
 		require.NoError(b, os.Remove(path+"-rebuilt"))
 	}
+}
+
+// BenchmarkSegments inserts rows of 300 bytes out of segments in a folder, 1,000 in each, as a second of 1,000 writes makes
+// them, behind a full of one row.
+func BenchmarkSegments(b *testing.B) {
+	a, rows, rebuilt := newArchive(b), *mebibytes<<10, filepath.Join(b.TempDir(), "rebuilt")
+	for b.Loop() {
+		path, err := a.Find(b.Context(), archive.Target{})
+		require.NoError(b, err)
+		result, err := rebuild.Database(b.Context(), rebuild.From(a, path, nil), rebuilt, rebuild.Options{})
+		require.NoError(b, err)
+		require.Equal(b, rows-2, result.Rows)
+		require.NoError(b, os.Remove(rebuilt))
+	}
+	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+// newArchive has the rows in merged segments.
+func newArchive(b *testing.B) *archive.Archive {
+	const cluster, each = "cdf818194e3a8c32", 1000
+	s, err := locate.Open("file://" + b.TempDir())
+	require.NoError(b, err)
+	a := archive.New(s, &seal.Keys{})
+	_, err = a.Found(b.Context(), cluster, time.Now())
+	require.NoError(b, err)
+	path := filepath.Join(b.TempDir(), "full")
+	source := rebuildtest.Full(b, path, 2, 200)
+	require.NoError(b, os.Truncate(path, source.DatabaseBytes))
+	database, err := os.Open(path)
+	require.NoError(b, err)
+	defer database.Close()
+	full, err := a.PutFull(b.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 2, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, 2),
+	}, database)
+	require.NoError(b, err)
+	start := full.Start()
+	for last := *mebibytes << 10; start.Position.Revision <= last; {
+		builder, err := segment.NewBuilder(a.Keys(), start)
+		require.NoError(b, err)
+		require.NoError(b, rebuildtest.Rows(start.Position.Revision, min(last, start.Position.Revision+each-1), 200, builder.Row))
+		require.NoError(b, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
+		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		require.NoError(b, err)
+		require.NoError(b, a.PutSegment(b.Context(), object))
+		start = object.Start()
+	}
+	objects, err := a.Objects(b.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(b, err)
+	_, err = a.Merge(b.Context(), archive.Hour, objects)
+	require.NoError(b, err)
+	return a
 }
 
 // anonymous is the memory of this process that is not files.

@@ -76,6 +76,9 @@ func finish(tx *bolt.Tx, changed Changes, options Options) error {
 			return fmt.Errorf("cannot replace the bucket %q: %w", bucket.Name, err)
 		}
 	}
+	if err := addLeases(tx, changed.Later); err != nil {
+		return err
+	}
 	if err := schedule(tx, changed.Compacted); err != nil {
 		return err
 	}
@@ -130,4 +133,23 @@ func refill(tx *bolt.Tx, bucket *segment.Bucket) (*bolt.Bucket, error) {
 		}
 	}
 	return filled, nil
+}
+
+// addLeases adds those that are not there yet.
+func addLeases(tx *bolt.Tx, later []*segment.Bucket) error {
+	leases := tx.Bucket(schema.Lease.Name())
+	for _, bucket := range later {
+		if bucket.Name != string(schema.Lease.Name()) || leases == nil {
+			continue
+		}
+		for key, value := range bucket.Entries() {
+			if leases.Get(key) != nil {
+				continue
+			}
+			if err := leases.Put(key, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

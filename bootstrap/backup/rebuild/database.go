@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,9 @@ type Source struct {
 type Changes struct {
 	Buckets   []*segment.Bucket // that differ from the full's, as they are now
 	Compacted int64             // etcd's scheduled compaction; 0 for that of the full
+	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
+	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
+	Later []*segment.Bucket
 }
 
 // Options say what is to be done beside rebuilding. The zero value asks for nothing.
@@ -39,6 +43,8 @@ type Options struct {
 	Finish func(*bolt.Tx) error
 	// Beside is how many bytes are needed on the volume beside the database.
 	Beside int64
+	// Scratch says that the file is removed soon: it need not reach the disk.
+	Scratch bool
 	// Progress is told how far it is, if it is not nil, many times a second and from one goroutine.
 	Progress func(Progress)
 }
@@ -81,7 +87,7 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 // rebuild closes nothing.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	told := &teller{tell: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
-	if err := receive(ctx, source.Snapshot, file, told); err != nil {
+	if err := receive(ctx, source.Snapshot, &receiver{file: file, sum: sha256.New(), told: told, scratch: options.Scratch}); err != nil {
 		return Result{}, err
 	}
 	err = guarded(func() error {
@@ -91,8 +97,10 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := flush(file); err != nil {
-		return Result{}, fmt.Errorf("cannot flush it to disk: %w", err)
+	if !options.Scratch {
+		if err := flush(file); err != nil {
+			return Result{}, fmt.Errorf("cannot flush it to disk: %w", err)
+		}
 	}
 	info, err := file.Stat()
 	if err != nil {

@@ -1,6 +1,7 @@
 package rebuild
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -124,4 +125,21 @@ func TestWhatEtcdHashedAtItsCompactionsIsFoundInARebuiltDatabase(t *testing.T) {
 		}
 	}
 	require.Positive(t, compared)
+}
+
+func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
+	h := newHistory(t, 11)
+	h.live(20)
+	from, to := h.fulls[0], h.moments[len(h.moments)-1]
+	source, path := h.source(from, to), filepath.Join(t.TempDir(), "db")
+	rows := source.Rows
+	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		_, err := rows(ctx, row)
+		return Changes{Compacted: to.revision - 1}, err
+	}
+	_, err := Database(t.Context(), source, path, Options{})
+	require.NoError(t, err)
+	inDatabase(t, path, func(tx *bolt.Tx) {
+		require.Equal(t, to.revision-1, revisionIn(tx.Bucket(schema.Meta.Name()), schema.ScheduledCompactKeyName))
+	})
 }

@@ -1,6 +1,7 @@
 package rebuild
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -160,4 +162,30 @@ func TestARevisionIsNeverHandedOutTwice(t *testing.T) {
 	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // the rows are above it
 	require.NoError(t, err)
 	require.Equal(t, to.revision+1, result.Revision)
+}
+
+// Buckets are kept as of a segment's end, and a revision may lie within one.
+func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
+	h := newHistory(t, 10)
+	h.look()
+	h.full()
+	before := h.moments[0]
+	require.NoError(t, h.grant(t.Context()))
+	h.look()
+	after := h.moments[1]
+	source := h.source(h.fulls[0], after)
+	rows := source.Rows
+	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		_, err := rows(ctx, row)
+		return Changes{Buckets: before.buckets, Later: after.buckets}, err
+	}
+	exported := filepath.Join(t.TempDir(), "exported")
+	_, err := Export(t.Context(), source, exported, Options{})
+	require.NoError(t, err)
+	server, err := datadirtest.Start(restore(t, exported))
+	require.NoError(t, err)
+	defer server.Close()
+	left, err := v3client.New(server.Server).TimeToLive(t.Context(), h.leases[0], clientv3.WithAttachedKeys())
+	require.NoError(t, err)
+	require.Len(t, left.Keys, 1)
 }

@@ -17,13 +17,12 @@ const chunk = 1 << 20
 // ErrDamaged says that what was read is not what was once written.
 var ErrDamaged = errors.New("the snapshot is damaged")
 
-// receive writes a snapshot's database to the file, as it comes, and compares it with the digest behind it.
-func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, error), file *os.File, told *teller) error {
+// receive writes a snapshot's database to its file, as it comes, and compares it with the digest behind it.
+func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *receiver) error {
 	snapshot, err := open(ctx)
 	if err != nil {
 		return err
 	}
-	database := &receiver{file: file, sum: sha256.New(), told: told}
 	ahead, stop := readAhead(snapshot)
 	_, err = io.CopyBuffer(struct{ io.Writer }{database}, contextReader{ctx, ahead}, make([]byte, chunk))
 	stop()
@@ -65,11 +64,12 @@ func (r contextReader) Read(p []byte) (int, error) {
 // receiver writes all but the last 32 bytes, which are the digest. Nobody knows yet how long a snapshot is, so the newest
 // 32 bytes are always held back.
 type receiver struct {
-	file *os.File
-	sum  hash.Hash
-	told *teller
-	held []byte
-	size int64
+	file    *os.File
+	sum     hash.Hash
+	told    *teller
+	scratch bool
+	held    []byte
+	size    int64
 }
 
 func (r *receiver) Write(p []byte) (int, error) {
@@ -92,7 +92,9 @@ func (r *receiver) keep(parts ...[]byte) error {
 		if _, err := r.file.Write(part); err != nil {
 			return err
 		}
-		startWriting(r.file, r.size, int64(len(part)))
+		if !r.scratch {
+			startWriting(r.file, r.size, int64(len(part)))
+		}
 		r.size += int64(len(part))
 		r.told.add(int64(len(part)), 0)
 	}

@@ -49,6 +49,16 @@ func TestADamagedSnapshotLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
+	_, good := smallFull(t)
+	nothing := sha256.Sum256(nil)
+	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
+		_, err := Database(t.Context(), snapshotOf(content), filepath.Join(t.TempDir(), "db"), Options{Above: 5})
+		require.ErrorIs(t, err, ErrDamaged, what)
+		require.ErrorContains(t, err, "bytes, which is no database and a digest", what)
+	}
+}
+
 func TestASnapshotMayComeInPiecesOfAnySize(t *testing.T) {
 	_, good := smallFull(t)
 	for what, pieces := range map[string]func(io.Reader) io.Reader{"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with data": iotest.DataErrReader} {

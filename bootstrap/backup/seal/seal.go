@@ -23,8 +23,9 @@ var (
 	ErrNewer = errors.New("made by a newer etcd-wrapper")
 )
 
-// Damaged is an ErrDamaged with what showed it. errors.Is doesn't see the cause, which may be an io.EOF in a wrong place.
-func Damaged(cause error) error { return fmt.Errorf("%w: %s", ErrDamaged, cause.Error()) }
+// Damaged is an ErrDamaged with what showed it. errors.Is doesn't see the cause, which may be an io.EOF in a wrong place; and of
+// its text only the beginning is told, since that may quote what was read.
+func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
 // Ended tells whether err is io.EOF, the end of what was read. An error that wraps it is none: a connection may be lost by one.
 func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above

@@ -15,8 +15,6 @@ const (
 	window = 1 << 20
 	// maxWindow is what a decoder accepts, in bytes: that of zstd's own tool without options.
 	maxWindow = 8 << 20
-	// maxHeader is the largest header of age in bytes.
-	maxHeader = 1 << 20
 )
 
 // encoders and decoders are kept, since each has some megabytes of tables.
@@ -106,9 +104,7 @@ func (k *Keys) decrypt(r *noting) (io.Reader, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: it is encrypted, and there is no --backup-identities", ErrNoIdentity)
 	}
-	header := &bounded{Reader: r, left: maxHeader}
-	decrypted, err := age.Decrypt(header, keys...)
-	header.left = -1
+	decrypted, err := age.Decrypt(r, keys...) // which reads a header of 2 MiB at most
 	var none *age.NoIdentityMatchError
 	switch {
 	case err == nil:
@@ -170,21 +166,4 @@ func (n *noting) explain(err error) error {
 		return n.failed
 	}
 	return Damaged(err)
-}
-
-// bounded ends what is too long; a negative bound is none.
-type bounded struct {
-	io.Reader
-	left int
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left < 0 {
-		return b.Reader.Read(p)
-	}
-	n, err := b.Reader.Read(p[:min(len(p), b.left)])
-	if b.left -= n; b.left == 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
 }

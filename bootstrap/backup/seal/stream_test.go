@@ -73,18 +73,18 @@ func TestWhatIsDamagedIsNeverReadToItsEnd(t *testing.T) {
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 1000))
 	for cut := range len(content) {
-		assert.Error(t, opened(keys, content[:cut]), "cut at %d", cut)
+		assert.Error(t, opened(keys, content[:cut], true), "cut at %d", cut)
 	}
 	for bit := range 8 * len(content) {
 		changed := []byte(content)
 		changed[bit/8] ^= 1 << (bit % 8)
-		assert.Error(t, opened(keys, string(changed)), "bit %d", bit)
+		assert.Error(t, opened(keys, string(changed), true), "bit %d", bit)
 	}
-	assert.ErrorIs(t, opened(keys, content+"more"), seal.ErrDamaged)
+	assert.ErrorIs(t, opened(keys, content+"more", true), seal.ErrDamaged)
 }
 
-func opened(keys *seal.Keys, content string) error {
-	r, err := keys.Open(strings.NewReader(content), true)
+func opened(keys *seal.Keys, content string, encrypted bool) error {
+	r, err := keys.Open(strings.NewReader(content), encrypted)
 	if err != nil {
 		return err
 	}
@@ -135,6 +135,34 @@ func TestHostileInputTakesLittleMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	assert.ErrorIs(t, err, seal.ErrDamaged, "a header without end")
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+
+	long := "age-encryption.org/v1\n-> X25519 a\n" + strings.Repeat("!", 1<<20) + "\n"
+	_, err = keys.Open(strings.NewReader(long), true)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.Less(t, len(err.Error()), 300, "a line without end is not repeated")
+}
+
+func TestWhatEndsWhereOnePartOfItDoesIsDamaged(t *testing.T) {
+	assert.ErrorIs(t, opened(new(seal.Keys), "", false), seal.ErrDamaged)
+
+	pair := sealtest.New(t)
+	recipients, err := age.ParseRecipients(strings.NewReader(read(t, pair.Recipients)))
+	require.NoError(t, err)
+	var all bytes.Buffer
+	encrypted, err := age.Encrypt(&all, recipients...)
+	require.NoError(t, err)
+	chunk := 64 << 10 // of age; zstd's frames are made as long
+	for range 2 {
+		encoder, err := zstd.NewWriter(encrypted, zstd.WithEncoderPadding(chunk), zstd.WithEncoderConcurrency(1))
+		require.NoError(t, err)
+		_, err = io.WriteString(encoder, "hello")
+		require.NoError(t, err)
+		require.NoError(t, encoder.Close())
+	}
+	require.NoError(t, encrypted.Close())
+	header := all.Len() - 2*(chunk+16)
+	require.NoError(t, opened(pair.Load(t), all.String(), true))
+	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), seal.ErrDamaged)
 }
 
 // repeated is a text without end.

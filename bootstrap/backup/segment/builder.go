@@ -2,7 +2,6 @@ package segment
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,17 +30,15 @@ type Source struct {
 // Object is a whole segment as it is stored.
 type Object struct {
 	Manifest
-	Line []byte // the signed line, with its newline
-	Data []byte // what follows it
+	Line []byte  // the signed line, with its newline
+	data *pieces // what follows it
 }
 
 // Size is its length in bytes.
-func (o Object) Size() int64 { return int64(len(o.Line) + len(o.Data)) }
+func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
 
-// Reader reads it from its beginning.
-func (o Object) Reader() io.Reader {
-	return io.MultiReader(bytes.NewReader(o.Line), bytes.NewReader(o.Data))
-}
+// Reader reads it from its beginning. There may be several.
+func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Line), o.data.reader()) }
 
 // Builder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
 // buckets last. After an error it is good for nothing more. One goroutine owns it.
@@ -49,7 +46,7 @@ type Builder struct {
 	keys     *seal.Keys
 	sequence *sequence
 
-	data    bytes.Buffer
+	data    *pieces
 	sealed  io.WriteCloser
 	records int64
 	raw     int64
@@ -61,12 +58,12 @@ func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
 	}
-	b := &Builder{keys: keys, sequence: newSequence(Manifest{
+	b := &Builder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
 		Heading: seal.Heading{Format: seal.Format, Kind: Kind},
 		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
 		Before: start.Before, Last: start.Last, Encrypted: keys.Encrypts(),
 	})}
-	sealed, err := keys.Seal(&b.data)
+	sealed, err := keys.Seal(b.data)
 	b.sealed = sealed
 	return b, err
 }
@@ -144,12 +141,12 @@ func (b *Builder) Finish(from Source) (Object, error) {
 	}
 	m := b.sequence.manifest()
 	m.Compacted, m.Term, m.Member, m.RawBytes = from.Compacted, from.Term, from.Member, b.raw
-	m.Body = Body{Bytes: int64(b.data.Len()), SHA256: sha256.Sum256(b.data.Bytes())}
+	m.Body = b.data.body()
 	if err := m.check(); err != nil {
 		return Object{}, err
 	}
 	line, err := b.keys.Sign(m)
-	return Object{Manifest: m, Line: line, Data: b.data.Bytes()}, err
+	return Object{Manifest: m, Line: line, data: b.data}, err
 }
 
 func (b *Builder) begin(kind byte) {

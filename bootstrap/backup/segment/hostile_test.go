@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -46,7 +47,7 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 	for name, records := range map[string]string{
 		"nothing":                         "",
 		"no end":                          record("M", 7, 1),
-		"a wrong count":                   record("M", 7, 1) + record("Z", 2),
+		"a wrong count":                   record("Z", 1),
 		"something behind the end":        record("Z", 0) + record("Z", 0),
 		"an unknown type":                 record("X", 0) + record("Z", 1),
 		"a row that no manifest promised": record("R", 17) + key + record("", 0) + record("Z", 1),
@@ -72,6 +73,8 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 	}
 	_, err := readAll(forged(t, empty(), record("Z", 0)), &seal.Keys{})
 	assert.NoError(t, err, "that's what it takes")
+	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &seal.Keys{})
+	assert.ErrorIs(t, err, seal.ErrDamaged, "fewer bytes than promised")
 }
 
 func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
@@ -79,6 +82,7 @@ func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
 	for name, object := range map[string]io.Reader{
 		"a value":                forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
 		"a bucket":               forged(t, empty(), record("B", 1)+"a"+record("", 1, 200<<20)),
+		"a bucket's name":        forged(t, empty(), record("B", 60<<20)+zeros),
 		"more than was promised": forgedOf(t, 100, record("B", 1)+"a"+record("", 1, 60<<20)+zeros),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +124,57 @@ func TestAManifestThatContradictsItselfIsDamage(t *testing.T) {
 	}
 }
 
+func TestAManifestOfOtherRecordsIsDamage(t *testing.T) {
+	right := example(t, &seal.Keys{})
+	records := recordsOf(t, right)
+	for name, change := range map[string]func(*segment.Manifest){
+		"another digest":         func(m *segment.Manifest) { m.After[0]++ },
+		"another chain":          func(m *segment.Manifest) { m.Before[0]++ },
+		"another last revision":  func(m *segment.Manifest) { m.Last[0]++ },
+		"another end":            func(m *segment.Manifest) { m.End++ },
+		"more rows":              func(m *segment.Manifest) { m.Rows++ },
+		"no buckets":             func(m *segment.Manifest) { m.Buckets = nil },
+		"another first time":     func(m *segment.Manifest) { m.From = At(1) },
+		"another last time":      func(m *segment.Manifest) { m.To = At(100) },
+		"another position":       func(m *segment.Manifest) { m.Position.Revision = 8 },
+		"none, for all is right": func(*segment.Manifest) {},
+	} {
+		manifest := right.Manifest
+		change(&manifest)
+		_, err := readAll(forged(t, manifest, records), &seal.Keys{})
+		if name == "none, for all is right" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorIs(t, err, seal.ErrDamaged, name)
+		}
+	}
+}
+
+// recordsOf are those of a segment that is not encrypted.
+func recordsOf(t testing.TB, object segment.Object) string {
+	t.Helper()
+	plain, err := new(seal.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
+	require.NoError(t, err)
+	defer plain.Close()
+	records, err := io.ReadAll(plain)
+	require.NoError(t, err)
+	return string(records)
+}
+
+func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
+	value := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
+	row := Row(7, 0, string(value))
+	keys := &seal.Keys{}
+	Build(t, keys, start(), nil) // zstd's tables are kept
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	object := Build(t, keys, start(), []segment.Row{row})
+	runtime.ReadMemStats(&after)
+	assert.Greater(t, object.Size(), int64(len(value)))
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(value)+len(value)/2))
+}
+
 func TestASegmentOfANewerFormatSaysSo(t *testing.T) {
 	manifest := empty()
 	manifest.Heading = seal.Heading{Format: 2, Kind: segment.Kind}
@@ -141,11 +196,7 @@ func FuzzSegment(f *testing.F) {
 // FuzzRecords puts records under a manifest that fits them, as far as its checksums go.
 func FuzzRecords(f *testing.F) {
 	seed := example(f, &seal.Keys{})
-	plain, err := new(seal.Keys).Open(bytes.NewReader(seed.Data), false)
-	require.NoError(f, err)
-	records, err := io.ReadAll(plain)
-	require.NoError(f, err)
-	f.Add(records)
+	f.Add([]byte(recordsOf(f, seed)))
 	f.Add([]byte(record("Z", 0)))
 	f.Fuzz(func(t *testing.T, records []byte) {
 		for _, manifest := range []segment.Manifest{empty(), seed.Manifest} {

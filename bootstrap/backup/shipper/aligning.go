@@ -16,9 +16,7 @@ func (s *Shipper) align(head archive.Head) {
 	if s.takeUp(head) {
 		return
 	}
-	if err := s.spool.Clear(); err != nil {
-		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
-	}
+	s.clear()
 	if s.writes() {
 		start := head.Start
 		s.tail, s.buckets = &start, nil
@@ -90,9 +88,7 @@ func (s *Shipper) resume() {
 	}
 	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is not of this data, and is dropped")
 	s.waiting, s.tail = nil, nil
-	if err := s.spool.Clear(); err != nil {
-		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
-	}
+	s.clear()
 }
 
 // lead follows etcd's leadership.
@@ -102,7 +98,7 @@ func (s *Shipper) lead(leads bool) {
 	}
 	s.leads, s.tookOver = leads, false
 	s.looked.times = 0
-	if s.trouble == nil {
+	if s.well() {
 		s.patience = time.Time{}
 	}
 	s.stale = true // others may have extended the chain meanwhile

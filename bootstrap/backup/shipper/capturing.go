@@ -74,8 +74,9 @@ func (s *Shipper) captureUpTo(revision int64, beyond bool) (again bool, err erro
 		return false, err
 	}
 	changed := s.changed(drawn.small)
-	s.captured = time.Now()
+	s.examined = time.Now()
 	if drawn.Rows() > 0 || len(changed) > 0 {
+		s.captured = s.examined
 		if err := s.keep(drawn, changed); err != nil {
 			return false, err
 		}

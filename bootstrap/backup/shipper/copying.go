@@ -32,9 +32,9 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 	if err != nil {
 		return nil, err
 	}
-	c := &copied{path: file.Name(), sealed: s.spool.Room(snapshot.Size) != nil}
+	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, s.archive, snapshot, &roomy{spool: s.spool, File: file})
+		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.spool.Room, File: file})
 	} else {
 		err = snapshot.CopyTo(ctx, file)
 	}
@@ -82,17 +82,17 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 // roomy is a file that stops to grow before etcd has no room any more.
 type roomy struct {
 	*os.File
-	spool interface{ Room(size int64) error }
-	since int64
+	room  func(size int64) error
+	since int64 // bytes since it was last asked
 }
 
-// between how many bytes the room is looked at
+// roomEvery is between how many bytes it is looked whether there is room.
 const roomEvery = 16 << 20
 
 func (r *roomy) Write(p []byte) (int, error) {
 	if r.since += int64(len(p)); r.since > roomEvery {
 		r.since = 0
-		if err := r.spool.Room(roomEvery); err != nil {
+		if err := r.room(roomEvery); err != nil {
 			return 0, err
 		}
 	}

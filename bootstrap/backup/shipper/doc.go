@@ -74,6 +74,6 @@ type Options struct {
 var (
 	// ErrNotWriter says that another member of the cluster writes the backups: ask there.
 	ErrNotWriter = errors.New("another member writes the backups")
-	// ErrEnded says that Run has ended, or was never started.
+	// ErrEnded says that Run has ended.
 	ErrEnded = errors.New("backups have ended")
 )

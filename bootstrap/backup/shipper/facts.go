@@ -40,6 +40,7 @@ type Facts struct {
 	Segments       int64 // that this process stored
 	Fulls          int64 // that this process stored
 	Failures       int64 // of requests to the store since the start of the process
+	Yielded        int64 // segments that another member had stored first
 	Merged         int64 // objects that this process merged others into
 }
 

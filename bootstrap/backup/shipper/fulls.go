@@ -4,21 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/capture"
 	"etcd-wrapper/bootstrap/backup/segment"
-)
-
-const (
-	// gapPatience is how long another member has to bring what it has in its spool, before a gap counts.
-	gapPatience = 2 * time.Second
-	// restFactor bounds what fulls after gaps may take of the time: where somebody compacts at the head all the time, each
-	// chain ends soon.
-	restFactor   = 10
-	shortestRest = 10 * time.Second
 )
 
 // due is a full that was asked for.
@@ -59,7 +49,12 @@ func (f *full) begins() bool { return f != nil && f.opens && !f.Time.IsZero() }
 
 // askForFull remembers that a full is due.
 func (s *Shipper) askForFull(asked due) {
-	if s.generation.Number != 0 && !s.writes() && asked.done != nil {
+	switch {
+	case asked.done == nil:
+	case s.foreign:
+		asked.done <- fullResult{err: errors.New(s.troubles[aboutLook].text)}
+		return
+	case s.generation.Number != 0 && !s.writes():
 		asked.done <- fullResult{err: ErrNotWriter}
 		return
 	}
@@ -82,7 +77,7 @@ func (s *Shipper) gapped(found *capture.GapError) {
 		s.gap, s.stale = gap{at: time.Now(), err: found}, true
 		return
 	}
-	if time.Since(s.gap.at) < gapPatience || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
+	if time.Since(s.gap.at) < s.pace.gap || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
 		return
 	}
 	reason := "gap: " + found.Error()
@@ -110,16 +105,30 @@ func (s *Shipper) begin(ctx context.Context) {
 
 // scheduled asks for the full that the schedule wants.
 func (s *Shipper) scheduled() {
-	if s.nextFull.IsZero() || !s.writes() || s.options.Now().Before(s.nextFull) {
+	now := s.options.Now()
+	if now.Before(s.wall) && !s.nextFull.IsZero() {
+		s.plan(now) // the clock was set back
+	}
+	s.wall = now
+	if s.nextFull.IsZero() || !s.writes() || now.Before(s.nextFull) {
 		return
 	}
-	s.nextFull = s.options.Schedule(s.generation.Cluster, s.options.Now())
+	s.plan(now)
 	s.askForFull(due{reason: "schedule"})
+}
+
+// plan says when the next full is due, after one at a time. That may have been written by a clock that was ahead.
+func (s *Shipper) plan(last time.Time) {
+	now := s.options.Now()
+	if last.After(now) {
+		last = now
+	}
+	s.nextFull = s.options.Schedule(s.generation.Cluster, last)
 }
 
 // readyForFull waits for a store that answers well, and for the chain to be where it can be gone on from.
 func (s *Shipper) readyForFull() bool {
-	if !s.writes() || !s.knows() || s.trouble != nil {
+	if !s.writes() || !s.knows() || s.away() || time.Now().Before(s.fullAfter) {
 		return false
 	}
 	if s.chainless {
@@ -202,95 +211,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
 		}
-		s.chainless, s.markers, s.buckets = false, nil, nil
+		s.chainless, s.markers, s.buckets = false, nil, snapshot.Digests()
 	}
 	f.Chain, f.Last, f.Next = s.tail.Before, s.tail.Last, s.tail.Position
-}
-
-// copied goes on once the database is in the spool.
-func (s *Shipper) copied(copied *copied, err error) {
-	if err != nil {
-		s.dropFull(err)
-		return
-	}
-	f := s.full
-	f.copied, f.held, f.Hash, f.doing = copied, copied.held, copied.hash, "stores the copy"
-	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
-}
-
-// store uploads the copy, again and again until it succeeds. The transaction is closed since long.
-func (s *Shipper) store(ctx context.Context) {
-	f := s.full
-	if f.copied == nil || f.storing || time.Now().Before(s.patience) || !f.opens && !s.knows() || s.foreign {
-		return
-	}
-	f.storing = true
-	to, making, copied := s.archive, f.Full, f.copied
-	s.job(func() func() {
-		stored, err := copied.put(ctx, to, making)
-		return func() { s.storedFull(stored, err) }
-	})
-}
-
-func (s *Shipper) storedFull(stored archive.Full, err error) {
-	f := s.full
-	f.storing = false
-	if err != nil {
-		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
-		s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
-		return
-	}
-	s.succeeded(aboutFull)
-	f.Full = stored
-	s.finished(f.done())
-	s.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
-		Dur("held", f.held).Dur("took", time.Since(f.begun)).Msg("backups: a full is in the store")
-}
-
-// done is what is to be told of it.
-func (f *full) done() FullDone {
-	return FullDone{
-		Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Held: f.held,
-		Took: time.Since(f.begun), Reason: f.Reason,
-	}
-}
-
-// finished notes a full that is in the store.
-func (s *Shipper) finished(done FullDone) {
-	f := s.full
-	s.full = nil
-	s.statistic.LastFull = &done
-	if !s.chainless {
-		s.statistic.Broken = nil
-	}
-	s.statistic.Fulls++
-	s.statistic.Uploaded += done.Bytes
-	s.nextFull = s.options.Schedule(s.generation.Cluster, later(s.options.Now(), done.Time))
-	s.rested = time.Now().Add(max(shortestRest, restFactor*done.Took))
-	if f.opens {
-		s.stored, s.storedAt = f.Next, time.Now()
-		s.stale = true // should another member have begun a chain as well, the newest one counts
-	}
-	s.tellAsked(f, fullResult{FullDone: done})
-	_ = os.Remove(f.copied.path)
-}
-
-// dropFull gives a full up that could not be copied.
-func (s *Shipper) dropFull(err error) {
-	f, doing := s.full, "cannot copy the database"
-	s.full = nil
-	s.failed(aboutFull, doing, err)
-	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if f.opens || s.chainless {
-		s.tail, s.chainless = nil, false
-		s.startChain(f.asked[0].reason)
-	}
-}
-
-func (s *Shipper) tellAsked(f *full, result fullResult) {
-	for _, asked := range f.asked {
-		if asked.done != nil {
-			asked.done <- result
-		}
-	}
 }

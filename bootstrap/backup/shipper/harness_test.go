@@ -16,11 +16,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/etcdtest"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 const (
@@ -55,21 +55,28 @@ type stand struct {
 	store   *memory.Store
 	log     *lines
 	options Options
+	tune    []func(s *Shipper) // before it runs
 	*Shipper
 	end func()
 }
 
 func never(string, time.Time) time.Time { return time.Time{} }
 
-// newStand starts etcd and nothing else.
+// newStand starts etcd and nothing else. Its test runs beside others.
 func newStand(t *testing.T) *stand {
 	t.Helper()
+	t.Parallel()
 	s := &stand{T: t, etcd: etcdtest.Start(t, t.TempDir()), store: memory.New(), log: &lines{}}
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
 		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, Log: zerolog.New(s.log),
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+		}
+	})
 	return s
 }
 
@@ -78,16 +85,18 @@ func (s *stand) run() *stand {
 	s.Helper()
 	shipper, err := New(s.options)
 	require.NoError(s, err)
+	shipper.pace = pace{
+		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
+		foreign: 100 * time.Millisecond, watch: 100 * time.Millisecond, merge: time.Hour, sweep: time.Hour,
+	}
+	for _, tune := range s.tune {
+		tune(shipper)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.Shipper = shipper
 	go shipper.Run(ctx)
 	s.end = sync.OnceFunc(func() { cancel(); <-shipper.ended })
-	s.Cleanup(func() {
-		s.end()
-		if s.Failed() {
-			s.Logf("log:\n%s", s.log)
-		}
-	})
+	s.Cleanup(s.end)
 	return s
 }
 

@@ -7,19 +7,11 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/capture"
-	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-const (
-	// lookPatience is how long it may take to find out where the chain ends.
-	lookPatience = 2 * time.Minute
-	// foreignPatience is how long a store that must not be written is left alone.
-	foreignPatience = time.Minute
-	// aheadPatience is how long a leader may take to apply what it has acknowledged before it led.
-	aheadPatience = 10 * time.Second
-)
+// lookPatience is how long it may take to find out where the chain ends.
+const lookPatience = 2 * time.Minute
 
 // watched is what a member that watches saw last.
 type watched struct {
@@ -33,7 +25,6 @@ type found struct {
 	archive    *archive.Archive
 	abilities  store.Abilities
 	generation archive.Generation
-	newest     archive.Generation
 	head       archive.Head
 }
 
@@ -42,7 +33,7 @@ func (s *Shipper) look(ctx context.Context) {
 	if !s.may() || !s.mustLook() {
 		return
 	}
-	s.busy = true
+	s.ask()
 	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation}
 	cluster, begins, now, open := s.options.Etcd.ClusterID(), s.leads || s.tookOver, s.options.Now(), s.options.Open
 	s.job(func() func() {
@@ -70,7 +61,7 @@ func (s *Shipper) mustLook() bool {
 
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (s *Shipper) watchInterval() time.Duration {
-	return max(10*s.options.Interval, 10*time.Second)
+	return max(10*s.options.Interval, s.pace.watch)
 }
 
 // find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
@@ -92,8 +83,10 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 }
 
 func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
-	if f.generation, err = f.archive.GenerationOf(ctx, cluster); errors.Is(err, store.ErrNotFound) && begin {
+	if begin {
 		f.generation, err = f.archive.Found(ctx, cluster, at)
+	} else {
+		f.generation, err = f.begun(ctx, cluster)
 	}
 	if err != nil {
 		f.generation = archive.Generation{}
@@ -103,12 +96,31 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	if err != nil {
 		return err
 	}
-	if len(generations) > 0 {
-		f.newest = generations[len(generations)-1]
+	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
+		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
+		f.generation = archive.Generation{}
+		return err
 	}
 	f.abilities, err = store.Probe(ctx, f.archive.Store())
 	return err
 }
+
+// begun is the generation that another member has begun. store.ErrNotFound says that none has; between the birth certificate and
+// the first generation is an instant at which somebody may have died.
+func (f *found) begun(ctx context.Context, cluster string) (archive.Generation, error) {
+	generation, err := f.archive.GenerationOf(ctx, cluster)
+	if !errors.Is(err, archive.ErrForeign) {
+		return generation, err
+	}
+	if certificate, failed := f.archive.Cluster(ctx); failed == nil && certificate.Cluster == cluster {
+		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster)
+	}
+	return generation, err
+}
+
+// errSuperseded says that a restore took the place of this cluster.
+var errSuperseded = errors.New("backups of this cluster have ended")
 
 // saw goes on from what a look showed.
 func (s *Shipper) saw(seen found, err error) {
@@ -119,17 +131,15 @@ func (s *Shipper) saw(seen found, err error) {
 	}
 	switch {
 	case errors.Is(err, archive.ErrForeign):
-		s.mustNot(fmt.Sprintf("this is cluster %s, and %s is another's: %s; point --backup-store at another place, or restore from this one",
-			s.options.Etcd.ClusterID(), s.archive, err))
+		s.mustNot(err.Error() + "; point --backup-store at another place, or restore from this one")
 	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
 		s.patience = time.Now().Add(s.watchInterval())
 		s.looked.times++ // the leader has not begun yet
 		s.takeOver(stalledAtBirth)
+	case errors.Is(err, errSuperseded):
+		s.mustNot(err.Error())
 	case err != nil:
 		s.failed(aboutLook, "cannot find out what the store has", err)
-	case seen.newest.Number > seen.generation.Number:
-		s.mustNot(fmt.Sprintf("this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			seen.generation.Cluster, seen.generation.Number, s.archive, seen.newest.Number, seen.newest.Cluster))
 	default:
 		s.identified(seen)
 		s.reconcile(seen.head)
@@ -146,15 +156,12 @@ func (s *Shipper) identified(seen found) {
 
 // mustNot says why nothing may be written to the store. That is looked at again once in a while.
 func (s *Shipper) mustNot(sentence string) {
-	if s.trouble == nil || s.trouble.text != sentence {
+	t := s.trouble(aboutLook)
+	if t.text != sentence {
 		s.options.Log.Error().Msg("backups: " + sentence)
 	}
-	now := time.Now()
-	if s.trouble == nil {
-		s.trouble = &trouble{began: now, since: s.options.Now(), waits: newWaits()}
-	}
-	s.trouble.about, s.trouble.text, s.trouble.next = aboutLook, sentence, s.options.Now().Add(foreignPatience)
-	s.generation, s.foreign, s.patience = archive.Generation{}, true, now.Add(foreignPatience)
+	t.text, t.next = sentence, s.options.Now().Add(s.pace.foreign)
+	s.generation, s.foreign, s.patience = archive.Generation{}, true, time.Now().Add(s.pace.foreign)
 }
 
 // reconcile compares the end of the chain with this member's data and with what waits in the spool, and goes on from there.
@@ -189,7 +196,7 @@ func (s *Shipper) remember(head archive.Head) {
 		s.lastTime = later(s.lastTime, last)
 	}
 	if !last.IsZero() {
-		s.nextFull = s.options.Schedule(s.generation.Cluster, last)
+		s.plan(last)
 	}
 }
 
@@ -198,61 +205,4 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// tooFarAhead notices that the chain has revisions that this member doesn't. A follower may be slow; a leader that stays so
-// runs on data that is older than its backups.
-func (s *Shipper) tooFarAhead(head archive.Head) bool {
-	s.revision = s.options.Etcd.Revision()
-	if head.Empty() || head.Revision() <= s.revision {
-		s.ahead = time.Time{}
-		return false
-	}
-	if s.ahead.IsZero() {
-		s.ahead = time.Now()
-	}
-	s.patience = time.Now().Add(time.Second)
-	if s.leads && time.Since(s.ahead) > aheadPatience {
-		s.mustNot(fmt.Sprintf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
-			s.archive, head.Revision(), head.Cluster, s.revision))
-	}
-	return true
-}
-
-// onTheWay compares the rows of the last revision in the store with this member's own, where it has them still.
-func (s *Shipper) onTheWay(head archive.Head) bool {
-	if head.Empty() || head.Last == (segment.Digest{}) {
-		return true
-	}
-	same, err := s.has(head.Revision(), head.Last)
-	if err != nil {
-		s.failed(aboutLook, "cannot compare etcd's data with its backups", err)
-		return false
-	}
-	if !same {
-		s.mustNot(fmt.Sprintf("revision %d in %s is not the one in etcd's data, though both are cluster %s's: the data took another way than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
-			head.Revision(), s.archive, head.Cluster))
-	}
-	return same
-}
-
-// has compares the rows of a revision with a digest. Rows that were compacted can't be, and count as the same: there is a
-// gap then anyway.
-func (s *Shipper) has(revision int64, digest segment.Digest) (bool, error) {
-	rows, err := s.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: 1})
-	var gap *capture.GapError
-	if errors.As(err, &gap) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	chain := segment.Continue(segment.Digest{}, segment.Position{Revision: revision})
-	for _, row := range rows.Rows {
-		if err := chain.Add(row); err != nil {
-			return false, err
-		}
-	}
-	_, last := chain.End()
-	return last == digest, nil
 }

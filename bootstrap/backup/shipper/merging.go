@@ -2,16 +2,16 @@ package shipper
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/merge"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
-const (
-	mergeEvery    = time.Minute
-	mergePatience = 15 * time.Minute
-)
+// mergePatience is how long one round may take.
+const mergePatience = 15 * time.Minute
 
 // merging is what this member does about small objects.
 type merging struct {
@@ -21,12 +21,13 @@ type merging struct {
 	at      time.Time // of the last run
 	stored  int64     // how many segments there were then
 	left    bool      // something waits for its time
+	swept   time.Time // when uploads that were cut off were last looked for
 }
 
 // merge has small objects merged once in a while, if there are new ones.
 func (s *Shipper) merge(ctx context.Context) {
 	m := &s.merging
-	if m.running || !s.writes() || !s.knows() || s.trouble != nil || s.full != nil || time.Since(m.at) < mergeEvery ||
+	if m.running || !s.writes() || s.generation.Number == 0 || !s.well() || s.full != nil || time.Since(m.at) < s.pace.merge ||
 		!m.left && m.stored == s.statistic.Segments {
 		return
 	}
@@ -34,11 +35,18 @@ func (s *Shipper) merge(ctx context.Context) {
 		m.merger, m.of = merge.New(s.archive, s.options.Now), s.archive
 	}
 	m.running, m.at, m.stored = true, time.Now(), s.statistic.Segments
-	merger, generation := m.merger, s.generation.Number
+	merger, to, generation, sweeps := m.merger, s.archive.Store(), s.generation.Number, m.swept.IsZero() || time.Since(m.swept) >= s.pace.sweep
+	if sweeps {
+		m.swept = time.Now()
+	}
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, mergePatience)
 		defer cancel()
 		done, err := merger.Run(ctx, generation)
+		if sweeps {
+			_, failed := store.Sweep(ctx, to)
+			err = errors.Join(err, failed)
+		}
 		return func() { s.merged(done, err) }
 	})
 }
@@ -46,7 +54,7 @@ func (s *Shipper) merge(ctx context.Context) {
 func (s *Shipper) merged(done merge.Done, err error) {
 	s.merging.running, s.merging.left = false, done.Left || err != nil
 	s.statistic.Merged += int64(done.Merged)
-	if err != nil {
+	if err != nil && !s.ending {
 		s.statistic.Failures++
 		s.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")
 	}

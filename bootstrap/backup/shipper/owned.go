@@ -10,14 +10,16 @@ import (
 
 // owned is what the goroutine of Run knows and decides by.
 type owned struct {
+	ending     bool               // Run's context has ended
 	archive    *archive.Archive   // nil until it could be opened
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
 	foreign    bool               // the store must not be written
 	busy       bool               // a request about the chain is under way; there is one at a time
-	trouble    *trouble           // nil while the store answers well
+	asked      time.Time          // since when it is
+	troubles   [abouts]*trouble   // nil while all is well
 	local      *Trouble           // nil while what changes can be captured
-	patience   time.Time          // nothing is asked of the store before
+	patience   time.Time          // nothing is asked about the chain before
 
 	revision int64 // etcd's, as last seen
 	leads    bool  // this member is the leader
@@ -38,15 +40,18 @@ type owned struct {
 	hashes   map[segment.CompactionHash]bool
 
 	captured     time.Time // when the last segment was captured
+	examined     time.Time // when it was last looked whether there is something to capture
 	applied      uint64    // etcd's applied index as the small buckets were last looked at
 	bucketsAfter time.Time // when they may be looked at again
 	hurry        bool      // somebody waits for a capture
 
 	gap       gap
-	chainless bool  // there is no chain to go on with: a full must come first
-	full      *full // in the making
+	chainless bool      // there is no chain to go on with: a full must come first
+	full      *full     // in the making
+	fullAfter time.Time // none is begun or stored before
 	fullsDue  []due
-	nextFull  time.Time
+	nextFull  time.Time // by schedule; zero if there is none
+	wall      time.Time // as the schedule was last looked at
 	rested    time.Time // no gap is answered with a full before
 
 	merging   merging

@@ -49,18 +49,3 @@ func (s *Shipper) behindFor() time.Duration {
 		return 0
 	}
 }
-
-// troubleNow puts together what is wrong with the store and on this side.
-func (s *Shipper) troubleNow() *Trouble {
-	switch {
-	case s.trouble == nil && s.local == nil:
-		return nil
-	case s.trouble == nil:
-		return &Trouble{Since: s.local.Since, Text: s.local.Text}
-	}
-	told := &Trouble{Since: s.trouble.since, Text: s.trouble.text, NextTry: s.trouble.next, Fatal: s.foreign}
-	if s.local != nil {
-		told.Text += "; " + s.local.Text
-	}
-	return told
-}

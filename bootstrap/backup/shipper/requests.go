@@ -50,14 +50,14 @@ func (s *Shipper) missing() string {
 func (s *Shipper) hasten(asked flush) {
 	asked.revision, asked.at = s.options.Etcd.Revision(), time.Now()
 	s.flushes = append(s.flushes, asked)
-	s.hurry, s.patience = true, time.Time{}
+	s.hurry, s.patience, s.fullAfter = true, time.Time{}, time.Time{}
 }
 
 // answer tells those who wait for a flush.
 func (s *Shipper) answer() {
 	left := s.flushes[:0]
 	for _, flush := range s.flushes {
-		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && (s.unchanged() || s.captured.After(flush.at)) {
+		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && (s.unchanged() || s.examined.After(flush.at)) {
 			flush.target = s.tail.Position
 		}
 		switch {
@@ -66,7 +66,7 @@ func (s *Shipper) answer() {
 		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
 			flush.done <- nil
 		case s.foreign:
-			flush.done <- errors.New(s.trouble.text)
+			flush.done <- errors.New(s.troubles[aboutLook].text)
 		default:
 			left = append(left, flush)
 		}

@@ -14,13 +14,14 @@ func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 type running struct{ *etcdserver.EtcdServer }
 
 func (r running) Revision() int64   { return r.KV().Rev() }
-func (r running) IsLeader() bool    { return r.EtcdServer.Leader() == r.EtcdServer.MemberID() }
+func (r running) IsLeader() bool    { return r.Leader() == r.EtcdServer.MemberID() }
 func (r running) MemberID() string  { return r.EtcdServer.MemberID().String() }
 func (r running) ClusterID() string { return r.Cluster().ID().String() }
 
 func (r running) Hashes() (found []segment.CompactionHash) {
 	for _, hash := range r.KV().HashStorage().Hashes() {
-		found = append(found, segment.CompactionHash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash})
+		told := hashOf(hash)
+		found = append(found, segment.CompactionHash{Revision: told.Revision, Compacted: told.Compacted, Hash: told.Hash})
 	}
 	return found
 }
@@ -33,6 +34,7 @@ func (r running) Hash(revision int64) (archive.Hash, error) {
 	return hashOf(hash), nil
 }
 
+// hashOf says 0 where etcd says -1: before its first compaction.
 func hashOf(hash mvcc.KeyValueHash) archive.Hash {
-	return archive.Hash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash}
+	return archive.Hash{Revision: hash.Revision, Compacted: max(0, hash.CompactRevision), Hash: hash.Hash}
 }

@@ -1,7 +1,6 @@
 package shipper
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -11,17 +10,15 @@ import (
 	"etcd-wrapper/bootstrap/backup/spool"
 )
 
-// tick is how often etcd's revision is looked at: markers of the time are that far apart at least.
-const tick = 100 * time.Millisecond
-
 // Shipper keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
 type Shipper struct {
 	options Options
+	pace    pace
 	reader  *capture.Reader
 	spool   *spool.Spool
+	room    func(size int64) error // says whether the volume has so many bytes to spare
 
 	events chan func() // what the owner is told, and does
-	begun  chan struct{}
 	ended  chan struct{}
 	jobs   sync.WaitGroup
 	facts  atomic.Pointer[Facts]
@@ -45,8 +42,8 @@ func New(options Options) (*Shipper, error) {
 		options.Gate = open{}
 	}
 	s := &Shipper{
-		options: options, reader: capture.NewReader(options.Etcd.Backend), spool: waiting,
-		events: make(chan func()), begun: make(chan struct{}), ended: make(chan struct{}),
+		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
+		events: make(chan func()), ended: make(chan struct{}),
 	}
 	s.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
 	return s, nil
@@ -65,9 +62,8 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer close(s.ended)
 	defer s.drain()
 	defer cancel()
-	close(s.begun)
 	s.resume()
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(s.pace.tick)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		again := s.step(ctx)
@@ -108,6 +104,7 @@ func (s *Shipper) listen() {
 
 // drain hears the jobs out that end now.
 func (s *Shipper) drain() {
+	s.ending = true
 	idle := make(chan struct{})
 	go func() {
 		s.jobs.Wait()
@@ -129,11 +126,16 @@ func (s *Shipper) drain() {
 func (s *Shipper) job(work func() (done func())) {
 	s.jobs.Go(func() {
 		done := work()
-		s.events <- done
+		heard := make(chan struct{})
+		s.events <- func() {
+			defer close(heard)
+			done()
+		}
+		<-heard // it may have started another one, which must be waited for as well
 	})
 }
 
-// tell has the owner do something. It fails if Run doesn't run.
+// tell has the owner do something.
 func (s *Shipper) tell(ctx context.Context, what func()) error {
 	select {
 	case s.events <- what:
@@ -160,9 +162,4 @@ func (s *Shipper) time() time.Time {
 	}
 	s.lastTime = now
 	return now
-}
-
-// away is whether the store has not answered well for a while.
-func (s *Shipper) away() bool {
-	return s.trouble != nil && time.Since(s.trouble.began) > cmp.Or(s.options.Interval, time.Second)
 }

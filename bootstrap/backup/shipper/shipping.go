@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -20,7 +21,7 @@ func (s *Shipper) ship(ctx context.Context) {
 		return
 	}
 	next, to, generation := s.waiting[0], s.archive, s.generation.Number
-	s.busy = true
+	s.ask()
 	open := s.opener(next)
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
@@ -69,6 +70,10 @@ func put(ctx context.Context, to *archive.Archive, generation int, position segm
 // shipped notes how an upload went.
 func (s *Shipper) shipped(which waiting, size int64, err error) {
 	s.busy = false
+	if errors.Is(err, os.ErrNotExist) {
+		s.forget(err)
+		return
+	}
 	if err != nil {
 		s.failed(aboutSegment, "cannot store segment "+which.position.String(), err)
 		return
@@ -77,6 +82,19 @@ func (s *Shipper) shipped(which waiting, size int64, err error) {
 	s.statistic.Segments++
 	s.statistic.Uploaded += size
 	s.advance(which)
+}
+
+// forget takes everything that is not stored from the database again, since somebody emptied the spool.
+func (s *Shipper) forget(err error) {
+	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
+	s.waiting, s.held, s.tail, s.stale = nil, nil, nil, true
+	s.clear()
+}
+
+func (s *Shipper) clear() {
+	if err := s.spool.Clear(); err != nil {
+		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+	}
 }
 
 // advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
@@ -107,7 +125,8 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 		s.advance(which)
 		return
 	}
-	s.options.Log.Info().Str("segment", which.position.String()).Str("member", winner.Member).
+	s.statistic.Yielded++
+	s.options.Log.Debug().Str("segment", which.position.String()).Str("member", winner.Member).
 		Msg("backups: another member was first; this one goes on behind its segment")
 	s.stale = true
 }

@@ -1,6 +1,9 @@
 package shipper
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -8,50 +11,65 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-// about is what failed. Only that, or more than that, shows that it goes on.
+// about is what failed.
 type about int
 
 const (
-	aboutLook about = iota // reading shows nothing about writing
-	aboutSegment
-	aboutFull
+	aboutLook    about = iota // finding out what the store has
+	aboutSegment              // storing a segment
+	aboutFull                 // making or storing a full
+	abouts
 )
 
-// trouble is why backups don't reach the store.
+// trouble is why something does not go on.
 type trouble struct {
-	about about
 	began time.Time // by the monotonic clock
 	since time.Time // for people
 	text  string
-	next  time.Time
+	next  time.Time // for people: when it is tried again
 	waits *backoff.ExponentialBackOff
 }
 
-// longestWait is how long the store is left alone at most, unless it asks for more.
-const longestWait = 30 * time.Second
+const (
+	// longestWait is how long the store is left alone at most, unless it asks for more.
+	longestWait = 30 * time.Second
+	// silence is how long an answer may take before it is told.
+	silence = 5 * time.Second
+)
 
-func newWaits() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
-}
-
-// failed notes that something did not succeed, and when it may be tried again. The log has the first of a row of failures,
-// and each that is another.
-func (s *Shipper) failed(about about, doing string, err error) {
-	if s.trouble == nil {
-		s.trouble = &trouble{began: time.Now(), since: s.options.Now(), waits: newWaits()}
+// failed notes that something did not succeed, and returns how long it is to be left alone. The log has the first of a row
+// of failures, and each that is another.
+func (s *Shipper) failed(about about, doing string, err error) time.Duration {
+	if s.ending {
+		return 0 // it was given up
+	}
+	if s.troubles[about] == nil {
 		s.endure()
 	}
+	t := s.trouble(about)
 	s.statistic.Failures++
-	wait := max(s.trouble.waits.NextBackOff(), store.RetryAfter(err))
+	wait := max(t.waits.NextBackOff(), store.RetryAfter(err))
 	if len(s.flushes) > 0 {
 		wait = min(wait, time.Second) // there may be no later
 	}
 	text := doing + ": " + err.Error()
-	if s.trouble.text != text {
+	if t.text != text {
 		s.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
 	}
-	s.trouble.about, s.trouble.text, s.trouble.next = max(about, s.trouble.about), text, s.options.Now().Add(wait)
-	s.patience = time.Now().Add(wait)
+	t.text, t.next = text, s.options.Now().Add(wait)
+	if about != aboutFull {
+		s.patience = time.Now().Add(wait)
+	}
+	return wait
+}
+
+// trouble begins a row of failures, unless there is one.
+func (s *Shipper) trouble(about about) *trouble {
+	if s.troubles[about] == nil {
+		waits := backoff.NewExponentialBackOff(backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
+		s.troubles[about] = &trouble{began: time.Now(), since: s.options.Now(), waits: waits}
+	}
+	return s.troubles[about]
 }
 
 // endure makes what waits survive a machine that is switched off, now that it may have to wait for long.
@@ -61,17 +79,45 @@ func (s *Shipper) endure() {
 	}
 }
 
-// succeeded notes that something went well, and so does all that is less.
-func (s *Shipper) succeeded(about about) {
-	if s.trouble == nil || s.trouble.about > about {
+// succeeded notes that something went well. Who can write can read as well, but not the other way round.
+func (s *Shipper) succeeded(what about) {
+	var began time.Time
+	for about := range what + 1 {
+		if s.troubles[about] != nil {
+			began = s.troubles[about].began
+			s.troubles[about] = nil
+		}
+	}
+	if began.IsZero() {
 		return
 	}
-	s.options.Log.Info().Dur("after", time.Since(s.trouble.began)).Msg("backups: they go on")
-	s.trouble, s.patience = nil, time.Time{}
+	s.patience = time.Time{}
+	if s.well() {
+		s.options.Log.Info().Dur("after", time.Since(began)).Msg("backups: they go on")
+	}
 }
 
-// may tells whether the store may be asked for something now.
+// well tells whether nothing is wrong with the store.
+func (s *Shipper) well() bool { return s.troubles == [abouts]*trouble{} }
+
+// may tells whether the store may be asked about the chain now.
 func (s *Shipper) may() bool { return !s.busy && !time.Now().Before(s.patience) }
+
+// ask notes that it is.
+func (s *Shipper) ask() { s.busy, s.asked = true, time.Now() }
+
+// away is whether the store has not answered well for a while.
+func (s *Shipper) away() bool {
+	for _, about := range []about{aboutLook, aboutSegment} {
+		if t := s.troubles[about]; t != nil && time.Since(t.began) > cmp.Or(s.options.Interval, time.Second) {
+			return true
+		}
+	}
+	return s.silent()
+}
+
+// silent is whether an answer is overdue.
+func (s *Shipper) silent() bool { return s.busy && time.Since(s.asked) > silence }
 
 // stuck notes that nothing can be captured. etcd has what is not captured, until it is compacted.
 func (s *Shipper) stuck(err error) {
@@ -81,4 +127,36 @@ func (s *Shipper) stuck(err error) {
 		s.local = &Trouble{Since: s.options.Now()}
 	}
 	s.local.Text = text
+}
+
+// troubleNow puts together all that is wrong.
+func (s *Shipper) troubleNow() *Trouble {
+	var told Trouble
+	var texts []string
+	add := func(text string, since, next time.Time) {
+		texts = append(texts, text)
+		if told.Since.IsZero() || since.Before(told.Since) {
+			told.Since = since
+		}
+		if told.NextTry.IsZero() || next.Before(told.NextTry) && !next.IsZero() {
+			told.NextTry = next
+		}
+	}
+	for _, t := range s.troubles {
+		if t != nil {
+			add(t.text, t.since, t.next)
+		}
+	}
+	if s.silent() {
+		waited := time.Since(s.asked).Truncate(time.Second)
+		add(fmt.Sprintf("the store has not answered for %s", waited), s.options.Now().Add(-waited), time.Time{})
+	}
+	if s.local != nil {
+		add(s.local.Text, s.local.Since, time.Time{})
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	told.Text, told.Fatal = strings.Join(texts, "; "), s.foreign
+	return &told
 }

@@ -100,12 +100,12 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // which is gone if it was renamed
-	if err := fill(file, object.Reader(), durable); err != nil {
-		return fmt.Errorf("cannot spool segment %s: %w", name, err)
+	err = fill(file, object.Reader(), durable)
+	if err == nil {
+		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err := os.Rename(file.Name(), s.path(object.Position)); err != nil {
-		return fmt.Errorf("cannot spool segment %s: %w", name, err)
+	if err != nil {
+		return fmt.Errorf("cannot spool segment %s: %w", name, errors.Join(err, os.Remove(file.Name())))
 	}
 	s.add(Entry{Position: object.Position, Next: object.Next(), Size: object.Size()})
 	if durable {

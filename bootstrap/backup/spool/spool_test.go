@@ -32,10 +32,10 @@ func made(t *testing.T, start segment.Start) segment.Object {
 	return object
 }
 
-// chain is so many segments from a revision on.
-func chain(t *testing.T, from int64, count int) (objects []segment.Object) {
+// chain is so many segments from revision 5 on.
+func chain(t *testing.T, count int) (objects []segment.Object) {
 	t.Helper()
-	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.Position{Revision: from}, Before: segment.Seed("c", 1, from-1)}
+	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(4), Before: segment.Seed("c", 1, 4)}
 	for range count {
 		objects = append(objects, made(t, start))
 		start = objects[len(objects)-1].Start()
@@ -68,7 +68,7 @@ func positions(s *Spool) (found []int64) {
 }
 
 func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
-	dir, objects := t.TempDir(), chain(t, 5, 3)
+	dir, objects := t.TempDir(), chain(t, 3)
 	before := filled(t, dir, objects)
 	s, dropped := open(t, dir)
 	assert.Empty(t, dropped)
@@ -93,7 +93,7 @@ func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
 
 func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 	dir := t.TempDir()
-	s := filled(t, dir, chain(t, 5, 1))
+	s := filled(t, dir, chain(t, 1))
 	making, err := s.Create("full")
 	require.NoError(t, err)
 	defer making.Close()
@@ -107,7 +107,7 @@ func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 }
 
 func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
-	dir, objects := t.TempDir(), chain(t, 5, 3)
+	dir, objects := t.TempDir(), chain(t, 3)
 	s := filled(t, dir, objects)
 	require.NoError(t, s.Remove(objects[2].Position))
 	assert.Equal(t, []int64{7}, positions(s))
@@ -121,7 +121,7 @@ func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 }
 
 func TestWhatWasTornIsDroppedAndWhatDoesNotFollowToo(t *testing.T) {
-	objects := chain(t, 5, 4)
+	objects := chain(t, 4)
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
 		"empty":   func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 0)) },
@@ -163,7 +163,7 @@ func TestWhatIsNotFinishedGoesAtTheNextStart(t *testing.T) {
 }
 
 func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
-	objects := chain(t, 5, 2)
+	objects := chain(t, 2)
 	s, _ := open(t, t.TempDir())
 	s.limit = objects[0].Size() + objects[1].Size() - 1
 	require.NoError(t, s.Put(objects[0], true))

@@ -38,6 +38,7 @@ type Result struct {
 // A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
 // members.
 func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.Options) (Result, error) {
+	s.DataDir = filepath.Clean(s.DataDir)
 	c, err := s.found()
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)

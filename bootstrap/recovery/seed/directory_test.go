@@ -107,7 +107,7 @@ func requireAccepted(t *testing.T, s Seed) {
 	require.Empty(t, warnings)
 	var log bytes.Buffer
 	identity := datadir.Identity{Name: s.Name, InitialCluster: s.Name + "=http://127.0.0.1:1", PeerURLs: []string{"http://127.0.0.1:1"}}
-	require.NoError(t, datadir.Inspect(s.DataDir, identity, zerolog.New(&log)))
+	require.NoError(t, datadir.Look(s.DataDir, "").Inspect(identity, zerolog.New(&log)))
 	require.Empty(t, log.String())
 	require.NoError(t, verify.Verify(verify.Config{DataDir: s.DataDir, ExactIndex: true, Logger: zap.NewNop()}))
 }
@@ -259,6 +259,7 @@ func TestAnInterruptedRestoreIsBegunAgain(t *testing.T) {
 	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory is none yet
 	require.NoError(t, os.MkdirAll(s.DataDir+unfinished+"/member/wal", 0o700))
 	require.NoError(t, os.WriteFile(s.DataDir+unfinished+"/member/wal/"+strings.Repeat("0", 16)+".wal", []byte("half"), 0o600))
+	s.DataDir += "/"
 	_, err := s.Build(t.Context(), source, rebuild.Options{})
 	require.NoError(t, err)
 	requireAccepted(t, s)

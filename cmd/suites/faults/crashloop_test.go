@@ -82,7 +82,7 @@ func (c *crashloop) run(cycle int) {
 		run.AwaitReady()
 		c.write(run, cycle, moment == 1)
 	}
-	assertTruth(run, run.Cmd.ProcessState.ExitCode())
+	assertTruth(run, run.Cmd.ProcessState.ExitCode(), nil)
 }
 
 // write has all writers write until the process is dead.

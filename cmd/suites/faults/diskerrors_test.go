@@ -29,7 +29,7 @@ func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
 			attach(run, spot{call: call, path: wal(p)}.hit("error="+errno)...)
 			require.Error(t, p.TryPut("key", "value", 2*time.Second))
 			assert.Equal(t, 2, run.Exit(harness.StopBudget))
-			assertTruth(run, 2)
+			assertTruth(run, 2, nil)
 			require.NoFileExists(t, p.RecordPath())
 			assertExplained(p, run, syscallText[errno])
 			assertNextStart(p, t, "a disk error")
@@ -123,7 +123,7 @@ func TestFaultSyncThatHangsInTheCloseIsNotWaitedForForEver(t *testing.T) {
 	detach() // a process that has ended stays as long as strace delays it
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
-	assertTruth(run, status)
+	assertTruth(run, status, nil)
 	assertExplained(p, run, "budget")
 	assertNextStart(p, t, "a close that hung")
 }

@@ -26,6 +26,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			p := harness.NewPod(t)
 			p.StartAndStop()
 			straced(p, here(p, at).hit(fmt.Sprintf("signal=KILL:when=%d", at.count))...)
+			seen := watchOrder(p)
 			run := p.Start()
 			if readyOrDead(run) {
 				send(syscall.SIGTERM)(run)
@@ -35,7 +36,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			if at.count == 1 {
 				assert.Equal(t, -1, status, "the call was made")
 			}
-			assertTruth(run, status)
+			assertTruth(run, status, seen)
 			p.Under = nil
 			assertNextStart(p, t, at.name())
 		})

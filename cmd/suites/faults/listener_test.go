@@ -35,7 +35,7 @@ func TestFaultListenerThatDies(t *testing.T) {
 			cutListener(run, listener.port(p))
 			status := run.Exit(harness.StopBudget)
 			assert.Equal(t, listener.status, status)
-			assertTruth(run, status)
+			assertTruth(run, status, nil)
 			assert.False(t, clean(p))
 			assertExplained(p, run, listener.says)
 			assertNextStart(p, t, "a listener that died")

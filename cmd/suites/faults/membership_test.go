@@ -72,7 +72,7 @@ func TestFaultDataOfAnotherClusterAreNamedAsTheReason(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
 	status, took := run.Stop(syscall.SIGTERM)
 	assert.Less(t, took, harness.StopBudget)
-	assertTruth(run, status)
+	assertTruth(run, status, nil)
 }
 
 // removeMember has this pod's etcd remove the other's, once it agrees that the cluster is healthy.

@@ -66,7 +66,8 @@ func freeze(run *harness.Run) {
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
 	harness.Eventually(run.T, "the process stands still", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", run.Cmd.Process.Pid))
-		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ")
+		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ") ||
+			strings.Contains(string(stat), ") t ") // it is traced
 	})
 }
 

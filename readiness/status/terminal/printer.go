@@ -16,15 +16,20 @@ import (
 type Printer struct {
 	to     io.Writer
 	colour bool
-	until  time.Time // transitions up to here were printed
+	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, of which others are told late
 	ready  bool
 }
 
 // NewPrinter returns a printer that writes to a stream, in colours if that is a terminal that has them.
-func NewPrinter(to io.Writer) *Printer { return &Printer{to: to, colour: Colourful(to)} }
+func NewPrinter(to io.Writer) *Printer {
+	return &Printer{to: to, colour: Colourful(to), until: map[bool]time.Time{}}
+}
 
 // lastSteps is how many transitions are shown at once.
 const lastSteps = 10
+
+// longReason is what is not said twice, in bytes.
+const longReason = 100
 
 // Print writes one document in full. The error is the stream's.
 func (p *Printer) Print(d status.Document) error {
@@ -39,6 +44,9 @@ func (p *Printer) Print(d status.Document) error {
 	b.WriteString("\nchecks\n" + p.checks(d.Checks))
 	fmt.Fprintf(&b, "\nlatest steps\n")
 	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
+		if len(step.Reason) > longReason && step.Reason == d.Reason {
+			step.Reason = "as said above"
+		}
 		b.WriteString("  " + stepLine(step))
 	}
 	_, err := io.WriteString(p.to, b.String())
@@ -76,9 +84,9 @@ type change struct {
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
-		if step.At.After(p.until) {
+		if kind := isOfReadiness(step); step.At.After(p.until[kind]) {
 			changes = append(changes, change{step.At, stepLine(step)})
-			p.until = step.At
+			p.until[kind] = step.At
 		}
 	}
 	if d.Ready != p.ready {
@@ -95,9 +103,14 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
+// isOfReadiness is true of what is no step of the state machine.
+func isOfReadiness(step status.Transition) bool {
+	return step.Event == "ready" || step.Event == "not ready"
+}
+
 func stepLine(step status.Transition) string {
 	way := Way(step.From, step.To)
-	if step.Event == "ready" || step.Event == "not ready" { // no step of the state machine
+	if isOfReadiness(step) {
 		way = step.From + ": " + step.Event
 	}
 	if step.Times > 1 {

@@ -103,6 +103,30 @@ func TestChangesArePrintedOnce(t *testing.T) {
 	}
 }
 
+func TestAChangeOfReadinessIsPrintedThoughALaterStepIsOutAlready(t *testing.T) {
+	var out bytes.Buffer
+	printer, told := NewPrinter(&out), document()
+	now := time.Now()
+	told.Transitions = []status.Transition{{At: now, From: "Serving", To: "Terminating"}}
+	require.NoError(t, printer.PrintChanges(told))
+	told.Transitions = []status.Transition{
+		{At: now.Add(-100 * time.Millisecond), From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader"}, told.Transitions[0],
+	}
+	require.NoError(t, printer.PrintChanges(told))
+	assert.Contains(t, out.String(), "quorum: no leader")
+	assert.Equal(t, 1, strings.Count(out.String(), "Serving → Terminating"))
+}
+
+func TestALongReasonIsSaidOnce(t *testing.T) {
+	var out bytes.Buffer
+	told := document()
+	told.Reason = strings.Repeat("a way out in many words; ", 10)
+	told.Transitions = []status.Transition{{Reason: "a"}, {Reason: told.Reason}}
+	require.NoError(t, NewPrinter(&out).Print(told))
+	assert.Equal(t, 1, strings.Count(out.String(), told.Reason), out.String())
+	assert.Contains(t, out.String(), "as said above")
+}
+
 func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
 	var out bytes.Buffer
 	told := document()

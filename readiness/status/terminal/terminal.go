@@ -35,7 +35,12 @@ func Rounded(d time.Duration) time.Duration {
 }
 
 // Size is a number of bytes as people read it.
-func Size(bytes int64) string { return size(bytes) }
+func Size(bytes int64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d bytes", bytes)
+	}
+	return size(bytes)
+}
 
 // Moment is a time in the reader's zone.
 func Moment(at time.Time) string { return moment(at) }

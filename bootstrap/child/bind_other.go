@@ -1,6 +1,6 @@
 //go:build !linux
 
-package standalone
+package child
 
 import "os/exec"
 

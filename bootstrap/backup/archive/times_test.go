@@ -1,0 +1,97 @@
+package archive_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/segment"
+	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
+)
+
+func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	for last := int64(13); last <= 40; last += 3 {
+		w.segment(last)
+		if last == 25 {
+			w.full()
+		}
+	}
+	segments := w.objects(archive.Segment)
+	w.merge(archive.Minute, segments[:3]...)
+	w.merge(archive.Minute, segments[3:6]...)
+	w.gap(60)
+	w.segment(70)
+	check := func() {
+		for revision := int64(10); revision <= 70; revision++ {
+			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
+				target := archive.Target{Time: At(revision).Add(offset)}
+				path, err := w.Find(w.ctx, target)
+				if revision > 40 && revision < 60 || revision == 40 && offset > 0 {
+					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
+					continue
+				}
+				if assert.NoError(t, err) {
+					assert.Equal(t, revision, path.Revision, "%s", target)
+					assert.False(t, path.Time.After(target.Time))
+				}
+			}
+		}
+	}
+	check()
+	assert.EqualValues(t, 70, w.find(archive.Target{Time: At(1000)}).Revision, "nothing later is known")
+	_, err := w.Find(w.ctx, archive.Target{Time: At(9)})
+	assert.ErrorIs(t, err, archive.ErrNotKept)
+	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not kept in memory://test/, which has revisions 10 to 40 (")
+
+	result := w.restore(archive.Target{Time: At(33)})
+	assert.EqualValues(t, 25, result.full)
+	assert.Equal(t, revisions(26, 33), result.revisions)
+}
+
+func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.backlog(12)
+	w.backlog(14)
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision, "none of them is known to have been by then")
+	w.segment(16)
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision)
+	assert.EqualValues(t, 15, w.find(archive.Target{Time: At(15)}).Revision)
+	assert.Equal(t, revisions(11, 15), w.restore(archive.Target{Time: At(15)}).revisions)
+	w.backlog(18)
+	assert.EqualValues(t, 16, w.find(archive.Target{Time: At(16)}).Revision)
+}
+
+// backlog makes a segment without markers, as one is that was cut because there was so much.
+func (w *world) backlog(last int64) {
+	w.t.Helper()
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(w.t, err)
+	for _, row := range Rows(w.next.Position.Revision, last) {
+		require.NoError(w.t, builder.Row(row))
+	}
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	w.next = object.Start()
+}
+
+func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(t, err)
+	require.NoError(t, builder.Marker(segment.Marker{Revision: 12, Time: At(20)}))
+	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(t, err)
+	require.NoError(t, w.PutSegment(w.ctx, object))
+
+	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
+	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
+}

@@ -1,0 +1,166 @@
+package backup_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/etcdtest"
+	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/bootstrap/backup/schedule"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// proof is a test restore whose outcome a test decides.
+type proof struct {
+	mu      sync.Mutex
+	outcome archive.Outcome
+	paths   []archive.Path
+}
+
+func (p *proof) verify(_ context.Context, path archive.Path) (archive.Verdict, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paths = append(p.paths, path)
+	return archive.Verdict{
+		Cluster: path.Generation.Cluster, Generation: path.Generation.Number, Full: path.Full.Name(), Revision: path.Revision,
+		Outcome: p.outcome, Why: "as the test wants it", At: time.Now().UTC().Truncate(time.Second), Member: "1",
+	}, nil
+}
+
+func (p *proof) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.paths)
+}
+
+// subject is the backups of an etcd.
+type subject struct {
+	*backup.Backups
+	etcd  *etcdtest.Etcd
+	store store.Store
+	proof *proof
+	dir   string
+}
+
+func newSubject(t *testing.T, outcome archive.Outcome) *subject {
+	t.Helper()
+	when, err := schedule.Parse("@daily")
+	require.NoError(t, err)
+	policy, err := keep.ParsePolicy("points=24h")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	s := &subject{store: memory.New(), proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
+	s.Backups = backup.New(backup.Options{
+		Store: s.store, Keys: &seal.Keys{}, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
+		SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, Log: zerolog.Nop(),
+	})
+	s.etcd = etcdtest.Start(t, s.dir)
+	return s
+}
+
+func (s *subject) put(t *testing.T, times int) {
+	t.Helper()
+	for range times {
+		_, err := s.etcd.Client.Put(t.Context(), "k", "v")
+		require.NoError(t, err)
+	}
+}
+
+// stored is the last revision in the store.
+func (s *subject) stored(t *testing.T) int64 {
+	t.Helper()
+	head, err := archive.New(s.store, &seal.Keys{}).Head(t.Context(), 1)
+	require.NoError(t, err)
+	return head.Revision()
+}
+
+func (s *subject) eventually(t *testing.T, holds func(backup.Facts) bool, what string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return holds(s.Facts()) }, etcdtest.Patience, 5*time.Millisecond, what)
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestAllThatEtcdTookOnUntilItWasClosedIsInTheStoreThen(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	s.put(t, 100) // nobody looks any more
+	revision := s.etcd.Revision()
+	s.etcd.Server.Stop()
+	require.Less(t, s.stored(t), revision)
+	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
+	require.Equal(t, revision, s.stored(t))
+}
+
+func TestAFlushThatIsCutShortSaysWhatIsMissing(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, s.Flush(ctx, filepath.Join(s.dir, "member", "snap", "db")))
+}
+
+func TestEveryNewFullIsRestoredOnceToTestIt(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.put(t, 10)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a verdict")
+	facts := s.Facts()
+	assert.Equal(t, archive.Verified, facts.Kept.Verdict.Outcome)
+	assert.Equal(t, facts.Kept.LastFull.Name(), facts.Kept.Verdict.Full)
+	s.put(t, 10)
+	made, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict.Full == made.Name }, "the verdict on the next full")
+	assert.GreaterOrEqual(t, s.Facts().Kept.To, made.Revision)
+	require.NoError(t, s.End(soon(t)))
+	assert.LessOrEqual(t, s.proof.count(), 3, "one for each full, and a drill")
+}
+
+func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T) {
+	s := newSubject(t, archive.Failed)
+	s.put(t, 10)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
+	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict.Full == f.Shipped.LastFull.Name }, "the verdict on it")
+	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
+	require.NoError(t, s.End(soon(t)))
+	assert.Equal(t, int64(2), s.Facts().Shipped.Fulls, "what fails again has a cause that more fulls don't mend")
+}
+
+func TestASpoolThatCannotBeUsedIsSaidAndEtcdServes(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Unable != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Unable.Text, "spool")
+	_, err := s.Now(soon(t))
+	require.ErrorIs(t, err, backup.ErrNotRunning)
+	s.put(t, 1)
+	require.NoError(t, s.End(soon(t)))
+}

@@ -1,0 +1,24 @@
+package shipper
+
+import "time"
+
+// pace is how long is waited for what.
+type pace struct {
+	tick    time.Duration // between looks at etcd's revision: markers of the time are that far apart at least
+	gap     time.Duration // another member has so long to bring what it has in its spool, before a gap counts
+	rest    time.Duration // at least between a full and one for a gap; see restFactor
+	ahead   time.Duration // a leader may take so long to apply what was acknowledged before it led
+	foreign time.Duration // a store that must not be written is left alone
+	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
+	merge   time.Duration // between merges
+	sweep   time.Duration // between searches for uploads that were cut off
+}
+
+var usual = pace{
+	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
+	foreign: time.Minute, watch: 10 * time.Second, merge: time.Minute, sweep: 24 * time.Hour,
+}
+
+// restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
+// soon.
+const restFactor = 10

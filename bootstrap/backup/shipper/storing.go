@@ -1,0 +1,99 @@
+package shipper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+)
+
+// copied goes on once the database is in the spool.
+func (s *Shipper) copied(copied *copied, err error) {
+	if err != nil {
+		s.dropFull(err)
+		return
+	}
+	f := s.full
+	f.copied, f.held, f.Hash, f.doing = copied, copied.held, copied.hash, "stores the copy"
+	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
+}
+
+// store uploads the copy, again and again until it succeeds. The transaction is closed since long.
+func (s *Shipper) store(ctx context.Context) {
+	f := s.full
+	if f.copied == nil || f.storing || time.Now().Before(s.fullAfter) || !f.opens && !s.knows() || s.foreign {
+		return
+	}
+	f.storing = true
+	to, making, copied := s.archive, f.Full, f.copied
+	s.job(func() func() {
+		stored, err := copied.put(ctx, to, making)
+		return func() { s.storedFull(stored, err) }
+	})
+}
+
+func (s *Shipper) storedFull(stored archive.Full, err error) {
+	f := s.full
+	f.storing = false
+	if err != nil {
+		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
+		wait := s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
+		s.fullAfter = time.Now().Add(wait)
+		return
+	}
+	s.succeeded(aboutFull)
+	f.Full = stored
+	s.finished(f.done())
+	s.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
+		Dur("held", f.held).Dur("took", time.Since(f.begun)).Msg("backups: a full is in the store")
+}
+
+// done is what is to be told of it.
+func (f *full) done() FullDone {
+	return FullDone{
+		Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Held: f.held,
+		Took: time.Since(f.begun), Reason: f.Reason,
+	}
+}
+
+// finished notes a full that is in the store.
+func (s *Shipper) finished(done FullDone) {
+	f := s.full
+	s.full = nil
+	s.statistic.LastFull = &done
+	if !s.chainless {
+		s.statistic.Broken = nil
+	}
+	s.statistic.Fulls++
+	s.statistic.Uploaded += done.Bytes
+	s.plan(s.options.Now())
+	s.rested = time.Now().Add(max(s.pace.rest, restFactor*done.Took))
+	if f.opens {
+		s.stored, s.storedAt = f.Next, time.Now()
+		s.stale = true // should another member have begun a chain as well, the newest one counts
+	}
+	s.tellAsked(f, fullResult{FullDone: done})
+	_ = os.Remove(f.copied.path)
+}
+
+// dropFull gives a full up that could not be copied.
+func (s *Shipper) dropFull(err error) {
+	f, doing := s.full, "cannot copy the database"
+	s.full = nil
+	s.fullAfter = time.Now().Add(s.failed(aboutFull, doing, err))
+	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	if f.opens || s.chainless {
+		s.tail, s.chainless = nil, false
+		s.startChain(f.asked[0].reason)
+	}
+}
+
+func (s *Shipper) tellAsked(f *full, result fullResult) {
+	for _, asked := range f.asked {
+		if asked.done != nil {
+			asked.done <- result
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package verification
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/locate"
+)
+
+// mebibytes is larger for figures: go test ./bootstrap/backup/verification -run XXX -bench . -benchtime 1x -mebibytes 2048.
+var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is verified in benchmarks")
+
+// BenchmarkVerify verifies a full with rows of 1 KB out of a folder.
+func BenchmarkVerify(b *testing.B) {
+	s, err := locate.Open("file://" + filepath.Join(b.TempDir(), "store"))
+	require.NoError(b, err)
+	a, rows, path := archive.New(s, &seal.Keys{}), *mebibytes<<10, filepath.Join(b.TempDir(), "full")
+	_, err = a.Found(b.Context(), cluster, time.Now())
+	require.NoError(b, err)
+	source := rebuildtest.Full(b, path, rows, 900)
+	require.NoError(b, os.Truncate(path, source.DatabaseBytes))
+	database, err := os.Open(path)
+	require.NoError(b, err)
+	defer database.Close()
+	full, err := a.PutFull(b.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, rows),
+		Hash: &archive.Hash{Revision: rows, Compacted: rows / 2},
+	}, database)
+	require.NoError(b, err)
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	debug.FreeOSMemory()
+	highest := watchMemory(b)
+	for b.Loop() {
+		verdict, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
+		require.NoError(b, err)
+		require.Contains(b, verdict.Why, "and etcd's was 0") // the last thing that is found out
+	}
+	b.ReportMetric(float64(source.DatabaseBytes)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
+	b.ReportMetric(highest(), "RssAnon-MiB")
+}
+
+// watchMemory returns what tells the most memory that this process had, save for files, while it was watched.
+func watchMemory(b *testing.B) (highest func() float64) {
+	stop, told := make(chan struct{}), make(chan float64)
+	go func() {
+		var most float64
+		for ticker := time.NewTicker(20 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				told <- most
+				return
+			case <-ticker.C:
+				most = max(most, anonymous(b))
+			}
+		}
+	}()
+	return func() float64 { close(stop); return <-told }
+}
+
+// anonymous is the memory of this process that is not files, in MiB.
+func anonymous(b *testing.B) (mebibytes float64) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		b.Error(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "RssAnon:")
+	if _, err := fmt.Sscan(rest, &mebibytes); err != nil {
+		b.Error(err)
+	}
+	return mebibytes / 1024
+}

@@ -1,0 +1,118 @@
+// Package verification brings backups back for no other reason than to see whether that works: it fetches one, opens what
+// was sealed, rebuilds the database beside the one in use, has bbolt check it, and compares its hash with etcd's own. It is
+// done in a process of its own that leaves the machine to etcd.
+package verification
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+)
+
+// Job says what is to be brought back.
+type Job struct {
+	Generation int
+	Full       string // its name; with it alone begins what is brought back if Revision is the full's
+	Revision   int64  // otherwise this revision, from whichever full is best: a drill
+}
+
+// errDiffers is of a database that is not what it should be, though all of it was read as it was written.
+var errDiffers = errors.New("what was brought back is not what etcd had")
+
+// Verify brings a backup back in the scratch directory, which is this one's alone: it is emptied first, and removed in the
+// end. The verdict says whether it worked; the caller stores it, and says there which member had it done. An error is about what kept it from being found out, such
+// as a store that is away, no room on the volume, or no identity for what is encrypted.
+func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Verdict, error) {
+	began := time.Now()
+	path, err := job.find(ctx, a)
+	if err != nil {
+		return archive.Verdict{}, fmt.Errorf("cannot verify a backup: %w", err)
+	}
+	verdict := archive.Verdict{
+		Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
+		Drill: path.Revision != path.Full.Revision, Outcome: archive.Verified,
+	}
+	verdict.Hash, err = bringBack(ctx, a, path, scratch)
+	switch {
+	case err == nil && !verdict.Drill:
+		verdict.Database = path.Full.Database
+	case err != nil && !failed(ctx, a, path, err):
+		return archive.Verdict{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
+	case err != nil:
+		verdict.Outcome, verdict.Why = archive.Failed, err.Error()
+	}
+	verdict.At, verdict.Seconds = began, time.Since(began).Seconds()
+	return verdict, nil
+}
+
+// find looks the way up, in the child, which is told no more than a name.
+func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
+	full, err := a.Full(ctx, j.Generation, j.Full)
+	if err != nil {
+		return archive.Path{}, err
+	}
+	if full.Revision != j.Revision {
+		return a.Find(ctx, archive.Target{Revision: j.Revision, Generation: j.Generation})
+	}
+	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
+}
+
+// failed tells whether an error is about the backup. An object that is missing is, unless the backup was deleted meanwhile:
+// its manifest goes first.
+func failed(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
+	for _, about := range []error{errDiffers, rebuild.ErrDamaged, seal.ErrDamaged, seal.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
+		if errors.Is(err, about) {
+			return true
+		}
+	}
+	if !errors.Is(err, store.ErrNotFound) {
+		return false
+	}
+	_, gone := a.Full(ctx, path.Full.Generation, path.Full.Name())
+	return gone == nil
+}
+
+// bringBack returns etcd's own hash that the database was compared with; nil if none is known.
+func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *archive.Hash, err error) {
+	if err := os.RemoveAll(scratch); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	database, reading := filepath.Join(scratch, "db"), archive.Reading{Revision: path.Full.Revision}
+	options := rebuild.Options{Scratch: true, Beside: reserve(scratch)}
+	if _, err := rebuild.Database(ctx, rebuild.From(a, path, &reading), database, options); err != nil {
+		return nil, err
+	}
+	if err := checkPages(ctx, database, reading.Revision); err != nil {
+		return nil, err
+	}
+	return compare(ctx, database, path, reading.Hashes)
+}
+
+// reserve is how many bytes of the volume are etcd's, whatever is free: a tenth of it.
+func reserve(dir string) int64 {
+	var disk unix.Statfs_t
+	if unix.Statfs(dir, &disk) != nil {
+		return 0
+	}
+	return int64(disk.Blocks) / 10 * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+}
+
+// ofCompaction is etcd's hash of a compaction, in the words of a manifest.
+func ofCompaction(hash segment.CompactionHash) *archive.Hash {
+	return &archive.Hash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash}
+}

@@ -1,0 +1,85 @@
+// Package child runs a part of the program in a process of its own: what it reads may make it crash, or it has to leave
+// the machine to others. The process ends with a line of JSON that says what it found.
+package child
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+const (
+	maxOutput = 64 << 10               // bytes kept of each of a child's output streams
+	maxCrash  = 256                    // characters quoted of a crash
+	wait      = 200 * time.Millisecond // between killing a child and giving up on its output
+)
+
+// Ended is how a child ended.
+type Ended struct {
+	Status int    // its exit status; -1 for a signal
+	Crash  string // if Status is not 0: the first line of a panic, or of what it wrote to stderr, or the status in words
+	stdout []byte
+}
+
+// Run runs a program until it ends. It is killed when ctx ends, whose cause is then returned, and on Linux when this
+// process dies. Any other error says that it could not be run.
+func Run(ctx context.Context, executable string, args ...string) (Ended, error) {
+	var stdout, stderr head
+	child := exec.CommandContext(ctx, executable, args...)
+	child.Stdout, child.Stderr, child.WaitDelay = &stdout, &stderr, wait
+	bindToParent(child)
+
+	// Linux binds the child to the thread that started it, so the thread has to stay for as long as the child does.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := child.Run()
+	if ctx.Err() != nil {
+		return Ended{}, context.Cause(ctx)
+	}
+	var exited *exec.ExitError
+	switch {
+	case err == nil:
+		return Ended{stdout: stdout.kept}, nil
+	case !errors.As(err, &exited):
+		return Ended{}, err
+	default:
+		crash := fmt.Sprintf("%.*s", maxCrash, crashReason(stderr.kept, exited))
+		return Ended{Status: exited.ExitCode(), Crash: crash, stdout: stdout.kept}, nil
+	}
+}
+
+// Said reads the last line that the child wrote to stdout, and tells whether that was possible.
+func (e Ended) Said(into any) bool {
+	stdout := bytes.TrimSpace(e.stdout)
+	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]
+	return json.Unmarshal(line, into) == nil
+}
+
+// crashReason finds the line in which the Go runtime says why it gave up; what stands before it may be anything.
+func crashReason(stderr []byte, exited *exec.ExitError) string {
+	for line := range strings.Lines(string(stderr)) {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return strings.TrimSpace(line)
+		}
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
+	if first == "" {
+		first = exited.String()
+	}
+	return first
+}
+
+// head is a writer that keeps the first maxOutput bytes and swallows the rest.
+type head struct{ kept []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	room := maxOutput - len(h.kept)
+	h.kept = append(h.kept, p[:min(len(p), room)]...)
+	return len(p), nil
+}

@@ -1,0 +1,56 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func shell(t *testing.T, script string) Ended {
+	t.Helper()
+	ended, err := Run(t.Context(), "/bin/sh", "-c", script)
+	require.NoError(t, err)
+	return ended
+}
+
+func TestTheLastLineIsWhatAChildSays(t *testing.T) {
+	var said struct{ Good bool }
+	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Said(&said))
+	require.True(t, said.Good)
+	require.False(t, shell(t, `echo '{"good":true}'; echo noise`).Said(&said))
+	require.False(t, shell(t, ``).Said(&said))
+}
+
+func TestACrashIsToldInALine(t *testing.T) {
+	for script, want := range map[string]string{
+		`echo 'panic: on fire' >&2; exit 2`:         "panic: on fire",
+		`echo 'first' >&2; echo second >&2; exit 3`: "first",
+		`exit 4`:     "exit status 4",
+		`kill -9 $$`: "signal: killed",
+		`head -c 100000 /dev/zero | tr '\0' a; exit 5`: "exit status 5",
+	} {
+		ended := shell(t, script)
+		require.Equal(t, want, ended.Crash)
+		require.NotZero(t, ended.Status)
+		require.LessOrEqual(t, len(ended.stdout), maxOutput)
+	}
+}
+
+func TestAChildEndsWithItsContext(t *testing.T) {
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })
+	began := time.Now()
+	_, err := Run(ctx, "/bin/sh", "-c", "sleep 1000")
+	require.ErrorIs(t, err, stopped)
+	require.Less(t, time.Since(began), 30*time.Second)
+}
+
+func TestAProgramThatIsNotThereIsAnError(t *testing.T) {
+	_, err := Run(t.Context(), "/no/such/program")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

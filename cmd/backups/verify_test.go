@@ -1,0 +1,78 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// restores is a test restore with an outcome.
+func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Verdict, error) {
+	return func(_ context.Context, path archive.Path) (archive.Verdict, error) {
+		return archive.Verdict{
+			Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
+			Drill: path.Revision != path.Full.Revision, Outcome: outcome, Why: map[archive.Outcome]string{archive.Failed: "it differs"}[outcome], At: time.Now(),
+		}, nil
+	}
+}
+
+func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	verified, err := Verify(t.Context(), settings, nil, restores(archive.Verified))
+	require.NoError(t, err)
+	assert.Equal(t, l.revision, verified.Revision)
+	assert.Regexp(t, "^revision 21 could be restored, from full .* the verdict is in the store\n$", printed(t, verified)+"\n")
+	history, err := settings.Archive().History(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+}
+
+func TestARevisionBehindAFullIsADrill(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	verified, err := Verify(t.Context(), settings, &archive.Target{Revision: l.revision + 3}, restores(archive.Failed))
+	require.ErrorIs(t, err, ErrNotVerified)
+	require.ErrorContains(t, err, "it differs")
+	assert.True(t, verified.Drill)
+	assert.Contains(t, printed(t, verified), "revision 24 could not be restored")
+	drills, err := settings.Archive().Drills(t.Context(), 1, time.Now().Add(-time.Hour))
+	require.NoError(t, err)
+	require.Len(t, drills, 1)
+	assert.Equal(t, archive.Failed, drills[0].Outcome)
+}
+
+// An unsigned verdict would make a full unbelievable for those who trust signatures only.
+func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
+	pair := sealtest.New(t)
+	settings := live(t).keepWith(t, pair.Load(t))
+	settings.Keys = sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys})
+	verified, err := Verify(t.Context(), settings, nil, restores(archive.Verified))
+	require.NoError(t, err)
+	assert.False(t, verified.Recorded)
+	assert.Contains(t, printed(t, verified), "is not in the store")
+	history, err := settings.Archive().History(t.Context())
+	require.NoError(t, err)
+	assert.Nil(t, history.Newest().Fulls[0].Verdict)
+	assert.NoError(t, history.Newest().Fulls[0].Err)
+}
+
+func TestWhatKeepsFromVerifyingIsNoVerdict(t *testing.T) {
+	settings := live(t).keep(t)
+	away := errors.New("no room")
+	_, err := Verify(t.Context(), settings, nil, func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, away })
+	require.ErrorIs(t, err, away)
+	_, err = Verify(t.Context(), settings, &archive.Target{Revision: 1}, restores(archive.Verified))
+	require.ErrorIs(t, err, archive.ErrNotKept)
+	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, nil, restores(archive.Verified))
+	require.ErrorIs(t, err, archive.ErrNotKept)
+}

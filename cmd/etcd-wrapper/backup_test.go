@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/folder"
+	"etcd-wrapper/exitcode"
+)
+
+// visit runs a command as somebody in the pod would, and returns what it printed and logged.
+func visit(args ...string) (status exitcode.Code, out, log string) {
+	var printed, logged bytes.Buffer
+	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
+	return status, printed.String(), logged.String()
+}
+
+// kept is the flag for a store that holds a full which nobody verified.
+func kept(t *testing.T) string {
+	dir := t.TempDir()
+	opened, err := folder.New(dir)
+	require.NoError(t, err)
+	a := archive.New(opened, &seal.Keys{})
+	_, err = a.Found(t.Context(), "c1", time.Now())
+	require.NoError(t, err)
+	_, err = a.PutFull(t.Context(), archive.Full{
+		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: segment.Seed("c1", 1, 7), Member: "m", Reason: "begin",
+	}, strings.NewReader("no database"))
+	require.NoError(t, err)
+	return "--backup-store=file://" + dir
+}
+
+// nobody is the flag for a port that nobody listens on.
+func nobody() string {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	return "--etcd-wrapper-port=" + strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)
+}
+
+func TestBackupListTellsWhatIsKept(t *testing.T) {
+	flag := kept(t)
+	status, out, log := visit("list", flag, "--backup-interval=5s")
+	require.Equal(t, exitcode.Clean, status, log)
+	assert.Contains(t, out, "generation 1, cluster c1")
+	status, out, _ = visit("list", flag, "-o", "json")
+	require.Equal(t, exitcode.Clean, status)
+	var document map[string]any
+	require.NoError(t, json.Unmarshal([]byte(out), &document))
+	assert.Equal(t, "c1", document["cluster"])
+}
+
+func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
+	flag, file := kept(t), filepath.Join(t.TempDir(), "out.db")
+	require.NoError(t, os.WriteFile(file+".there", nil, 0o600))
+	for _, example := range []struct {
+		args   []string
+		status exitcode.Code
+		says   string
+	}{
+		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: is missing"},
+		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: is not"},
+		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
+		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
+		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
+		{[]string{"prune", flag}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"prune", flag, "--dry-run"}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
+		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
+		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
+		{[]string{"export", flag, file}, exitcode.BackupFailed, "no database"},
+		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
+	} {
+		status, _, log := visit(example.args...)
+		assert.Equal(t, example.status, status, "%v: %s", example.args, log)
+		assert.Contains(t, log, example.says, example.args)
+		assert.Equal(t, 1, strings.Count(log, "\n"), "%v: one sentence: %s", example.args, log)
+	}
+	_, err := os.Lstat(file)
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}

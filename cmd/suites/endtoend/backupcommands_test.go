@@ -1,0 +1,102 @@
+package endtoend_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/folder"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// keepDatabase puts a full of a pod's database, which no etcd has open, into a store and returns the flag for it.
+func keepDatabase(p *harness.Pod) (flag string) {
+	dir := p.T.TempDir()
+	opened, err := folder.New(dir)
+	require.NoError(p.T, err)
+	kept := archive.New(opened, &seal.Keys{})
+	_, err = kept.Found(p.T.Context(), "c1", time.Now())
+	require.NoError(p.T, err)
+	database, err := os.Open(p.Database())
+	require.NoError(p.T, err)
+	defer database.Close()
+	revision := lastRevision(p)
+	_, err = kept.PutFull(p.T.Context(), archive.Full{
+		Cluster: "c1", Generation: 1, Revision: revision, Time: time.Now(), Chain: segment.Seed("c1", 1, revision), Member: "m", Reason: "begin",
+	}, database)
+	require.NoError(p.T, err)
+	return "--backup-store=file://" + dir
+}
+
+func lastRevision(p *harness.Pod) (revision int64) {
+	db, err := bolt.Open(p.Database(), 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(p.T, err)
+	defer db.Close()
+	require.NoError(p.T, db.View(func(tx *bolt.Tx) error {
+		last, _ := tx.Bucket([]byte("key")).Cursor().Last()
+		revision = int64(binary.BigEndian.Uint64(last))
+		return nil
+	}))
+	return revision
+}
+
+// visit runs a command that must succeed.
+func visit(p *harness.Pod, args ...string) (out string) {
+	p.T.Helper()
+	out, log, status := p.Begin(args...).Wait()
+	require.Equal(p.T, 0, status, "%v: %s", args, log)
+	return out
+}
+
+func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
+	t.Parallel()
+	p := harness.NewStandalonePod(t, nil)
+	run := p.StartReady()
+	p.Put("greeting", "hello")
+	run.StopCleanly()
+	store, scratch, snapshot := keepDatabase(p), t.TempDir(), filepath.Join(t.TempDir(), "out.db")
+
+	assert.Contains(t, visit(p, "backup", "list", store), "not yet")
+	assert.Contains(t, visit(p, "backup", "verify", store, "--scratch-dir="+scratch), "could be restored")
+	assert.Contains(t, visit(p, "backup", "list", store), "last verified   yes")
+	assert.Contains(t, visit(p, "backup", "prune", store), "deleted 0 objects")
+	left, err := os.ReadDir(scratch)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	visit(p, "backup", "export", store, snapshot)
+	visit(p, "etcdutl", "snapshot", "restore", snapshot, "--data-dir="+filepath.Join(t.TempDir(), "restored"))
+	_, _, status := p.Begin("backup", "export", store, "--to=revision:1000", snapshot+"2").Wait()
+	assert.Equal(t, 78, status)
+}
+
+// What is damaged is found, said, and keeps everything.
+func TestABackupThatIsDamagedIsFoundOut(t *testing.T) {
+	t.Parallel()
+	p := harness.NewStandalonePod(t, nil)
+	run := p.StartReady()
+	p.Put("greeting", "hello")
+	run.StopCleanly()
+	store := keepDatabase(p)
+	data, err := filepath.Glob(strings.TrimPrefix(store, "--backup-store=file://") + "/gen/000001/full/*/data")
+	require.NoError(t, err)
+	require.Len(t, data, 1)
+	harness.FlipBits(t, data[0], 100, 16)
+	out, log, status := p.Begin("backup", "verify", store, "-o", "json").Wait()
+	assert.Equal(t, 70, status)
+	assert.Contains(t, out, `"outcome": "failed"`)
+	assert.Contains(t, log, "the test restore failed")
+	_, log, status = p.Begin("backup", "prune", store).Wait()
+	assert.Equal(t, 75, status)
+	assert.Contains(t, log, "nothing is deleted")
+}

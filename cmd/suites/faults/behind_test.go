@@ -1,0 +1,89 @@
+package faults_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// slowFlush is how long the follower's log takes to be flushed, in strace's microseconds. etcd flushes its database every
+// 0.1 s.
+const slowFlush = "delay_enter=700000"
+
+// A follower whose log is flushed slowly learns of entries that the others have stored. Its database gets them while its
+// own log is still on the way to the disk, and then the power goes: at three moments of four, it seems. Nothing that was
+// acknowledged is lost, and the others go on; the follower is refused, and has to be replaced.
+func TestFaultPowerLossOfAFollowerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	onlyWithFaults(t)
+	needStrace(t)
+	trial(t, "following, behind", "power loss")
+	pods := harness.Members(t, 3)
+	follower := pods[2]
+	disk := newDisk(t, follower)
+	first, second := pods[0].Start(), pods[1].Start()
+	first.AwaitReady() // with a leader among these two
+	follower.ExpectTerminationMessage()
+	var acknowledged []string
+	run := follower.Start()
+	for losses := 0; readyOrDead(run); losses++ {
+		require.Less(t, losses, 20, "its database is ahead at some moment")
+		attach(run, spot{call: "fdatasync", path: wal(follower)}.hit(slowFlush)...)
+		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
+			began := time.Now()
+			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(began) > 4*time.Second })
+			disk.losePower(run)
+		})...)
+		run = follower.Start()
+	}
+	require.Equal(t, 70, run.Exit(harness.Patience))
+	assertExplained(follower, run, "set the data directory aside and replace the member; the others have what it lacks")
+	for _, p := range pods[:2] {
+		reply, err := p.Etcd().Get(t.Context(), "key-", clientv3.WithPrefix())
+		require.NoError(t, err)
+		var kept []string
+		for _, row := range reply.Kvs {
+			kept = append(kept, string(row.Value))
+		}
+		assert.Subset(t, kept, acknowledged)
+	}
+	first.StopCleanly()
+	second.Kill()
+}
+
+// writeWhile has several clients store keys, with themselves as values, until do returns. It returns those that were
+// acknowledged.
+func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
+	var writers sync.WaitGroup
+	var mu sync.Mutex
+	done := make(chan struct{})
+	for writer := range 6 {
+		client := p.Etcd()
+		writers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				key := fmt.Sprintf("key-%d-%d", writer, n)
+				if _, err := client.Put(p.T.Context(), key, key); err == nil {
+					mu.Lock()
+					acknowledged = append(acknowledged, key)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	do()
+	close(done)
+	writers.Wait()
+	return acknowledged
+}

@@ -1,0 +1,81 @@
+package faults_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// order is the kernel's own account of what was done to a database and to the exit record, and in which order. It is
+// complete after a kill, which the log is not: its last lines may never have been written.
+type order struct {
+	t      *testing.T
+	events int // a descriptor
+	record string
+}
+
+// What matters of it.
+const (
+	databaseClosed = "a process that may write has closed the database"
+	recordWritten  = "the exit record was put in its place"
+)
+
+// watchOrder begins with now. It is nil for a pod that has no database yet.
+func watchOrder(p *harness.Pod) *order {
+	p.T.Helper()
+	if _, err := os.Stat(p.Database()); err != nil {
+		return nil
+	}
+	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	require.NoError(p.T, err)
+	p.T.Cleanup(func() { _ = unix.Close(events) })
+	_, err = unix.InotifyAddWatch(events, p.Database(), unix.IN_CLOSE_WRITE)
+	require.NoError(p.T, err)
+	_, err = unix.InotifyAddWatch(events, filepath.Dir(p.RecordPath()), unix.IN_MOVED_TO)
+	require.NoError(p.T, err)
+	return &order{p.T, events, filepath.Base(p.RecordPath())}
+}
+
+// wasClosedFirst says that the database was closed before the record was written. Nobody has seen that if nobody watched.
+func (o *order) wasClosedFirst() bool {
+	if o == nil {
+		return false
+	}
+	o.t.Helper()
+	happened := o.read()
+	closed, written := slices.Index(happened, databaseClosed), slices.Index(happened, recordWritten)
+	return closed >= 0 && closed < written
+}
+
+func (o *order) read() (happened []string) {
+	o.t.Helper()
+	buffer := make([]byte, 64<<10)
+	n, err := unix.Read(o.events, buffer)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil
+	}
+	require.NoError(o.t, err)
+	for rest := buffer[:n]; len(rest) > 0; {
+		length := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(rest[12:]))
+		name := string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:length], "\x00"))
+		switch mask := binary.NativeEndian.Uint32(rest[4:]); {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			require.Fail(o.t, "events are missing")
+		case mask&unix.IN_CLOSE_WRITE != 0:
+			happened = append(happened, databaseClosed)
+		case mask&unix.IN_MOVED_TO != 0 && name == o.record:
+			happened = append(happened, recordWritten)
+		}
+		rest = rest[length:]
+	}
+	return happened
+}
