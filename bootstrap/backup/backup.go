@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,6 +189,19 @@ func (b *Backups) flush(ctx context.Context, closed *atrest.Etcd) error {
 	stop()
 	<-over
 	return err
+}
+
+// FlushAtRest brings what the database of a data directory has into the store, for a cluster of one whose etcd does not run
+// and will not run again on these data. The error says what is missing.
+func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
+	closed, err := atrest.Open(filepath.Join(dataDir, "member", "snap", "db"), atrest.Identity{
+		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true, Term: 1,
+	})
+	if err != nil {
+		return err
+	}
+	defer closed.Close()
+	return b.flush(ctx, closed)
 }
 
 // BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.

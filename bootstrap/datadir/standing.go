@@ -20,22 +20,22 @@ type Standing struct {
 
 // Stand reads where a member stands. The data need not be valid; nothing is changed.
 func Stand(dataDir string) (s Standing) {
-	m := survey(dataDir)
+	m := survey(dataDir, "")
 	if segments := m.segments(); len(segments) > 0 {
 		if identity, err := headOf(m.segment(segments[0])); err == nil {
 			s.ClusterID, s.MemberID = identity.ClusterID, identity.NodeID
 		}
 	}
-	var applied uint64
+	var found contents
 	err := readDatabase(m.database, func(tx *bolt.Tx) (err error) {
-		s.Members = count(tx.Bucket(schema.Members.Name()))
 		s.Revision = lastRevision(tx)
-		applied, err = appliedIndex(tx)
+		found, err = readContents(tx)
+		s.Members = len(found.members)
 		return err
 	})
 	s.Reach = s.Revision
 	if err == nil {
-		s.Reach += m.changesBehind(applied)
+		s.Reach += m.changesBehind(found.applied)
 	}
 	return s
 }

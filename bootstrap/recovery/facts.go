@@ -47,10 +47,10 @@ type Facts struct {
 
 // Learn implements machine.Facts.
 func (f Facts) Learn(event Event, payload Payload) Facts {
-	switch event {
-	case Examined:
+	if event == Examined {
 		f.Condition, f.Alone, f.Asked = payload.Condition, payload.Alone, payload.Asked
-	case Answered:
+	}
+	if event == Answered {
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked
 	}
 	return f

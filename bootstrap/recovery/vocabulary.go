@@ -2,13 +2,17 @@ package recovery
 
 import "etcd-wrapper/lifecycle/machine"
 
-// The parts of a table, as package machine has them.
 type (
-	State  = machine.State
-	Event  = machine.Event
-	Guard  = machine.Guard
+	// State is a phase of a recovery.
+	State = machine.State
+	// Event is how the work of a state ended.
+	Event = machine.Event
+	// Guard is the name of a condition over the Facts.
+	Guard = machine.Guard
+	// Action is the name of something that a run does.
 	Action = machine.Action
-	Row    = machine.Row
+	// Row is one transition.
+	Row = machine.Row
 )
 
 // The states. Resume is the initial one, Ready the final one; Refused ends a run, too.

@@ -36,7 +36,8 @@ type StartEtcd struct {
 	EtcdConfigFile   string `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	EtcdDataVersion  string `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
 
-	Backups Backups `embed:""`
+	Backups  Backups  `embed:""`
+	Recovery Recovery `embed:""`
 
 	LogLevel        string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
 	LogFormat       string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
@@ -60,6 +61,9 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
 	}
 	if err := f.Backups.validateFor(f.Standalone); err != nil {
+		return err
+	}
+	if err := f.Recovery.validateFor(f.Backups.Store); err != nil {
 		return err
 	}
 	return f.absolute()
