@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -48,6 +49,8 @@ func (r *Recovery) tell(change func(*Progress)) {
 
 // Refusal is why etcd may not open the data directory.
 type Refusal struct {
+	// Final says that waiting does not help: somebody has to do something.
+	Final bool
 	// Configuration says that what is asked for cannot be: a target that is not kept, or a member that is not alone.
 	Configuration bool
 
@@ -57,6 +60,18 @@ type Refusal struct {
 
 // Error is a sentence that names the way out.
 func (r *Refusal) Error() string { return r.sentence }
+
+// Status is what a process exits with that cannot go on; 0 if it should try again.
+func (r *Refusal) Status() exitcode.Code {
+	switch {
+	case r.Configuration:
+		return exitcode.BadConfig
+	case r.Final:
+		return exitcode.EtcdFailed
+	default:
+		return exitcode.Clean
+	}
+}
 
 // Unwrap is what the volume, or the store, has to do with it.
 func (r *Refusal) Unwrap() error { return r.cause }
@@ -118,7 +133,7 @@ func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
 		reason += "; " + out
 	}
 	return &Refusal{
-		Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
+		Final: row.On != Broke && row.When != AmongOthersBroken, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
 	}
 }
 
@@ -155,8 +170,8 @@ func (r *run) tellLoss() (Event, Payload) {
 	if r.asked {
 		what = "goes back to"
 	}
-	loss := fmt.Sprintf("%s; the cluster %s %s from %s (generation %d, whose backups end at revision %d)%s", volume, what, r.target(),
-		r.options.Archive, r.kept.path.Generation.Number, r.endOfBackups(), r.undone())
+	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
+		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.undone())
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
@@ -174,6 +189,8 @@ func (r *run) endOfBackups() int64 {
 func (r *run) undone() string {
 	known := max(r.stands.Reach, r.endOfBackups())
 	switch gone := known - r.kept.path.Revision; {
+	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
+		return "; everything that came after it is undone" // revisions were skipped in between
 	case gone > 0 && r.asked:
 		return fmt.Sprintf("; %d revisions are undone", gone)
 	case gone > 0:
