@@ -54,7 +54,8 @@ type command interface {
 // name in capitals; the others have env:"-".
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
-	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
+	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
+	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle or recovery."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
@@ -96,7 +97,7 @@ func parse(args []string, out io.Writer) (command, error) {
 		return &versionCommand{}, nil
 	}
 	if line.DumpFSM {
-		return dumpCommand{format: line.DumpFormat}, nil
+		return dumpCommand{machine: line.DumpMachine, format: line.DumpFormat}, nil
 	}
 	selected, ok := chosen.(command)
 	if !ok {

@@ -11,6 +11,7 @@ function showFacts(now) {
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
     now.sidecar_word && ["sidecar said", [now.sidecar_word]],
     ...identity(now),
+    ...recovery(now.recovery),
     ...backups(now.backup),
     ...ending(now.certificates ?? []),
     now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
@@ -47,6 +48,16 @@ function database(now) {
   const used = now.db_in_use ? ", " + bytes(now.db_in_use) + " of it in use" : "";
   const quota = now.quota ? "; " + (100 * now.db_size / now.quota).toFixed(0) + "% of its quota of " + bytes(now.quota) : "";
   return bytes(now.db_size) + used + quota;
+}
+
+// recovery is what came back from the store, or comes, or why it does not.
+function recovery(r) {
+  if (!r) return [];
+  const left = r.seconds_left ? "; " + bytes(r.bytes) + " of " + bytes(r.of) + ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "";
+  return [
+    ["recovery", [r.state + " since ", moment(r.since), ": " + r.reason + left], r.state === "Refused" && "trouble"],
+    r.loss && ["came back", [r.loss]],
+  ];
 }
 
 // backups is how far the store is, what it can give back, and what is wrong with it.
