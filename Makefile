@@ -15,7 +15,7 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-backup test-recovery test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -49,6 +49,9 @@ test-faults: ## Run the whole fault suite on the real program, with strace where
 test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
+
+test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v

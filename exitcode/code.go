@@ -33,9 +33,9 @@ const (
 // What the commands end with that visitors run beside start-etcd, and Usage. They stand in no log or termination message,
 // and some have the number of a status of start-etcd, which these commands do not end with.
 const (
-	ToolFailed     Code = 1  // etcdctl or etcdutl has failed; the number is theirs
-	NoAnswer       Code = 69 // status: no wrapper answers on the port
-	NotTold        Code = 70 // status, --dump-fsm: what was asked for cannot be read or printed
+	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag has failed; the number is theirs
+	NoAnswer       Code = 69 // status, defrag: no wrapper answers on the port
+	NotTold        Code = 70 // status, defrag, --dump-fsm: what was asked for cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
 
 	StoreAway    Code = 69 // backup: the store cannot be used

@@ -16,6 +16,7 @@ const (
 	listener
 	space
 	dataVersion
+	upkeep
 	validity
 	checkCount
 )
@@ -35,6 +36,7 @@ var checks = [checkCount]struct {
 	space:    {"space", (*watch).judgeSpace},
 
 	dataVersion: {"data_version", (*watch).judgeDataVersion},
+	upkeep:      {"defragmentation", (*watch).judgeUpkeep},
 	validity:    {"certificates", (*watch).judgeCertificates},
 }
 
@@ -109,6 +111,14 @@ func (w *watch) judgeSpace() (Verdict, string) {
 func (w *watch) judgeDataVersion() (Verdict, string) {
 	if reason := w.target.Unreadable(); reason != "" {
 		return Degraded, reason
+	}
+	return OK, ""
+}
+
+// judgeUpkeep sends clients to other members, where there are any, while this one's database stands still.
+func (w *watch) judgeUpkeep() (Verdict, string) {
+	if reason := w.target.Away(); reason != "" {
+		return Failed, reason
 	}
 	return OK, ""
 }

@@ -16,6 +16,7 @@ type fakeTarget struct {
 	listener error
 	tooNew   string
 	missing  []string
+	away     string
 	ended    string
 	soon     string
 	read     func(context.Context) error
@@ -89,6 +90,12 @@ func (m *fakeTarget) Unreadable() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tooNew
+}
+
+func (m *fakeTarget) Away() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.away
 }
 
 func (m *fakeTarget) Missing() []string {

@@ -26,6 +26,8 @@ type Target interface {
 	ListenerError() error
 	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.
 	Unreadable() string
+	// Away says why clients should turn to other members for now; empty if they need not.
+	Away() string
 	// Missing names the members of the cluster that there is no connection to.
 	Missing() []string
 	// Certificates says why no client can connect for want of a valid certificate, and which others have ended or will

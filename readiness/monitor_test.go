@@ -127,6 +127,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"listener":                     {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
 		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
+		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, upkeep, Failed, false},
 		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
 		"etcd's certificate has ended": {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
 	} {

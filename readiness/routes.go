@@ -28,6 +28,8 @@ var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
 	"GET /readyz": (*endpoints).readyz,
 	"GET /livez":  (*endpoints).livez,
 	"POST /stop":  (*endpoints).stop,
+
+	"POST /defrag": (*endpoints).defrag,
 }
 
 // Patterns are the endpoints that the server has beside Options.Routes, by net/http's patterns.
@@ -68,9 +70,7 @@ func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, htt
 // stop replies in full before it asks for the stop: the sidecar ends fatally if its connection breaks before the reply.
 // A client that left without waiting is no reason not to stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
-	if reason := whyRefuse(r, e.StopFromAnywhere, "ask for a stop"); reason != "" {
-		e.refusal.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused to stop")
-		reply(w, http.StatusForbidden, reason+"\n")
+	if e.refuses(w, r, "a stop", e.StopFromAnywhere) {
 		return
 	}
 	reply(w, http.StatusOK, "stopping\n")
@@ -92,8 +92,32 @@ func ForThisHost(what string, next http.Handler) http.Handler {
 	})
 }
 
-// whyRefuse returns an empty string if the client may do what it asks for. Forwarded headers are not looked at: anyone can
-// write them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
+// defrag replies before the defragmentation begins: how it goes stands in GET /lifecycle.
+func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
+	if e.refuses(w, r, "a defragmentation", false) {
+		return
+	}
+	if err := e.Defragment(); err != nil {
+		reply(w, http.StatusConflict, err.Error()+"\n")
+		return
+	}
+	e.Log.Info().Str("client", r.RemoteAddr).Msg("defragmentation asked for by POST /defrag")
+	reply(w, http.StatusAccepted, "defragmenting\n")
+}
+
+// refuses replies to a client that may not ask for what it asks for, and reports whether it did.
+func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string, fromAnywhere bool) bool {
+	reason := whyRefuse(r, fromAnywhere, "ask for "+what)
+	if reason == "" {
+		return false
+	}
+	e.refusal.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused " + what)
+	reply(w, http.StatusForbidden, reason+"\n")
+	return true
+}
+
+// whyRefuse returns an empty string if the client may ask for it. Forwarded headers are not looked at: anyone can write
+// them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
 // rebinding), and every browser's POST carries one of these two headers.
 func whyRefuse(r *http.Request, fromAnywhere bool, what string) string {
 	if !fromAnywhere && !onLoopback(r.RemoteAddr) {

@@ -43,7 +43,7 @@ func ask(h http.Handler, method, target string, change func(*http.Request)) *htt
 	return w
 }
 
-const allPassed = "[+]quorum ok\n[+]not_learner ok\n[+]no_corrupt_alarm ok\n[+]client_listener ok\n[+]space ok\n[+]data_version ok\n[+]certificates ok\n"
+const allPassed = "[+]quorum ok\n[+]not_learner ok\n[+]no_corrupt_alarm ok\n[+]client_listener ok\n[+]space ok\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\n"
 
 func TestReadyz(t *testing.T) {
 	passing := "[+]lifecycle ok\n" + allPassed
@@ -89,7 +89,7 @@ func TestReadyz(t *testing.T) {
 		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
 		"no space, verbose": {
 			serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
-			"/readyz?verbose", 200, "\n[!]space degraded: full\n[+]data_version ok\n[+]certificates ok\nok\n",
+			"/readyz?verbose", 200, "\n[!]space degraded: full\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\nok\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,6 +178,30 @@ func TestWhoMayStop(t *testing.T) {
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }
+
+func TestWhoMayDefragmentAndWhatIsInTheWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal error
+		change  func(*http.Request)
+		code    int
+		body    string
+		asked   int
+	}{
+		"loopback":  {nil, nil, 202, "defragmenting\n", 1},
+		"elsewhere": {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may ask for a defragmentation\n", 0},
+		"browser":   {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not ask for a defragmentation\n", 0},
+		"not now":   {errors.New("the database is being read"), nil, 409, "the database is being read\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			defragment := func() error { asked++; return c.refusal }
+			w := ask(routes(Options{Defragment: defragment, StopFromAnywhere: true}, found(nil)), http.MethodPost, "/defrag", c.change)
+			require.Equal(t, c.code, w.Code)
+			require.Equal(t, c.body, w.Body.String())
+			require.Equal(t, c.asked, asked)
+		})
+	}
+}
 
 func TestStopsAlsoIfTheClientLeft(t *testing.T) {
 	stops := 0

@@ -38,7 +38,9 @@ type Options struct {
 	Phase   func() Phase // answers from memory; called by many goroutines, once per request of /readyz
 	// Stop asks the lifecycle to stop. It is called once per POST /stop, after the reply was flushed, possibly by
 	// several goroutines at once. It must not wait for Shutdown, which waits for it.
-	Stop             func()
+	Stop func()
+	// Defragment has the database defragmented and returns at once; the error says why it cannot be now. Called like Stop.
+	Defragment       func() error
 	StopFromAnywhere bool                    // accept POST /stop from clients that are not on loopback too
 	Routes           map[string]http.Handler // what else is served, by net/http's patterns; their requests' contexts end at Shutdown
 	Log              zerolog.Logger

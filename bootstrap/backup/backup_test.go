@@ -14,13 +14,13 @@ import (
 
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/etcdtest"
 	"etcd-wrapper/bootstrap/backup/keep"
 	"etcd-wrapper/bootstrap/backup/schedule"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/shipper"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 // proof is a test restore whose outcome a test decides.

@@ -43,6 +43,7 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
+	m.doing.Store("waits for what looks after its database to end")
 	m.keeping.end()
 	first := m.farewell()
 	m.doing.Store(first)

@@ -7,22 +7,30 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/member"
 )
 
 // three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
 func three(t *testing.T) (members []*bench) {
+	t.Helper()
+	return threeKept(t, member.Upkeep{})
+}
+
+func threeKept(t *testing.T, upkeep member.Upkeep) (members []*bench) {
 	t.Helper()
 	var names []string
 	for i := range 3 {
 		config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 		config.Name = fmt.Sprintf("etcd-%d", i)
 		names = append(names, config.InitialClusterFromName(config.Name))
-		members = append(members, benchWith(t, config))
+		members = append(members, benchKept(t, config, upkeep))
 	}
 	opened := make(chan error, len(members))
 	for _, b := range members {
@@ -156,4 +164,48 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 		}
 	}
 	return keys
+}
+
+// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself.
+func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	defer members[0].Close()
+	var all []*writers
+	for _, b := range members {
+		all = append(all, startWriters(t, b))
+	}
+	moved := func() bool { return all[0].count() > 200 && all[1].count() > 200 && all[2].count() > 200 }
+	require.Eventually(t, moved, patience, tick)
+	for range 6 {
+		leads := leader(t, members)
+		to := members[(leads+1)%len(members)]
+		_, err := members[leads].client(t).MoveLeader(soon(t), uint64(to.ID()))
+		require.NoError(t, err)
+	}
+	for _, w := range all {
+		w.mu.Lock()
+		assert.NotRegexp(t, "dropped", w.ended)
+		w.mu.Unlock()
+		w.end()
+	}
+}
+
+// What a member sends to a leader that is giving its leadership away is dropped in silence, and its client waits for 7 s.
+func TestWritesAreHeldBackWhenALeaderAnnouncesThatItLeaves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	_, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", "8e9e05c52164694d")
+	require.NoError(t, err)
+	took := func() time.Duration {
+		began := time.Now()
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		return time.Since(began)
+	}
+	require.Eventually(t, func() bool { return took() > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
+	assert.Less(t, took(), 700*time.Millisecond, "but not for longer, by a leader that stays")
 }

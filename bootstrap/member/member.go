@@ -19,6 +19,7 @@ import (
 
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/dataversion"
+	"etcd-wrapper/bootstrap/upkeep"
 )
 
 // streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
@@ -27,7 +28,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields but DataVersion and BeforeCompaction are required.
+// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -38,6 +39,11 @@ type Options struct {
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
+	// Upkeep is when the database is defragmented.
+	Upkeep Upkeep
+	// FindsPlace has the member tell the cluster its peer URLs, if they have changed, and ask for a vote while it is a
+	// learner. A backup-restore sidecar does that itself.
+	FindsPlace bool
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 	// BeforeCompaction reads what a client's compaction is about to remove; nil if nobody cares. It is called from that
@@ -57,11 +63,15 @@ type Member struct {
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
 	startErr error         // valid once started is closed
 
+	upkeep    *upkeep.Keeper
 	keeping   keeping
 	crashOnce sync.Once
 	crashed   chan struct{}
 	lost      atomic.Pointer[error] // why etcd stopped by itself
 }
+
+// opensData is how far a start has come that reads the database.
+const opensData = "opens its data"
 
 // awaitsQuorum is how far a start has come that only other members can help.
 const awaitsQuorum = "waits for a leader, which needs a quorum of its cluster, and to join it"
@@ -81,8 +91,9 @@ func New(config *embed.Config, options Options) *Member {
 		crashed: make(chan struct{}),
 	}
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
+	m.upkeep = m.newUpkeep()
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream), grpc.ChainUnaryInterceptor(m.drain.unary))
+		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary, again))
 	if options.BeforeCompaction != nil {
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
 			grpc.ChainUnaryInterceptor(beforeCompaction(options.BeforeCompaction)))
@@ -114,7 +125,8 @@ func (m *Member) Open(ctx context.Context) error {
 	}
 	datadir.Tighten(m.config.Dir, m.options.Log)
 	m.opened = true
-	m.doing.Store("opens its data")
+	m.defragmentAtStart()
+	m.doing.Store(opensData)
 	go m.start()
 	select {
 	case <-m.started:
@@ -133,6 +145,9 @@ func (m *Member) Open(ctx context.Context) error {
 // called from any goroutine.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
+	if doing == opensData {
+		return m.orDefragments(doing)
+	}
 	if doing == awaitsQuorum {
 		if names := m.Missing(); len(names) > 0 {
 			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"

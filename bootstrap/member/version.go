@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/bootstrap/dataversion"
 )
 
-// keeping is the goroutine that keeps the data at the wanted version, once etcd is ready.
+// keeping are the goroutines that look after the member once it is ready: one keeps the data at the wanted version, one
+// keeps the database small, one sees that the cluster knows the member as it is.
 type keeping struct {
 	keeper atomic.Pointer[dataversion.Keeper]
 	stop   context.CancelFunc
@@ -95,15 +96,19 @@ func (m *Member) readRecorded(found *datadir.Findings) (highest dataversion.Vers
 	return highest
 }
 
-// keep starts what keeps the data at the wanted version.
+// keep starts what looks after the member.
 func (m *Member) keep() {
+	k := &m.keeping
+	ctx, stop := context.WithCancel(context.Background())
+	k.stop = stop
+	k.over.Go(func() { m.upkeep.Run(ctx, m.etcd.Server) })
+	if m.options.FindsPlace {
+		k.over.Go(func() { m.findPlace(ctx) })
+	}
 	if m.options.DataVersion == (dataversion.Version{}) {
 		return
 	}
-	k := &m.keeping
-	ctx, stop := context.WithCancel(context.Background())
 	keeper := dataversion.New(m.options.DataVersion, m.etcd.Server, m.options.Log)
-	k.stop = stop
 	k.keeper.Store(keeper)
 	k.over.Go(func() { keeper.Run(ctx) })
 }

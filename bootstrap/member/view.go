@@ -51,10 +51,8 @@ func (m *Member) View() (v View, ok bool) {
 		return View{}, false
 	}
 	server := m.etcd.Server
-	v = View{
-		Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(),
-		DBSize: server.Backend().Size(), DBInUse: server.Backend().SizeInUse(),
-	}
+	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota()}
+	v.DBSize, v.DBInUse = m.upkeep.Sizes(server)
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()
 	}

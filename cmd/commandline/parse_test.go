@@ -70,6 +70,8 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 		"--volume-dir":              {"--volume-dir="},
 		"--stored-config-path":      {"--stored-config-path="},
 		"--etcd-data-version":       {"--etcd-data-version=3.4"},
+		"--defrag-threshold":        {"--defrag-threshold=free=45"},
+		"--defrag-max-pause":        {"--defrag-max-pause=-1s"},
 		"--log-level":               {"--log-level=loud"},
 		"--backup-restore-host-prt": {"--backup-restore-host-prt=:1"},
 		"--backup-store":            {"--backup-store=file:///b"},

@@ -41,14 +41,14 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	kept := c.backups(settings, log)
+	counts := metrics.New()
+	all := world.New(&c.StartEtcd, counts, log)
+	kept := c.backups(settings, all.Gate(), log)
 	recoverer := c.recovery(settings, kept, log)
 	sidecar, end, err := c.sidecar(recoverer, log)
 	if err != nil {
 		return failed(blame(err), err)
 	}
-	counts := metrics.New()
-	all := world.New(&c.StartEtcd, counts, log)
 	all.BackedUpBy(kept)
 	all.RecoveredBy(recoverer)
 	driver := lifecycle.NewDriver(lifecycle.Options{
@@ -146,7 +146,8 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger)
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
-		Routes: routes, Log: log,
+		Defragment: p.world.Defragment,
+		Routes:     routes, Log: log,
 	}, p.world.Monitor())
 	if err != nil {
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)

@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/shipper"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 )
@@ -18,13 +19,13 @@ const (
 )
 
 // backups returns what makes the backups of the run; nil without a store.
-func (c *startCommand) backups(settings backups.Settings, log zerolog.Logger) *backup.Backups {
+func (c *startCommand) backups(settings backups.Settings, readers shipper.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
 	}
 	return backup.New(backup.Options{
 		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
-		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log,
+		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
 		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)),
 	})
 }

@@ -66,6 +66,15 @@ func (*place) Recovery() *status.Recovery {
 	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
 }
 
+func (*place) Upkeep() *status.Upkeep {
+	at := time.Unix(1.7e9, 0)
+	return &status.Upkeep{
+		Phase: "running", Since: at, Reason: "etcd copies", Expected: 1, Progress: 0.5, Done: 1, Failed: 1, Freed: 1, Lifted: 1,
+		Readers: []status.DatabaseReader{{What: "the snapshot", Since: at}},
+		Last:    &status.Defragmentation{At: at, Took: 1, Origin: "client", Before: 2, After: 1, Error: "the disk is full"},
+	}
+}
+
 func (*place) Backup() *status.Backup {
 	at := time.Unix(1.7e9, 0)
 	return &status.Backup{

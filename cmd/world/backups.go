@@ -129,7 +129,7 @@ func lastVerified(facts backup.Facts) *status.BackupProof {
 	}
 	proof := &status.BackupProof{Revision: verdict.Revision, At: verdict.At, Passed: verdict.Outcome == archive.Verified, Reason: verdict.Why}
 	if proof.Passed {
-		proof.Reason = "restored in " + (time.Duration(verdict.Seconds * float64(time.Second))).Round(100*time.Millisecond).String()
+		proof.Reason = "restored in " + time.Duration(verdict.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
 		if verdict.Hash != nil {
 			proof.Reason += fmt.Sprintf("; the hash of its rows is etcd's own, %d", verdict.Hash.Hash)
 		}

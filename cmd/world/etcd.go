@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/bootstrap/upkeep"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness/certificates"
 )
@@ -33,10 +34,19 @@ func (w *World) Configure(yaml []byte) error {
 	w.useCertificates(checked.Etcd)
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
-		DataVersion: dataversion.Parse(w.flags.DataVersion()), BeforeCompaction: w.beforeCompaction(),
+		DataVersion: dataversion.Parse(w.flags.DataVersion()), Upkeep: w.upkeep(),
+		FindsPlace: w.flags.Standalone, BeforeCompaction: w.beforeCompaction(),
 	})
 	w.opening.Store(w.etcd)
 	return nil
+}
+
+// upkeep is when the flags have the database defragmented.
+func (w *World) upkeep() member.Upkeep {
+	return member.Upkeep{
+		Threshold: upkeep.Threshold{Free: w.flags.DefragThreshold.Free, Min: w.flags.DefragThreshold.Min},
+		MaxPause:  w.flags.DefragMaxPause, Gate: w.Gate(),
+	}
 }
 
 // forfeit ends the exit record for good. Where it can't be removed now, the stop tries again.

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,37 @@ func (w *World) Certificates() []status.Certificate { return w.certificates.Now(
 
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
 func (*World) EtcdVersion() string { return dataversion.Embedded }
+
+// Upkeep is how the database is kept small; nil before etcd is configured.
+func (w *World) Upkeep() *status.Upkeep {
+	etcd := w.opening.Load()
+	if etcd == nil {
+		return nil
+	}
+	is := etcd.Upkeep()
+	told := &status.Upkeep{
+		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
+		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,
+	}
+	for _, reader := range is.Readers {
+		told.Readers = append(told.Readers, status.DatabaseReader(reader))
+	}
+	if last := is.Last; last != nil {
+		told.Last = &status.Defragmentation{
+			At: last.At, Took: last.Took.Seconds(), Origin: last.Origin, Before: last.Before, After: last.After, Error: last.Error,
+		}
+	}
+	return told
+}
+
+// Defragment has the database defragmented now, and returns at once. The error says why it cannot be now.
+func (w *World) Defragment() error {
+	etcd := w.opening.Load()
+	if etcd == nil {
+		return errors.New("etcd does not run")
+	}
+	return etcd.Defragment()
+}
 
 // DataVersion is how far the data are kept at the wanted version; nil before etcd is ready.
 func (w *World) DataVersion() *status.DataVersion {

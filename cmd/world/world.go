@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
 	"etcd-wrapper/bootstrap/recovery"
+	"etcd-wrapper/bootstrap/upkeep/gate"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -43,8 +44,9 @@ type World struct {
 	server   Server             // set before the lifecycle begins
 	crash    func(error)        // set before the lifecycle begins
 	backups  *backup.Backups    // nil without a store; set before the lifecycle begins
-	recovery *recovery.Recovery // nil unless there is a store for backups
+	recovery *recovery.Recovery // nil without a store; set before the lifecycle begins
 	closed   closed             // how etcd was closed, for the backups' last look
+	gate     gate.Gate          // for who reads the whole database
 
 	began        time.Time
 	past         *past
@@ -96,6 +98,9 @@ func (w *World) Connect(server Server, crash func(reason error)) {
 	w.server = server
 	w.crash = func(reason error) { crash(bootstrap.Advised(reason, w.flags.VolumeDir)) }
 }
+
+// Gate is where those who read the whole database tell of it, so that it is not defragmented meanwhile.
+func (w *World) Gate() *gate.Gate { return &w.gate }
 
 // BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
 func (w *World) BackedUpBy(backups *backup.Backups) { w.backups = backups }

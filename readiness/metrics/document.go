@@ -16,6 +16,7 @@ type document struct {
 	build, state, transitions, seconds, ready, check, lastExit, expiry, readable *prometheus.Desc
 
 	backup backup
+	upkeep upkeep
 }
 
 func newDocument(now func() status.Document, states []string) *document {
@@ -31,6 +32,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 		backup:      newBackup(),
+		upkeep:      newUpkeep(),
 	}
 }
 
@@ -44,6 +46,7 @@ func (d *document) Describe(to chan<- *prometheus.Desc) {
 		to <- each
 	}
 	d.backup.describe(to)
+	d.upkeep.describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -67,6 +70,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
 	d.backup.collect(is.Backup, to)
+	d.upkeep.collect(is.Upkeep, to)
 	spent := spent(is, now)
 	for _, state := range d.states {
 		gauge(d.state, state == is.State, state)

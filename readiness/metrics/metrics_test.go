@@ -24,6 +24,10 @@ func document() status.Document {
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
+		Upkeep: &status.Upkeep{
+			Phase: "running", Done: 3, Failed: 2, Freed: 12, Lifted: 1, Readers: make([]status.DatabaseReader, 1),
+			Last: &status.Defragmentation{Took: 2.5},
+		},
 		Backup: &status.Backup{
 			Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
 			Window:       &status.BackupWindow{From: time.Unix(1e9, 0)},
@@ -86,6 +90,9 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`etcd_drain_duration_seconds 1`,
 		`data_version_readable{wanted="3.5"} 1`,
 		`certificate_expiry_timestamp_seconds{certificate="etcd_server"} 4e+09`,
+		`defragmentation_running 1`, `defragmentation_waiting 0`, `defragmentations_total{outcome="done"} 3`,
+		`defragmentations_total{outcome="failed"} 2`, `defragmentation_last_duration_seconds 2.5`,
+		`defragmentation_freed_bytes_total 12`, `nospace_lifted_total 1`, `database_readers 1`,
 		`backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
 		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
 		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,

@@ -12,6 +12,7 @@ function showFacts(now) {
     now.sidecar_word && ["sidecar said", [now.sidecar_word]],
     ...identity(now),
     ...recovery(now.recovery),
+    ...upkeep(now.upkeep),
     ...backups(now.backup),
     ...ending(now.certificates ?? []),
     now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
@@ -58,6 +59,17 @@ function recovery(r) {
     ["recovery", [r.state + " since ", moment(r.since), ": " + r.reason + left], r.state === "Refused" && "trouble"],
     r.loss && ["came back", [r.loss]],
   ];
+// upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+function upkeep(u) {
+  if (!u) return [];
+  const last = u.last, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
+  return [
+    u.phase !== "idle" && ["defragmentation", [u.phase + kept + ": " + u.reason]],
+    last && ["last defragmented", [(last.error ? "not, by " + last.origin + ": " + last.error
+      : "by " + last.origin + ", in " + last.took.toFixed(1) + " s: " + bytes(last.before) + " are " + bytes(last.after) + " now") + ", ",
+    moment(last.at), ", ", ticking(() => ago(last.at))]],
+    ...(u.readers ?? []).map((reader) => ["being read by", [reader.what + ", since ", moment(reader.since)]]),
+  ].filter(Boolean);
 }
 
 // backups is how far the store is, what it can give back, and what is wrong with it.

@@ -32,6 +32,7 @@ func TestInABrowserThePage(t *testing.T) {
 		{"is alarmed by a trouble as long as it lasts", alarmWhileItLasts},
 		{"shows hidden characters and runs nothing that it shows", showHiddenCharacters},
 		{"tells who this is, as far as that is known", tellWhoThisIs},
+		{"tells how far a defragmentation is, and who is in its way", tellOfUpkeep},
 		{"tells how far the backups are, and is alarmed by what is wrong with them", tellOfBackups},
 		{"tells times in the reader's zone, with their date", tellTimes},
 		{"counts by the clock of the process, not by the reader's", countByTheProcess},
@@ -199,6 +200,24 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 	{ name: "etcd-main-0", id: "8e9e05c52164694d", urls: ["https://etcd-main-0.etcd-main-peer:2380"], active: true },
 	{ name: "etcd-main-1", id: "91bc3c398fb3c146", urls: ["https://etcd-main-1.etcd-main-peer:2380"], active: true, leader: true },
 	{ name: "etcd-main-2", id: "fd422379fda50e48", urls: ["https://etcd-main-2.etcd-main-peer:2380"], active: false, learner: true }]`
+
+func tellOfUpkeep(b browser) {
+	p := b.open(defragmenting())
+	for _, told := range []string{
+		"running (42%): etcd copies what is in use of its database", "by threshold, in 2.4 s: 1.00 GiB are 5.00 MiB now",
+		"the snapshot for 10.0.0.7:40312, since",
+	} {
+		b.Shows("#facts", told)
+	}
+	p.tell(func(d *status.Document) {
+		ended := *d.Upkeep
+		ended.Phase, ended.Readers = "idle", nil
+		ended.Last = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
+		d.Upkeep = &ended
+	})
+	b.Shows("#facts", "not, by client: no space left on device")
+	b.Holds(`!document.getElementById("facts").textContent.includes("running")`)
+}
 
 func tellOfBackups(b browser) {
 	p := b.open(behind())

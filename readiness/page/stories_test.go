@@ -86,6 +86,17 @@ func serving() status.Document {
 	return d
 }
 
+// defragmenting is a run whose database stands still.
+func defragmenting() status.Document {
+	d := serving()
+	d.Upkeep = &status.Upkeep{
+		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, Expected: 4,
+		Readers: []status.DatabaseReader{{What: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
+		Last:    &status.Defragmentation{At: before(24 * time.Hour), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
+	}
+	return d
+}
+
 // behind is a run whose store is away.
 func behind() status.Document {
 	d := serving()

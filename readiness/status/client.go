@@ -7,11 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
+
+	"etcd-wrapper/exitcode/printable"
 )
 
 const (
@@ -78,9 +82,53 @@ func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
 	return nil
 }
 
-// open asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
+// RefusalError is why the wrapper does not do now what it was asked for: a sentence.
+type RefusalError string
+
+// Error implements error.
+func (r RefusalError) Error() string { return string(r) }
+
+// maxRefusal is how many bytes of a refusal are read.
+const maxRefusal = 4 << 10
+
+// Defragment asks for a defragmentation and returns once that is promised; the document tells how it goes. The error is a
+// RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 1 s.
+func (c *Client) Defragment(ctx context.Context) error {
+	reply, err := c.send(ctx, http.MethodPost, "/defrag")
+	if err != nil {
+		return err
+	}
+	defer reply.Body.Close()
+	switch reply.StatusCode {
+	case http.StatusAccepted:
+		return nil
+	case http.StatusConflict, http.StatusForbidden:
+		why, err := io.ReadAll(io.LimitReader(reply.Body, maxRefusal))
+		if err != nil {
+			return fmt.Errorf("cannot read why the wrapper refuses: %w", err)
+		}
+		return RefusalError(printable.Line(strings.TrimSpace(string(why))))
+	default:
+		return fmt.Errorf("cannot ask etcd-wrapper on port %d for a defragmentation: HTTP status %d", c.port, reply.StatusCode)
+	}
+}
+
+// open asks for the document.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
-	reply, err := c.get(ctx, query)
+	reply, err := c.send(ctx, http.MethodGet, "/lifecycle"+query)
+	if err != nil {
+		return nil, err
+	}
+	if reply.StatusCode != http.StatusOK {
+		reply.Body.Close() //nolint:errcheck // nothing was read
+		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d", c.port, reply.StatusCode)
+	}
+	return reply, nil
+}
+
+// send asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
+func (c *Client) send(ctx context.Context, method, path string) (*http.Response, error) {
+	reply, err := c.do(ctx, method, path)
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: it stands still or gets next to "+
@@ -90,16 +138,12 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w; it does not run, or on another port: its log and its "+
 			"termination message say why", ErrNoAnswer, c.port, err)
 	}
-	if reply.StatusCode != http.StatusOK {
-		reply.Body.Close() //nolint:errcheck // nothing was read
-		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d", c.port, reply.StatusCode)
-	}
 	return reply, nil
 }
 
-func (c *Client) get(ctx context.Context, query string) (*http.Response, error) {
-	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/lifecycle" + query
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+func (c *Client) do(ctx context.Context, method, path string) (*http.Response, error) {
+	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + path
+	request, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type Document struct {
 	Versions     Versions      `json:"versions"`
 	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
+	Upkeep       *Upkeep       `json:"upkeep,omitempty"`       // once etcd is opened
 	Backup       *Backup       `json:"backup,omitempty"`       // with a store for backups
 	Recovery     *Recovery     `json:"recovery,omitempty"`     // while data come back from the store, after they did, or if they cannot
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known

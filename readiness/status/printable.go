@@ -23,6 +23,7 @@ func (d Document) printable() Document {
 		d.Validation = &shown
 	}
 	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
+	d.Upkeep = d.Upkeep.printable()
 	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
 	d.Certificates = shown(d.Certificates, func(c *Certificate) *string { return &c.Path })
 	d.Peers = shown(d.Peers, func(p *Peer) *string { return &p.Name })

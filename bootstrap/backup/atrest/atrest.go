@@ -79,7 +79,7 @@ func (e *Etcd) Revision() int64 { return e.revision }
 func (e *Etcd) AppliedIndex() uint64 { return e.applied }
 
 // IsLeader tells whether the member wrote backups.
-func (e *Etcd) IsLeader() bool { return e.Identity.Leader }
+func (e *Etcd) IsLeader() bool { return e.Leader }
 
 // Term is raft's.
 func (e *Etcd) Term() uint64 { return e.Identity.Term }

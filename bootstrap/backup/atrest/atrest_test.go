@@ -12,9 +12,9 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/capture"
-	"etcd-wrapper/bootstrap/backup/etcdtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 func everything(t *testing.T, etcd shipper.Etcd) capture.Rows {

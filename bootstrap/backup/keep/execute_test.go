@@ -14,6 +14,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/keep"
 	"etcd-wrapper/bootstrap/backup/segment/segmenttest"
 	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/folder"
 	"etcd-wrapper/bootstrap/backup/store/memory"
 )
 
@@ -184,6 +185,12 @@ func TestTheStoresClockIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, segmenttest.At(w.clock), at)
 	assert.Empty(t, w.names("probe/"))
+
+	files, err := folder.New(t.TempDir())
+	require.NoError(t, err)
+	at, err = keep.StoreClock(t.Context(), files)
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now(), at, time.Minute)
 
 	w.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
 	_, err = keep.StoreClock(t.Context(), w.store)

@@ -21,7 +21,7 @@ import (
 
 // live lets a cluster make backups for a few days.
 func (w *world) live(t *rapid.T) {
-	for range rapid.IntRange(10, 60).Draw(t, "steps") {
+	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
 		case step < 8:
@@ -64,7 +64,7 @@ func (w *world) found(p point) bool {
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return segmenttest.At(p.revision).Compare(since) })
 	first = max(first-1, 0)
-	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 5).Draw(t, "points"), first) {
+	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 2).Draw(t, "points"), first) {
 		if w.found(w.rows[i]) {
 			points = append(points, w.rows[i])
 		}

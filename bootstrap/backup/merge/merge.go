@@ -80,8 +80,8 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 			continue
 		}
 		made, err := m.archive.Merge(ctx, step.to, group)
-		if errors.Is(err, archive.ErrHole) || errors.Is(err, store.ErrNotFound) {
-			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted it: it stays as it is
+		if errors.Is(err, archive.ErrHole) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
+			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted or merged it: it stays as it is
 			continue
 		}
 		if err != nil {

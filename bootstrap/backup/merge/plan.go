@@ -6,10 +6,12 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 )
 
-// Covered are the objects that a merged one holds.
+// Covered are the objects that a merged one holds to their end: two members that merge at once may cut differently. Where a
+// segment ends only its manifest knows; merged objects end where segments do.
 func Covered(objects []archive.Object, merged archive.Object) (held []archive.Object) {
 	for _, object := range objects {
-		if object.Start.Compare(merged.Start) >= 0 && object.Start.Compare(merged.Next) < 0 {
+		ends := object.Next.IsZero() || object.Next.Compare(merged.Next) <= 0
+		if ends && object.Start.Compare(merged.Start) >= 0 && object.Start.Compare(merged.Next) < 0 {
 			held = append(held, object)
 		}
 	}

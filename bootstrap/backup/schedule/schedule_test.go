@@ -122,17 +122,24 @@ func TestNextIsTheFirstMinuteThatFits(t *testing.T) {
 		if !next.After(after) || next.Second() != 0 {
 			t.Fatalf("%s after %s: %s", text, after, next)
 		}
-		fits := func(m time.Time) bool {
+		onDay := func(m time.Time) bool {
 			days := (day == 0 || m.Day() == day) && (weekday < 0 || int(m.Weekday()) == weekday)
 			if day != 0 && weekday >= 0 {
 				days = m.Day() == day || int(m.Weekday()) == weekday
 			}
-			return slices.Contains(minutes, m.Minute()) && (hours < 0 || m.Hour() == hours) && days && (month == 0 || int(m.Month()) == month)
+			return days && (month == 0 || int(m.Month()) == month)
+		}
+		fits := func(m time.Time) bool {
+			return slices.Contains(minutes, m.Minute()) && (hours < 0 || m.Hour() == hours) && onDay(m)
 		}
 		if !fits(next) {
 			t.Fatalf("%s after %s: %s does not fit", text, after, next)
 		}
 		for m := after.Truncate(time.Minute).Add(time.Minute); m.Before(next); m = m.Add(time.Minute) {
+			if !onDay(m) {
+				m = m.Truncate(24 * time.Hour).Add(24*time.Hour - time.Minute) // on to the next day
+				continue
+			}
 			if fits(m) {
 				t.Fatalf("%s after %s: %s, although %s fits", text, after, next, m)
 			}

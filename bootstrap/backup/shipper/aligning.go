@@ -55,7 +55,7 @@ func (s *Shipper) takeUp(head archive.Head) bool {
 func (s *Shipper) queue() bool {
 	s.waiting = nil
 	for _, entry := range s.spool.Entries() {
-		s.waiting = append(s.waiting, waiting{position: entry.Position, next: entry.Next, since: s.time()})
+		s.waiting = append(s.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: s.time()})
 	}
 	last, err := s.spool.Manifest(s.waiting[len(s.waiting)-1].position, s.options.Keys)
 	if err != nil {

@@ -194,7 +194,7 @@ func (s *Shipper) keep(d *drawn, changed []*segment.Bucket) error {
 		s.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
 		s.held = &object
 	}
-	s.waiting = append(s.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, since: object.From})
+	s.waiting = append(s.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: object.From})
 	tail := object.Start()
 	s.tail, s.markers = &tail, d.markers
 	return nil

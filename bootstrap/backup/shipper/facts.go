@@ -28,8 +28,8 @@ type Facts struct {
 	LastFull    *FullDone // that this process made; nil if it made none
 	NextFull    time.Time // by schedule; zero if there is none
 
-	SpoolBytes    int64
-	SpoolSegments int
+	SpoolBytes    int64 // of segments that wait for the store
+	SpoolSegments int   // how many these are
 	SpoolLimit    int64 // bytes
 
 	Trouble *Trouble // nil while all is well

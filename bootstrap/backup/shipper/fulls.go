@@ -11,6 +11,9 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
+// guest is how much longer than the leader a member that took over waits before it begins a new chain.
+const guest = 60
+
 // due is a full that was asked for.
 type due struct {
 	reason string
@@ -77,7 +80,15 @@ func (s *Shipper) gapped(found *capture.GapError) {
 		s.gap, s.stale = gap{at: time.Now(), err: found}, true
 		return
 	}
-	if time.Since(s.gap.at) < s.pace.gap || !s.storedAt.After(s.gap.at) || len(s.waiting) > 0 || time.Now().Before(s.rested) {
+	patience := s.pace.gap
+	if s.tookOver {
+		patience *= guest // the leader may be about to store its own full
+	}
+	if time.Since(s.gap.at) < patience || len(s.waiting) > 0 || time.Now().Before(s.rested) {
+		return
+	}
+	if !s.storedAt.After(s.gap.at) || time.Since(s.storedAt) > 2*s.pace.gap {
+		s.stale = true
 		return
 	}
 	reason := "gap: " + found.Error()
@@ -161,18 +172,15 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 
 // open returns the database at the revision that the chain ends with.
 func (s *Shipper) open() (*capture.Snapshot, error) {
+	if !s.writes() || s.tail == nil && !s.chainless {
+		return nil, ErrNotWriter // while the gate was waited for
+	}
 	snapshot, err := s.reader.Snapshot()
 	if err != nil {
 		return nil, err
 	}
 	if !s.chainless {
 		err = s.catchUp(snapshot.Revision)
-	}
-	var gap *capture.GapError
-	if errors.As(err, &gap) {
-		s.startChain("gap: " + gap.Error())
-		s.full.asked = append(s.fullsDue, s.full.asked...)
-		s.fullsDue, err = nil, nil
 	}
 	if err != nil {
 		return nil, errors.Join(err, snapshot.Close())

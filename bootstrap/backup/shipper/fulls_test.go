@@ -129,3 +129,37 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
 	s.awaitStored(s.put("a", "segments go on"))
 }
+
+func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = 50 * time.Millisecond })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	stored := time.Now()
+	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.knows }, "what is known is old")
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.NoError(t, err)
+	s.awaitStored(s.put("a", "2"))
+	s.requireChains(1)
+}
+
+func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Shipper) { s.room = func(int64) error { return spool.ErrFull } })
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied, Times: 3})
+	s.run()
+	for range 50 {
+		s.put("a", "captured behind a full that never comes")
+	}
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	assert.GreaterOrEqual(t, s.Facts().Failures, int64(3))
+	s.requireChains(1)
+	s.requireAllKept()
+	history, err := archive.New(s.store, keys).History(t.Context())
+	require.NoError(t, err)
+	for _, object := range history.Newest().Objects {
+		assert.Greater(t, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
+	}
+}

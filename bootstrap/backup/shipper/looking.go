@@ -55,7 +55,7 @@ func (s *Shipper) mustLook() bool {
 	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
 		return true
 	default:
-		return len(s.waiting) > 0 && !s.knows()
+		return !s.knows() && (len(s.waiting) > 0 || len(s.fullsDue) > 0 || s.full != nil)
 	}
 }
 

@@ -63,6 +63,7 @@ type owned struct {
 type waiting struct {
 	position, next segment.Position
 	before         segment.Digest // the chain's digest at the position
+	size           int64          // bytes
 	since          time.Time      // when its first revision was the present one
 }
 

@@ -1,6 +1,10 @@
 package shipper
 
-import "time"
+import (
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+)
 
 // pace is how long is waited for what.
 type pace struct {
@@ -10,13 +14,14 @@ type pace struct {
 	ahead   time.Duration // a leader may take so long to apply what was acknowledged before it led
 	foreign time.Duration // a store that must not be written is left alone
 	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
+	knows   time.Duration // what is known of the end of the chain is good for so long
 	merge   time.Duration // between merges
 	sweep   time.Duration // between searches for uploads that were cut off
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, watch: 10 * time.Second, merge: time.Minute, sweep: 24 * time.Hour,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute, sweep: 24 * time.Hour,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

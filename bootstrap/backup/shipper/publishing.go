@@ -11,7 +11,10 @@ func (s *Shipper) publish() {
 	}
 	facts.Cluster, facts.Generation = s.options.Etcd.ClusterID(), s.generation.Number
 	facts.Revision, facts.NextFull, facts.CreateIfAbsent = s.revision, s.nextFull, s.abilities.CreateIfAbsent
-	facts.SpoolBytes, facts.SpoolLimit, facts.SpoolSegments = s.spool.Bytes(), s.spool.Limit(), len(s.waiting)
+	facts.SpoolLimit, facts.SpoolSegments = s.spool.Limit(), len(s.waiting)
+	for _, waiting := range s.waiting {
+		facts.SpoolBytes += waiting.size
+	}
 	if !s.stored.IsZero() {
 		facts.Stored = s.stored.Revision - 1
 	}

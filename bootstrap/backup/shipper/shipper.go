@@ -68,6 +68,7 @@ func (s *Shipper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		again := s.step(ctx)
 		s.publish()
+		s.answer() // who is told finds it in the facts
 		if again {
 			s.listen()
 			continue
@@ -89,7 +90,6 @@ func (s *Shipper) step(ctx context.Context) (again bool) {
 	again = s.capture()
 	s.ship(ctx)
 	s.merge(ctx)
-	s.answer()
 	return again
 }
 

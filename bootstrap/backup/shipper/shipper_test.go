@@ -38,6 +38,9 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 	s := newStand(t).run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.Flush(t.Context()))
+	assert.Zero(t, s.Facts().SpoolBytes)
+	assert.Zero(t, s.Facts().Behind)
+	assert.Zero(t, s.Facts().BehindFor)
 	before := s.Facts().Segments
 	_, err := s.etcd.Client.Get(t.Context(), "a")
 	require.NoError(t, err)

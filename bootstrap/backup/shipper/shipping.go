@@ -37,7 +37,7 @@ func (s *Shipper) ship(ctx context.Context) {
 
 // knows tells whether what this member knows of the end of the chain in the store is fresh enough to go on from there.
 func (s *Shipper) knows() bool {
-	return s.generation.Number != 0 && !s.foreign && !s.stale && time.Since(s.storedAt) < archive.Grace
+	return s.generation.Number != 0 && !s.foreign && !s.stale && time.Since(s.storedAt) < s.pace.knows
 }
 
 // opener returns what reads a segment that waits.

@@ -41,6 +41,9 @@ func (s *Shipper) storedFull(stored archive.Full, err error) {
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
 		wait := s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
 		s.fullAfter = time.Now().Add(wait)
+		if short := s.room(0); short != nil {
+			s.dropFull(short)
+		}
 		return
 	}
 	s.succeeded(aboutFull)
@@ -74,6 +77,7 @@ func (s *Shipper) finished(done FullDone) {
 		s.stored, s.storedAt = f.Next, time.Now()
 		s.stale = true // should another member have begun a chain as well, the newest one counts
 	}
+	s.publish()
 	s.tellAsked(f, fullResult{FullDone: done})
 	_ = os.Remove(f.copied.path)
 }
@@ -84,6 +88,13 @@ func (s *Shipper) dropFull(err error) {
 	s.full = nil
 	s.fullAfter = time.Now().Add(s.failed(aboutFull, doing, err))
 	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	if f.copied != nil {
+		_ = os.Remove(f.copied.path)
+	}
+	if f.opens { // what was to come behind it leads nowhere
+		s.waiting, s.held = nil, nil
+		s.clear()
+	}
 	if f.opens || s.chainless {
 		s.tail, s.chainless = nil, false
 		s.startChain(f.asked[0].reason)

@@ -1,0 +1,69 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/raft/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// dropping is a handler that finds a leader after a time, if ever.
+func dropping(leader time.Duration) (grpc.UnaryHandler, *int) {
+	tries, began := 0, time.Now()
+	return func(context.Context, any) (any, error) {
+		tries++
+		if time.Since(began) < leader {
+			return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
+		}
+		return "done", nil
+	}, &tries
+}
+
+func asks(ctx context.Context, method string, handler grpc.UnaryHandler) (any, error) {
+	return again(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, handler)
+}
+
+func TestAWriteThatRaftDroppedIsTriedAgainUntilThereIsALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler, _ := dropping(2 * time.Second)
+		began := time.Now()
+		reply, err := asks(t.Context(), "/etcdserverpb.KV/Txn", handler)
+		require.NoError(t, err)
+		assert.Equal(t, "done", reply)
+		assert.Equal(t, 2*time.Second, time.Since(began))
+
+		handler, _ = dropping(time.Hour)
+		began = time.Now()
+		_, err = asks(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)
+		require.ErrorContains(t, err, "raft proposal dropped", "it is said in the end")
+		assert.Equal(t, betweenLeaders, time.Since(began))
+
+		handler, tries := dropping(time.Hour)
+		_, err = asks(t.Context(), "/etcdserverpb.Auth/UserAdd", handler)
+		require.Error(t, err)
+		assert.Equal(t, 1, *tries, "who knows how often that proposes")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		handler, _ = dropping(time.Hour)
+		_, err = asks(ctx, "/etcdserverpb.KV/Put", handler)
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "nobody waits any more")
+	})
+}
+
+func TestWhatElseEtcdSaysIsPassedOnAtOnce(t *testing.T) {
+	for _, said := range []error{nil, errors.New("raft proposal dropped, perhaps"), status.Error(codes.Unavailable, "etcdserver: request timed out")} {
+		tries := 0
+		_, err := asks(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, said })
+		require.Equal(t, said, err)
+		assert.Equal(t, 1, tries)
+	}
+}

@@ -1,0 +1,86 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+)
+
+const (
+	// askAgain is the pause between two requests to the cluster for what it has not granted.
+	askAgain = 2 * time.Second
+	// answerWithin bounds one of them.
+	answerWithin = 5 * time.Second
+)
+
+// findPlace has the cluster know where this member is and, if it is a learner, gives it a vote once it has caught up. It
+// asks until it is granted, also after a restart: nobody else may ever ask again.
+func (m *Member) findPlace(ctx context.Context) {
+	m.until(ctx, "the cluster is to know this member's peer URLs", m.tellURLs)
+	m.until(ctx, "this learner is to be promoted to a voting member", m.askForVote)
+}
+
+// until tries something again and again, and says each new reason why it was not possible once.
+func (m *Member) until(ctx context.Context, aim string, try func(context.Context) error) {
+	said := ""
+	for ctx.Err() == nil {
+		within, cancel := context.WithTimeout(m.etcd.Server.AuthStore().WithRoot(ctx), answerWithin)
+		err := try(within)
+		cancel()
+		if err == nil {
+			return
+		}
+		if err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			m.options.Log.Info().Str("reason", said).Msg(aim + "; it is asked for until it is granted")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// tellURLs is for a member whose peer URLs were changed in its configuration: etcd itself goes by what the cluster knows. The
+// member reaches the others wherever it is, so that it can tell them itself. The URLs that etcd puts where none are
+// configured say nothing.
+func (m *Member) tellURLs(ctx context.Context) error {
+	server := m.etcd.Server
+	known := server.Cluster().Member(server.MemberID())
+	urls := types.URLs(m.config.AdvertisePeerUrls).StringSlice()
+	if known == nil || sameURLs(known.PeerURLs, urls) || slices.Equal(urls, []string{unconfiguredURL}) {
+		return nil
+	}
+	changed := *known
+	changed.RaftAttributes = membership.RaftAttributes{PeerURLs: urls, IsLearner: known.IsLearner}
+	if _, err := server.UpdateMember(ctx, changed); err != nil {
+		return fmt.Errorf("from %v to %v: %w", known.PeerURLs, urls, err)
+	}
+	m.options.Log.Info().Strs("before", known.PeerURLs).Strs("now", urls).Msg("the cluster was told this member's new peer URLs")
+	return nil
+}
+
+// unconfiguredURL is where etcd says that a member is whose configuration does not.
+const unconfiguredURL = "http://localhost:2380"
+
+func sameURLs(some, others []string) bool {
+	some, others = slices.Sorted(slices.Values(some)), slices.Sorted(slices.Values(others))
+	return slices.Equal(some, others)
+}
+
+// askForVote asks the leader, which knows whether the log is complete enough.
+func (m *Member) askForVote(ctx context.Context) error {
+	server := m.etcd.Server
+	if !server.IsLearner() {
+		return nil
+	}
+	if _, err := server.PromoteMember(ctx, uint64(server.MemberID())); err != nil {
+		return err
+	}
+	m.options.Log.Info().Msg("this learner was promoted: the member has a vote now")
+	return nil
+}

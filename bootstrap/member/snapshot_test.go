@@ -1,0 +1,115 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// fill writes so many mebibytes, more than a connection takes without anybody who reads it.
+func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
+	t.Helper()
+	value := strings.Repeat("x", 1<<20)
+	for i := range mebibytes {
+		_, err := client.Put(soon(t), fmt.Sprintf("large-%03d", i), value)
+		require.NoError(t, err)
+	}
+}
+
+// empty takes what fill has written away again, and leaves the room that it took.
+func empty(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = client.Compact(soon(t), reply.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+}
+
+// holdSnapshot asks for a snapshot that nobody reads, until the context ends.
+func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+}
+
+// answers reports whether a write is answered in time.
+func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	_, err := client.Put(ctx, "key", "value")
+	return err == nil
+}
+
+// That is what it is about: one slow reader of a snapshot and one defragmentation stop a plain etcd until the reader goes.
+func TestAPlainEtcdFreezesWhenItIsDefragmentedWhileASnapshotIsRead(t *testing.T) {
+	t.Parallel()
+	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+	config.LogLevel = "fatal"
+	etcd, err := embed.StartEtcd(config)
+	require.NoError(t, err)
+	defer etcd.Close()
+	<-etcd.Server.ReadyNotify()
+	client := (&bench{config: config}).client(t)
+	fill(t, client, 12)
+
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	holdSnapshot(reading, t, client)
+	defragmented := make(chan error, 1)
+	go func() {
+		_, err := client.Defragment(soon(t), endpoint(config))
+		defragmented <- err
+	}()
+	require.Eventually(t, func() bool { return !answers(t, client, time.Second) }, patience, tick, "it answers nobody any more")
+	assert.False(t, answers(t, client, 2*time.Second), "and does not come back by itself")
+	leave()
+	require.NoError(t, <-defragmented)
+	require.True(t, answers(t, client, patience), "but when the reader has gone")
+}
+
+func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	fill(t, client, 12)
+
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	holdSnapshot(reading, t, client)
+	_, err := client.Defragment(soon(t), endpoint(b.config))
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "not defragmented: the database is being read: wait for the end of the snapshot for 127.0.0.1:")
+	reply, err := http.Post(endpoint(b.config)+"/v3/maintenance/defragment", "application/json", strings.NewReader("{}"))
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	said, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(said), "the database is being read", "etcd's gateway leads to the same door")
+	require.Len(t, b.Upkeep().Readers, 1)
+	for range 20 {
+		require.True(t, answers(t, client, patience))
+	}
+	leave()
+	require.Eventually(t, func() bool { return len(b.Upkeep().Readers) == 0 }, patience, tick)
+	_, err = client.Defragment(soon(t), endpoint(b.config))
+	require.NoError(t, err)
+	assert.Equal(t, 1, b.Upkeep().Done)
+}

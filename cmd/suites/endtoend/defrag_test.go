@@ -1,0 +1,111 @@
+package endtoend_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/exitcode"
+)
+
+// fragment leaves a file with room in it, and with more in use than a connection takes that nobody reads.
+func fragment(t *testing.T, p *harness.Pod) {
+	t.Helper()
+	for i := range 24 {
+		p.Put(fmt.Sprintf("large-%d", i), strings.Repeat(fmt.Sprint(i%10), 1<<20))
+	}
+	client := p.Etcd()
+	reply, err := client.Delete(t.Context(), "large-1", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = client.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+}
+
+func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	fragment(t, p)
+	before := run.Status().DBSize
+
+	out, log, code := p.Begin("defrag").Wait()
+	require.Zero(t, code, log)
+	assert.Regexp(t, `(?m)^defragmented by command, in .+: .+ MiB are .+ MiB now$`, out)
+	told := run.Status()
+	assert.Less(t, told.DBSize, before)
+	assert.Equal(t, 1, told.Upkeep.Done)
+	run.AwaitLine(harness.Line{"origin": "command"})
+	out, _, _ = p.Begin("status").Wait()
+	assert.Regexp(t, `(?m)^last defragmented +by command, in .+ MiB now, .+ ago$`, out)
+	_, metrics := run.Request(http.MethodGet, "/metrics")
+	assert.Contains(t, metrics, `etcd_wrapper_defragmentations_total{outcome="done"} 1`)
+
+	run.StopCleanly()
+	_, log, code = p.Begin("defrag").Wait()
+	assert.Equal(t, int(exitcode.NoAnswer), code, log)
+}
+
+// A backup-restore sidecar takes snapshots and defragments, too: plain etcd would stand still for good here.
+func TestNothingFreezesWhenSomebodyDefragmentsWhileASnapshotIsRead(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	run := p.StartReady()
+	fragment(t, p)
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	stream, err := etcdserverpb.NewMaintenanceClient(p.Etcd().ActiveConnection()).Snapshot(reading, &etcdserverpb.SnapshotRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+
+	_, log, code := p.Begin("etcdctl", "defrag").Wait()
+	assert.NotZero(t, code)
+	assert.Contains(t, log, "not defragmented: the database is being read: wait for the end of the snapshot for 127.0.0.1:")
+	_, log, code = p.Begin("defrag").Wait()
+	assert.Equal(t, int(exitcode.ToolFailed), code)
+	assert.Contains(t, log, "wait for the end of the snapshot for 127.0.0.1:")
+	status, _, _ := p.Begin("status").Wait()
+	assert.Regexp(t, `(?m)^being read by +the snapshot for 127.0.0.1:\d+ since`, status)
+	p.Put("key", "value")
+	run.AwaitReady()
+
+	leave()
+	harness.Eventually(t, "nobody reads any more", func() bool { return len(run.Status().Upkeep.Readers) == 0 })
+	out, log, code := p.Begin("etcdctl", "defrag").Wait()
+	require.Zero(t, code, log)
+	assert.Contains(t, out, "Finished defragmenting etcd member")
+	assert.Equal(t, "client", run.Status().Upkeep.Last.Origin)
+	run.StopCleanly()
+}
+
+func TestAMemberOfSeveralIsUnreadyOnlyWhileItIsDefragmented(t *testing.T) {
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	fragment(t, pods[0])
+	for i, p := range pods {
+		_, log, code := p.Begin("defrag").Wait()
+		require.Zero(t, code, log)
+		runs[i].AwaitLine(harness.Line{"check": "defragmentation", "to": "failed"})
+		runs[i].AwaitReady()
+		p.Put("key", fmt.Sprint(i))
+	}
+}
+
+func TestADefragmentationIsNotPromisedWhereNoEtcdRuns(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	run.AwaitState("Wait")
+	code, body := run.Request(http.MethodPost, "/defrag")
+	assert.Equal(t, http.StatusConflict, code)
+	assert.Equal(t, "etcd does not run\n", body)
+}

@@ -1,0 +1,82 @@
+package faults_test
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/cmd/suites/ports"
+)
+
+// plainMembers are three members of plain etcd, in this process.
+func plainMembers(t *testing.T) (members []*embed.Etcd) {
+	t.Helper()
+	var configs []*embed.Config
+	var cluster []string
+	for i := range 3 {
+		c := embed.NewConfig()
+		c.Name, c.Dir, c.LogLevel, c.QuotaBackendBytes = fmt.Sprintf("plain-%d", i), t.TempDir(), "fatal", 8<<30
+		client, peer := loopback(t), loopback(t)
+		c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+		c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+		configs, cluster = append(configs, c), append(cluster, c.InitialClusterFromName(c.Name))
+	}
+	for _, c := range configs {
+		c.InitialCluster = strings.Join(cluster, ",")
+		member, err := embed.StartEtcd(c)
+		require.NoError(t, err)
+		t.Cleanup(member.Close)
+		members = append(members, member)
+	}
+	for _, member := range members {
+		<-member.Server.ReadyNotify()
+	}
+	return members
+}
+
+func loopback(t *testing.T) url.URL {
+	t.Helper()
+	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
+}
+
+// What the gap is compared with: somebody who defragments one member of plain etcd after the other, the leader last.
+func TestUpkeepOfPlainEtcdForComparison(t *testing.T) {
+	if !*day {
+		t.Skip("takes a minute: make test-upkeep")
+	}
+	members := plainMembers(t)
+	slices.SortFunc(members, func(a, b *embed.Etcd) int { return leading(a) - leading(b) })
+	var endpoints []string
+	for _, member := range members {
+		endpoints = append(endpoints, member.Config().AdvertiseClientUrls[0].String())
+	}
+	c := clientOf(t, endpoints)
+	grow(t, c, "/kept/", *inUse)
+	grow(t, c, "/garbage/", *inUse)
+	thin(t, c, "/garbage/")
+	end := startWriters(t, endpoints, 16)
+	watch := harness.StartWatch()
+	for _, endpoint := range endpoints {
+		_, err := c.Defragment(t.Context(), endpoint)
+		require.NoError(t, err)
+	}
+	took, writers := watch.Took(), end()
+	longest := slices.MaxFunc(writers, func(a, b *gapWriter) int { return int(a.gap - b.gap) })
+	t.Logf("plain etcd: the longest gap of %d writers while three members were defragmented in %s: %s; of the writer with it these failed: %v",
+		len(writers), took, longest.gap.Round(time.Millisecond), longest.failed)
+}
+
+// leading is 1 for the member that leads.
+func leading(member *embed.Etcd) int {
+	if member.Server.Leader() == member.Server.MemberID() {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,184 @@
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var (
+	day    = flag.Bool("upkeep", false, "run a day of upkeep in fast motion, which takes minutes")
+	rounds = flag.Int("upkeep-rounds", 3, "how often the day's load, defragmentations, snapshots and kills come round")
+	inUse  = flag.Int("upkeep-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
+)
+
+// longestGap is how long a writer may have to wait while members are defragmented, one after the other.
+const longestGap = 1500 * time.Millisecond
+
+func TestUpkeepOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
+	if !*day {
+		t.Skip("takes a minute: make test-upkeep")
+	}
+	pods, runs := harness.Cluster(t, 3)
+	c := clientOfAll(t, pods)
+	grow(t, c, "/kept/", *inUse)
+	grow(t, c, "/garbage/", *inUse)
+	for _, run := range runs {
+		require.Zero(t, run.Status().Upkeep.Done)
+	}
+	end := startWriters(t, endpointsOf(pods), 16)
+	thin(t, c, "/garbage/")
+	for _, run := range runs {
+		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Upkeep.Done == 1 })
+	}
+	writers := end()
+	for i, run := range runs {
+		last := run.Status().Upkeep.Last
+		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Took, last.Before>>20, last.After>>20)
+		assert.Equal(t, "threshold", last.Origin)
+	}
+	nobodyWaitedLong(t, writers)
+	nothingIsLost(t, c, writers)
+}
+
+func nobodyWaitedLong(t *testing.T, writers []*gapWriter) {
+	t.Helper()
+	longest := slices.MaxFunc(writers, func(a, b *gapWriter) int { return int(a.gap - b.gap) })
+	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.gap, longest.at.UTC().Format(time.StampMilli))
+	assert.Less(t, longest.gap, longestGap)
+	for _, w := range writers {
+		assert.Empty(t, w.failed, "no write is refused")
+	}
+}
+
+// A day: what fragments, what compacts, snapshots that are read slowly, defragmentations by threshold and by whoever asks,
+// members that are killed while they stand still, and a quota that is exceeded.
+func TestUpkeepOfADayInFastMotionLosesNothing(t *testing.T) {
+	if !*day {
+		t.Skip("takes minutes: make test-upkeep")
+	}
+	pods := harness.Members(t, 3)
+	var runs []*harness.Run
+	for _, p := range pods {
+		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
+		p.Config["quota-backend-bytes"] = int64(256 << 20)
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c := clientOfAll(t, pods)
+	grow(t, c, "/kept/", 40)
+	history, endHistory := loadHistory(t, pods)
+	var all []*gapWriter
+	for round := range *rounds {
+		end := startWriters(t, endpointsOf(pods), 4)
+		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
+		writers := end()
+		nobodyWaitedLong(t, writers)
+		all = append(all, writers...)
+		killsOneThatStandsStill(t, pods, runs, round)
+	}
+	endHistory()
+	for _, key := range []string{"0", "1", "2"} {
+		history.ask(pods[0].Etcd(), access{key: key}, trafficClients)
+	}
+	history.assertLinearizable(t)
+	exceedsTheQuota(t, pods, runs)
+	reply, err := c.Get(t.Context(), "/kept/000001")
+	require.NoError(t, err)
+	require.Len(t, reply.Kvs, 1)
+	nothingIsLost(t, c, all)
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+}
+
+// done is how many defragmentations the members have done.
+func done(runs []*harness.Run) (count int) {
+	for _, run := range runs {
+		if told := run.Status().Upkeep; told != nil {
+			count += told.Done
+		}
+	}
+	return count
+}
+
+// fragmentsWhileASnapshotIsRead ends when every member was defragmented.
+func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+	t.Helper()
+	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	stream, err := etcdserverpb.NewMaintenanceClient(pods[reader].Etcd().ActiveConnection()).Snapshot(reading, &etcdserverpb.SnapshotRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	before := done(runs)
+	prefix := fmt.Sprintf("/garbage-%d/", round)
+	grow(t, c, prefix, 40)
+	thin(t, c, prefix)
+	_, err = pods[reader].Etcd().Defragment(t.Context(), pods[reader].Endpoint())
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+	harness.Eventually(t, "the two others are defragmented", func() bool { return done(runs) >= before+2 })
+	assert.Len(t, runs[reader].Status().Upkeep.Readers, 1)
+	leave()
+	harness.Eventually(t, "and so is the third", func() bool { return done(runs) >= before+3 })
+}
+
+// killsOneThatStandsStill leaves a cluster of which every member is ready.
+func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+	t.Helper()
+	c := clientOfAll(t, pods)
+	prefix := fmt.Sprintf("/garbage-of-the-killed-%d/", round)
+	grow(t, c, prefix, 40)
+	thin(t, c, prefix)
+	victim := -1
+	harness.Eventually(t, "one of them is being defragmented", func() bool {
+		victim = slices.IndexFunc(runs, func(run *harness.Run) bool { return run.Status().Upkeep.Busy() })
+		return victim >= 0
+	})
+	runs[victim].Kill()
+	t.Logf("member %d was killed while it was being defragmented", victim)
+	runs[victim] = pods[victim].Start()
+	runs[victim].AwaitReady()
+	for i, run := range runs { // the one that was killed has perhaps done it before it served
+		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
+			told := run.Status()
+			return told.Upkeep.Phase == "idle" && told.DBSize-told.DBInUse < 32<<20
+		})
+	}
+}
+
+// exceedsTheQuota fills the database until writes are refused, and makes room as a compaction does. The rest is the members'.
+func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
+	t.Helper()
+	c := clientOfAll(t, pods)
+	full := false
+	for i := 0; !full; i++ {
+		_, err := c.Put(t.Context(), fmt.Sprintf("/too-much/%06d", i), large())
+		full = err != nil
+	}
+	thin(t, c, "/too-much/")
+	watch := harness.StartWatch()
+	require.Eventually(t, func() bool {
+		_, err := c.Put(t.Context(), "/room", "again")
+		return err == nil
+	}, 10*time.Minute, time.Second, "the alarm NOSPACE is lifted")
+	t.Logf("writes were possible again %s after the compaction", watch.Took())
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+}
