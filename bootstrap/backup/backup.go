@@ -50,6 +50,7 @@ type Backups struct {
 	running atomic.Pointer[running]
 	kept    atomic.Pointer[Kept]
 	broken  atomic.Pointer[Unable]
+	led     atomic.Bool // when it ended, etcd was the leader
 }
 
 // running is what goes on while etcd runs.
@@ -143,6 +144,7 @@ func (b *Backups) End(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
+	b.led.Store(r.etcd.IsLeader())
 	r.stop()
 	select {
 	case <-r.over:
@@ -157,15 +159,18 @@ func (b *Backups) End(ctx context.Context) error {
 // bring.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	r := b.running.Load()
-	if r == nil || r.shipper == nil {
+	if r == nil {
 		return nil
 	}
-	facts := r.shipper.Facts()
-	if facts.Role == shipper.Watching {
+	role := shipper.Unknown // a stop may come before the store was first looked at
+	if r.shipper != nil {
+		role = r.shipper.Facts().Role
+	}
+	if role == shipper.Watching {
 		return nil
 	}
 	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: facts.Role == shipper.Writing, Term: r.etcd.Term(),
+		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: role == shipper.Writing || b.led.Load(), Term: r.etcd.Term(),
 	})
 	if err != nil {
 		return err
