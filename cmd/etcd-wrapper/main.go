@@ -62,6 +62,7 @@ type commandLine struct {
 	Status       statusCommand       `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
 	Defrag       defragCommand       `cmd:"" name:"defrag" help:"Defragment the database of the member on this host now."`
 	Backup       backupCommand       `cmd:"" name:"backup" help:"Look at backups, have one made, and delete what need not be kept."`
+	Restore      restoreCommand      `cmd:"" name:"restore" help:"Make the data directory of an etcd that does not run, of a backup or a snapshot."`
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
