@@ -99,7 +99,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return examinations(given, now)
 	case AskTheStore:
 		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
-	case TellLoss:
+	case TellLoss, FlushSpool:
 		return next("")
 	case FlushVolume:
 		return next(Flushed)

@@ -80,6 +80,7 @@ var conditions = map[Guard]func(Facts) bool{
 	AmongOthers:       func(f Facts) bool { return !f.Alone && !f.Asked && (f.Condition == Valid || f.Condition == Empty) },
 	AmongOthersBroken: func(f Facts) bool { return !f.Alone && !f.Asked && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
+	BrokenAlone:       func(f Facts) bool { return f.Alone && f.Condition == Broken },
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Condition == Broken },
 

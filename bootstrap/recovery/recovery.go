@@ -24,6 +24,9 @@ type Options struct {
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
+	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.
+	FlushSpool func(ctx context.Context) error
+
 	Log   zerolog.Logger
 	Pause func(ctx context.Context, times int) // between two questions to the store; nil backs off up to 30 s
 }
@@ -158,6 +161,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	ValidateVolume:  (*run).validateVolume,
 	AskTheStore:     (*run).askTheStore,
 	TellLoss:        (*run).tellLoss,
+	FlushSpool:      (*run).flushSpool,
 	FlushVolume:     (*run).flushVolume,
 	MeasureRoom:     (*run).measureRoom,
 	BuildData:       (*run).buildData,

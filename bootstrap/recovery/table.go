@@ -25,6 +25,7 @@ var written = []entry{
 	{Examine, Examined, AmongOthers, Ready, nil, "a member of several starts as ever: the others have what it lacks"},
 	{Examine, Examined, AmongOthersBroken, Refused, nil, "a member of several is not restored: it would go back, and the others would not"},
 	{Examine, Examined, LeftAlone, Ready, nil, "with --recover=never a valid volume is started without asking the store"},
+	{Examine, Examined, BrokenAlone, AskStore, []Action{FlushSpool, AskTheStore}, "the store may have the data, or get them now: what waits for it on the volume need not be broken"},
 	{Examine, Examined, always, AskStore, []Action{AskTheStore}, "the store may know better"},
 
 	{AskStore, StoreSilent, WillNotWait, Refused, nil, "without the store nothing can be brought back, and waiting is not wanted"},

@@ -55,10 +55,10 @@ var sentences = []sentence{
 	// Examine: a member alone
 	{"a valid volume is compared with the store", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, []Action{AskTheStore}},
 	{"so is an empty one", Examine, alone, Examined, Payload{Alone: true, Condition: Empty}, AskStore, []Action{AskTheStore}},
-	{"so is a broken one", Examine, alone, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{AskTheStore}},
+	{"so is a broken one, beside which something may wait for the store", Examine, alone, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{FlushSpool, AskTheStore}},
 	{"--recover=never starts a valid volume without asking", Examine, never, Examined, Payload{Alone: true, Condition: Valid}, Ready, nil},
 	{"--recover=never asks about an empty one, which may be a loss", Examine, never, Examined, Payload{Alone: true, Condition: Empty}, AskStore, []Action{AskTheStore}},
-	{"--recover=never asks about a broken one, to say what could be had", Examine, never, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{AskTheStore}},
+	{"--recover=never asks about a broken one, to say what could be had", Examine, never, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{FlushSpool, AskTheStore}},
 	{"a restore that is asked for counts in spite of --recover=never", Examine, never, Examined, Payload{Alone: true, Condition: Valid, Asked: true}, AskStore, []Action{AskTheStore}},
 
 	// AskStore: no answer

@@ -61,6 +61,7 @@ const (
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
 	LeftAlone         Guard = "valid, --recover=never"
+	BrokenAlone       Guard = "alone, broken"
 
 	WillNotWait Guard = "broken, or --recover=never"
 
@@ -85,6 +86,7 @@ const (
 	ValidateVolume  Action = "validate volume"  //
 	AskTheStore     Action = "ask the store"    //
 	TellLoss        Action = "tell loss"        // in numbers
+	FlushSpool      Action = "flush spool"      // bring into the store what waits for it beside broken data
 	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
 	MeasureRoom     Action = "measure room"     //
 	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory

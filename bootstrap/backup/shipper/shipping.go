@@ -70,7 +70,7 @@ func put(ctx context.Context, to *archive.Archive, generation int, position segm
 // shipped notes how an upload went.
 func (s *Shipper) shipped(which waiting, size int64, err error) {
 	s.busy = false
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) { // a folder that is gone is the store's trouble
 		s.forget(err)
 		return
 	}

@@ -123,6 +123,27 @@ func TestAVolumeThatWasPutBackIsBroughtForward(t *testing.T) {
 	third.StopCleanly()
 }
 
+// What waited for a store that was away is beside the database, and need not be broken with it.
+func TestWhatWaitedForTheStoreComesBackWithABrokenVolume(t *testing.T) {
+	t.Parallel()
+	p, store := newBackedUpPod(t)
+	first := p.StartReady()
+	p.Put("key", "stored")
+	harness.Eventually(t, "it is stored", func() bool { return first.Status().Backup.Revision == revision(p) })
+	require.NoError(t, os.Rename(filepath.Dir(store), filepath.Dir(store)+".away"))
+	p.Put("key", "waits")
+	harness.Eventually(t, "it waits on the volume", func() bool {
+		return first.Status().Backup.SpoolBytes > 0
+	})
+	first.Kill()
+	harness.FlipBits(t, p.Database(), 0, 16<<10)
+	require.NoError(t, os.Rename(filepath.Dir(store)+".away", filepath.Dir(store)))
+
+	second := p.StartReady()
+	assert.Equal(t, "waits", p.Get("key"))
+	second.StopCleanly()
+}
+
 func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	t.Parallel()
 	p, _ := newBackedUpPod(t)
