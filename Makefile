@@ -13,9 +13,11 @@ CYCLES ?= 50
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 BENCH ?=
+PUSH ?=
+DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -29,6 +31,16 @@ run: build ## Run a single etcd member, without a sidecar, with its data in .run
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
 
+# What could make one machine's binary differ from another's is said here: the same commit and the same Go give the same image.
+image: ## Build an OCI image for amd64 and arm64 in bin/image, without a daemon; PUSH=REGISTRY/REPOSITORY:TAG pushes it
+	@for arch in amd64 arm64; do \
+		GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false \
+		-ldflags '-s -w -X main.version=$(VERSION)' -o bin/linux-$$arch/etcd-wrapper ./cmd/etcd-wrapper || exit 1; \
+	done
+	@cd deploy/image && $(GO) run . -out $(CURDIR)/bin/image -push '$(PUSH)' -version '$(VERSION)' \
+		-revision "$$(git rev-parse HEAD 2>/dev/null || echo unknown)" -created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)" \
+		$(CURDIR)/bin/linux-amd64/etcd-wrapper $(CURDIR)/bin/linux-arm64/etcd-wrapper
+
 # The suites wait more than they compute, so four packages at a time are quicker on two cores.
 test: ## Run every test, with the race detector
 	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
@@ -41,6 +53,8 @@ BACKUP_STORES := $(addprefix ./bootstrap/backup/store/,s3 gcs azblob)
 
 test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
 	$(GO) test ./bootstrap/backup/...
+	$(GO) test ./bootstrap/backup -count=1 -timeout 30m -run EveryKept -args -histories 20
+	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
 	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
@@ -49,6 +63,11 @@ test-faults: ## Run the whole fault suite on the real program, with strace where
 test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
+
+test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
+	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
+	cd testdata/rules && $(GO) test -count=1 ./...
+	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
 test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v

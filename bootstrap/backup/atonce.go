@@ -3,8 +3,10 @@ package backup
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/spool"
 )
@@ -51,4 +53,17 @@ func (b *Backups) storeWaiting(ctx context.Context, waiting *spool.Spool, manife
 	}
 	defer object.Close() // nothing was written
 	return b.archive.PutStored(ctx, manifest.Generation, manifest.Position, object)
+}
+
+// FlushAtRest brings what the database of a data directory has into the store, for a cluster of one whose etcd does not run
+// and will not run again on these data. The error says what is missing.
+func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
+	closed, err := atrest.Open(filepath.Join(dataDir, "member", "snap", "db"), atrest.Identity{
+		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true, Term: 1,
+	})
+	if err != nil {
+		return err
+	}
+	defer closed.Close()
+	return b.bringFrom(ctx, closed, false)
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/keep"
 	"etcd-wrapper/bootstrap/backup/schedule"
 	"etcd-wrapper/bootstrap/backup/seal"
@@ -26,7 +24,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-// Options configure Backups. All fields are required but Gate.
+// Options configure Backups. All fields are required but Gate and ScratchDir.
 type Options struct {
 	Store      store.Store
 	Keys       *seal.Keys
@@ -38,8 +36,12 @@ type Options struct {
 	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
 	// out.
 	Verify func(ctx context.Context, path archive.Path) (archive.Verdict, error)
-	Gate   shipper.Gate // nil if there is nobody to keep apart from
-	Log    zerolog.Logger
+	// ScratchDir is where Verify restores to; a command beside it adds a dash and something else. What is there at the beginning
+	// was left by a process that was killed.
+	ScratchDir string
+
+	Gate shipper.Gate // nil if there is nobody to keep apart from
+	Log  zerolog.Logger
 }
 
 // Backups are those of one run. Begin, End and Flush are called one after the other, each at most once; the other methods
@@ -50,7 +52,7 @@ type Backups struct {
 	running atomic.Pointer[running]
 	kept    atomic.Pointer[Kept]
 	broken  atomic.Pointer[Unable]
-	led     atomic.Bool // when it ended, etcd was the leader
+	undone  atomic.Pointer[Unable]
 }
 
 // running is what goes on while etcd runs.
@@ -61,7 +63,7 @@ type running struct {
 	over    chan struct{}
 }
 
-// Unable is why no backups can be made at all for now.
+// Unable is why no backups can be made at all for now, or why what is done beside making them is not.
 type Unable struct {
 	Since   time.Time
 	Times   int
@@ -93,9 +95,9 @@ func (b *Backups) Begin(etcd shipper.Etcd) {
 
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
+	b.clear()
 	made, err := b.ship(r.etcd)
 	for ; err != nil; made, err = b.ship(r.etcd) {
-		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
 		b.unable(err)
 		select {
 		case <-ctx.Done():
@@ -113,11 +115,20 @@ func (b *Backups) run(ctx context.Context, r *running) {
 }
 
 func (b *Backups) unable(err error) {
-	now := Unable{Since: time.Now(), Text: err.Error(), NextTry: time.Now().Add(again), Times: 1}
-	if before := b.broken.Load(); before != nil {
-		now.Since, now.Times = before.Since, before.Times+1
+	before := b.broken.Load()
+	if before == nil || before.Text != err.Error() {
+		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
 	}
-	b.broken.Store(&now)
+	b.broken.Store(before.again(err, again))
+}
+
+// again is u, which may be nil, once it has failed once more.
+func (u *Unable) again(err error, next time.Duration) *Unable {
+	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
+	if u != nil {
+		now.Since, now.Times = u.Since, u.Times+1
+	}
+	return now
 }
 
 func (b *Backups) ship(etcd shipper.Etcd) (*shipper.Shipper, error) {
@@ -144,7 +155,6 @@ func (b *Backups) End(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	b.led.Store(r.etcd.IsLeader())
 	r.stop()
 	select {
 	case <-r.over:
@@ -152,61 +162,6 @@ func (b *Backups) End(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.New("backups: the store has not answered in time")
 	}
-}
-
-// Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned without an error. A member that another one writes the backups for has nothing to
-// bring.
-func (b *Backups) Flush(ctx context.Context, database string) error {
-	r := b.running.Load()
-	if r == nil {
-		return nil
-	}
-	role := shipper.Unknown // a stop may come before the store was first looked at
-	if r.shipper != nil {
-		role = r.shipper.Facts().Role
-	}
-	if role == shipper.Watching {
-		return nil
-	}
-	closed, err := atrest.Open(database, atrest.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: role == shipper.Writing || b.led.Load(), Term: r.etcd.Term(),
-	})
-	if err != nil {
-		return err
-	}
-	defer closed.Close()
-	return b.flush(ctx, closed)
-}
-
-func (b *Backups) flush(ctx context.Context, closed *atrest.Etcd) error {
-	last, err := b.ship(closed)
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		last.Run(running)
-	}()
-	err = last.Flush(ctx)
-	stop()
-	<-over
-	return err
-}
-
-// FlushAtRest brings what the database of a data directory has into the store, for a cluster of one whose etcd does not run
-// and will not run again on these data. The error says what is missing.
-func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
-	closed, err := atrest.Open(filepath.Join(dataDir, "member", "snap", "db"), atrest.Identity{
-		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true, Term: 1,
-	})
-	if err != nil {
-		return err
-	}
-	defer closed.Close()
-	return b.flush(ctx, closed)
 }
 
 // BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.
@@ -231,6 +186,7 @@ type Facts struct {
 	Shipped shipper.Facts
 	Kept    Kept
 	Unable  *Unable // nil while backups can be made
+	Undone  *Unable // a chore that is not done: listing, a test restore, deleting; nil if all are
 }
 
 // Facts returns what is known now, from memory.
@@ -242,6 +198,6 @@ func (b *Backups) Facts() Facts {
 	if kept := b.kept.Load(); kept != nil {
 		facts.Kept = *kept
 	}
-	facts.Unable = b.broken.Load()
+	facts.Unable, facts.Undone = b.broken.Load(), b.undone.Load()
 	return facts
 }

@@ -27,6 +27,8 @@ import (
 type proof struct {
 	mu      sync.Mutex
 	outcome archive.Outcome
+	err     error
+	before  func()
 	paths   []archive.Path
 }
 
@@ -34,7 +36,14 @@ func (p *proof) verify(_ context.Context, path archive.Path) (archive.Verdict, e
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paths = append(p.paths, path)
+	if p.before != nil {
+		p.before()
+	}
+	if p.err != nil {
+		return archive.Verdict{}, p.err
+	}
 	return archive.Verdict{
+		Drill:   path.Revision != path.Full.Revision,
 		Cluster: path.Generation.Cluster, Generation: path.Generation.Number, Full: path.Full.Name(), Revision: path.Revision,
 		Outcome: p.outcome, Why: "as the test wants it", At: time.Now().UTC().Truncate(time.Second), Member: "1",
 	}, nil
@@ -44,6 +53,17 @@ func (p *proof) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.paths)
+}
+
+func (p *proof) drills() (count int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, path := range p.paths {
+		if path.Revision != path.Full.Revision {
+			count++
+		}
+	}
+	return count
 }
 
 // subject is the backups of an etcd.
@@ -57,18 +77,29 @@ type subject struct {
 
 func newSubject(t *testing.T, outcome archive.Outcome) *subject {
 	t.Helper()
+	return newSubjectIn(t, memory.New(), outcome)
+}
+
+func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subject {
+	t.Helper()
+	dir := t.TempDir()
+	s := &subject{store: in, proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
+	s.Backups = s.another(t, &seal.Keys{})
+	s.etcd = etcdtest.Start(t, s.dir)
+	return s
+}
+
+// another are backups of the next run.
+func (s *subject) another(t *testing.T, keys *seal.Keys) *backup.Backups {
+	t.Helper()
 	when, err := schedule.Parse("@daily")
 	require.NoError(t, err)
 	policy, err := keep.ParsePolicy("points=24h")
 	require.NoError(t, err)
-	dir := t.TempDir()
-	s := &subject{store: memory.New(), proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
-	s.Backups = backup.New(backup.Options{
-		Store: s.store, Keys: &seal.Keys{}, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
-		SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, Log: zerolog.Nop(),
+	return backup.New(backup.Options{
+		Store: s.store, Keys: keys, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
+		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Log: zerolog.Nop(),
 	})
-	s.etcd = etcdtest.Start(t, s.dir)
-	return s
 }
 
 func (s *subject) put(t *testing.T, times int) {
@@ -163,4 +194,25 @@ func TestASpoolThatCannotBeUsedIsSaidAndEtcdServes(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrNotRunning)
 	s.put(t, 1)
 	require.NoError(t, s.End(soon(t)))
+}
+
+// A pod may be asked to stop right after it became ready.
+func TestAnEtcdThatIsClosedAtOnceIsBroughtToTheStoreAllTheSame(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.put(t, 10)
+	revision := s.etcd.Revision()
+	s.Begin(shipper.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
+	require.Equal(t, revision, s.stored(t))
+}
+
+func TestAFlushSaysThatTheSpoolCannotBeUsed(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
+	s.Begin(shipper.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	require.ErrorContains(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")), "spool")
 }

@@ -2,8 +2,7 @@ package backup
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -18,21 +17,8 @@ const (
 	listEvery  = 10 * time.Minute
 	pruneEvery = time.Hour
 	daily      = 24 * time.Hour
-
-	replaceEvery = time.Hour
-	retry        = 5 * time.Minute // after a chore that failed
+	retry      = 5 * time.Minute // after a chore that failed
 )
-
-// Kept is what lies in the store, as of the last listing.
-type Kept struct {
-	At       time.Time         // of the listing; zero if there was none
-	Bytes    int64             // of all objects of this cluster
-	From, To int64             // the revisions that can be gone back to without a hole; 0 if there are none
-	Begin    time.Time         // when From was the present
-	End      time.Time         // when To was
-	LastFull *archive.KeptFull // the newest
-	Verdict  *archive.Verdict  // the newest
-}
 
 // chores are what is done beside shipping. One goroutine owns them, the one that calls run.
 type chores struct {
@@ -43,12 +29,15 @@ type chores struct {
 	listed  int64 // fulls that were stored when the last listing was made
 	due     map[string]time.Time
 	history *archive.History
+	judged  string             // the full that this process has a verdict on, whether or not the store gives that back
+	doubts  string             // that kept everything from being deleted when it was last looked at
+	failing map[string]*Unable // chores that are not done, by their names
 
 	replaced time.Time // when a full was last made because a test restore had failed
 }
 
 func newChores(b *Backups, s *shipper.Shipper, member string) *chores {
-	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}}
+	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}, failing: map[string]*Unable{}}
 }
 
 // chore is one of them, with what has to be so for it to be done.
@@ -93,7 +82,10 @@ func (c *chores) look(ctx context.Context) {
 		c.due["list"] = time.Time{}
 	}
 	for _, chore := range all {
-		if ctx.Err() == nil && !time.Now().Before(c.due[chore.name]) && (!chore.ours || facts.Role == shipper.Writing) {
+		switch {
+		case chore.ours && facts.Role != shipper.Writing:
+			c.note(chore.name, nil) // it is another member's now
+		case ctx.Err() == nil && !time.Now().Before(c.due[chore.name]):
 			c.perform(ctx, chore)
 		}
 	}
@@ -101,134 +93,34 @@ func (c *chores) look(ctx context.Context) {
 
 func (c *chores) perform(ctx context.Context, chore chore) {
 	pause := chore.every
-	if err := chore.do(c, ctx); err != nil && ctx.Err() == nil {
-		c.backups.options.Log.Warn().Err(err).Str("chore", chore.name).Stringer("next_try", retry).Msg("backups: a chore was not done")
+	err := chore.do(c, ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
 		pause = retry
 	}
-	c.due[chore.name] = time.Now().Add(pause)
+	c.due[chore.name] = later(c.due[chore.name], time.Now().Add(pause))
+	c.note(chore.name, err)
 }
 
-// list looks at what is kept.
-func (c *chores) list(ctx context.Context) error {
-	history, err := c.backups.archive.History(ctx)
+// note has everybody told of a chore that is not done. The log has it once.
+func (c *chores) note(name string, err error) {
+	before := c.failing[name]
+	delete(c.failing, name)
 	if err != nil {
-		return err
-	}
-	c.history = history
-	kept := summary(history)
-	c.backups.kept.Store(&kept)
-	return nil
-}
-
-// summary is what people are told of a history.
-func summary(history *archive.History) Kept {
-	kept := Kept{At: time.Now()}
-	for _, generation := range history.Generations {
-		for _, full := range generation.Fulls {
-			kept.Bytes += full.Size
+		if before == nil || before.Text != err.Error() {
+			c.backups.options.Log.Warn().Err(err).Str("chore", name).Stringer("next_try", retry).Msg("backups: a chore is not done")
 		}
-		for _, object := range generation.Objects {
-			kept.Bytes += object.Size
+		c.failing[name] = before.again(err, retry)
+	}
+	var told *Unable
+	for _, chore := range all {
+		if told == nil {
+			told = c.failing[chore.name]
 		}
 	}
-	newest := history.Newest()
-	if newest == nil {
-		return kept
-	}
-	if count := len(newest.Chains); count > 0 {
-		chain := newest.Chains[count-1]
-		kept.From, kept.To, kept.Begin, kept.End = chain.From, chain.To, chain.Begin, chain.End
-	}
-	for i := range newest.Fulls {
-		full := &newest.Fulls[i]
-		kept.LastFull = full
-		if full.Verdict != nil {
-			kept.Verdict = full.Verdict
-		}
-	}
-	return kept
-}
-
-// verify restores the newest full that was not restored yet.
-func (c *chores) verify(ctx context.Context) error {
-	full := c.unverified()
-	if full == nil || !c.canOpen() {
-		return nil
-	}
-	return c.judge(ctx, archive.Path{
-		Generation: c.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
-	})
-}
-
-// canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
-func (c *chores) canOpen() bool {
-	keys := c.backups.options.Keys
-	return !keys.Encrypts() || keys.Opens()
-}
-
-// unverified is the newest full, if there is no verdict on it.
-func (c *chores) unverified() *archive.KeptFull {
-	if c.history == nil || c.history.Newest() == nil {
-		return nil
-	}
-	fulls := c.history.Newest().Fulls
-	if len(fulls) == 0 {
-		return nil
-	}
-	if newest := &fulls[len(fulls)-1]; newest.Err == nil && newest.Verdict == nil {
-		return newest
-	}
-	return nil
-}
-
-// judge restores a path, keeps the verdict, and answers a failed one with a full.
-func (c *chores) judge(ctx context.Context, path archive.Path) error {
-	verdict, err := c.backups.options.Verify(ctx, path)
-	if err != nil {
-		return err
-	}
-	verdict.Member = c.member
-	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
-		return err
-	}
-	log := c.backups.options.Log
-	if verdict.Outcome == archive.Verified {
-		log.Info().Int64("revision", verdict.Revision).Float64("seconds", verdict.Seconds).Msg("backups: a test restore gave back what etcd had")
-		c.due["prune"] = time.Time{}
-	} else {
-		log.Error().Int64("revision", verdict.Revision).Str("error", verdict.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
-		if err := c.replace(ctx); err != nil {
-			return err
-		}
-	}
-	return c.list(ctx)
-}
-
-// replace makes a full in the place of one that could not be restored, but not one after the other.
-func (c *chores) replace(ctx context.Context) error {
-	if time.Since(c.replaced) < replaceEvery {
-		return nil
-	}
-	c.replaced = time.Now()
-	_, err := c.shipper.FullNow(ctx, "the test restore of the last one failed")
-	return err
-}
-
-// drill restores a random revision of the window.
-func (c *chores) drill(ctx context.Context) error {
-	kept := c.backups.kept.Load()
-	if kept == nil || kept.To <= kept.From || !c.canOpen() {
-		return nil
-	}
-	revision := kept.From + rand.Int64N(kept.To-kept.From+1)
-	path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
-	if errors.Is(err, archive.ErrNotKept) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return c.judge(ctx, path)
+	c.backups.undone.Store(told)
 }
 
 // prune lets go what need not be kept.
@@ -237,9 +129,11 @@ func (c *chores) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range plan.Doubts {
-		c.backups.options.Log.Debug().Str("doubt", doubt).Msg("backups: nothing is deleted")
+	doubts := strings.Join(plan.Doubts, "; ")
+	if doubts != "" && doubts != c.doubts {
+		c.backups.options.Log.Warn().Str("doubt", doubts).Msg("backups: nothing is deleted while something is in doubt")
 	}
+	c.doubts = doubts
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")

@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/bootstrap/etcdconf"
 )
 
 // maxConfigBytes bounds what is read of a configuration file. Real ones have one or two KiB.
@@ -48,7 +50,7 @@ type directories struct {
 var ErrConfig = errors.New("cannot use etcd configuration")
 
 // loadConfig reads the configuration file and finds the data directory in it. A file without a data-dir gets that of the
-// options appended; a file with one is served as it is.
+// options appended; a file with one is served as it is, unless it is for several members.
 func (o Options) loadConfig() (etcdConfig, error) {
 	if o.ConfigFile == "" {
 		return etcdConfig{yaml: fmt.Appendf(nil, singleMember, quoted(o.DataDir)), dataDir: o.DataDir}, nil
@@ -56,6 +58,10 @@ func (o Options) loadConfig() (etcdConfig, error) {
 	raw, err := readBounded(o.ConfigFile, maxConfigBytes)
 	if err != nil {
 		return etcdConfig{}, fmt.Errorf("cannot read etcd configuration: %w", err)
+	}
+	raw, err = etcdconf.ForMember(raw, o.PodName)
+	if err != nil {
+		return etcdConfig{}, fmt.Errorf("%w %s: %w", ErrConfig, o.ConfigFile, err)
 	}
 	found, err := parseDirectories(raw)
 	if err == nil && found.DataDir == "" {

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/etcdconf"
 )
 
 func TestDefaultConfigIsOneThatEtcdTakes(t *testing.T) {
@@ -105,4 +106,25 @@ func TestConfigIsTheOneThatWasValidated(t *testing.T) {
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func TestAConfigFileForAllMembersIsServedAsThatOfThePod(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etcd.yaml")
+	write(t, path, `initial-advertise-peer-urls: {etcd-main-0: [http://a:2380], etcd-main-1: [http://b:2380]}
+advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:2379]}
+`)
+	initializer := New(Options{DataDir: "/volume/new.etcd", ConfigFile: path, PodName: "etcd-main-1"})
+	defer initializer.Close()
+	served, err := initializer.Config(t.Context())
+	require.NoError(t, err)
+	checked, err := etcdconf.Parse(served)
+	require.NoError(t, err)
+	require.Equal(t, "etcd-main-1", checked.Etcd.Name)
+	require.Equal(t, "etcd-main-0=http://a:2380,etcd-main-1=http://b:2380", checked.Etcd.InitialCluster)
+	require.Equal(t, "/volume/new.etcd", checked.Etcd.Dir)
+
+	stranger := New(Options{DataDir: "/volume/new.etcd", ConfigFile: path, PodName: "etcd-main-2"})
+	defer stranger.Close()
+	require.ErrorIs(t, stranger.CheckConfig(), ErrConfig)
+	require.ErrorContains(t, stranger.CheckConfig(), path)
 }

@@ -80,7 +80,7 @@ func (v Verified) Print(to io.Writer) error {
 	case v.Outcome != archive.Verified:
 		words = fmt.Sprintf("revision %d could not be restored", v.Revision)
 	case v.Hash != nil:
-		words += ", and its hash is etcd's own"
+		words += fmt.Sprintf(", with etcd's own hash of revision %d", v.Hash.Revision)
 	}
 	recorded := "the verdict is in the store"
 	if !v.Recorded {

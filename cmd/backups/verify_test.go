@@ -37,6 +37,11 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
 }
 
+func TestAHashThatWasComparedIsTold(t *testing.T) {
+	verified := Verified{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
+	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
+}
+
 func TestARevisionBehindAFullIsADrill(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)

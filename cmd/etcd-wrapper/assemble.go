@@ -38,6 +38,9 @@ type parts struct {
 // assemble puts the parts together.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	settings, err := backups.Read(c.Backups)
+	if err == nil {
+		err = settings.Keys.CheckOwn()
+	}
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
@@ -128,7 +131,7 @@ func briefly(outcome lifecycle.Outcome) string {
 func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
-			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, Log: log, Verify: verifyInChild(),
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
 			Recover: recovers(recoverer),
 		})
 		if err := initializer.CheckConfig(); err != nil {

@@ -26,7 +26,7 @@ func (c *startCommand) backups(settings backups.Settings, readers shipper.Gate, 
 	return backup.New(backup.Options{
 		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
-		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)),
+		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
 	})
 }
 

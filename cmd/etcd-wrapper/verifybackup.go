@@ -88,5 +88,5 @@ func (c *backupVerifyCommand) scratch(settings backups.Settings) string {
 	if dir == "" {
 		dir = os.TempDir()
 	}
-	return filepath.Join(dir, "backup.verify-"+strconv.Itoa(os.Getpid()))
+	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
 }

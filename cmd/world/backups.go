@@ -137,15 +137,17 @@ func lastVerified(facts backup.Facts) *status.BackupProof {
 	return proof
 }
 
-// trouble is what keeps backups from being made, or what the newest test restore found.
+// trouble is what keeps backups from being made, or from being tested or deleted.
 func trouble(facts backup.Facts) *status.BackupError {
-	switch is := facts.Shipped.Trouble; {
-	case facts.Unable != nil:
-		u := facts.Unable
-		return &status.BackupError{Since: u.Since, Times: u.Times, Message: u.Text, NextTry: u.NextTry}
-	case is != nil:
+	unable := facts.Unable
+	if is := facts.Shipped.Trouble; unable == nil && is != nil {
 		return &status.BackupError{Since: is.Since, Times: 1, Message: is.Text, NextTry: is.NextTry}
-	default:
+	}
+	if unable == nil {
+		unable = facts.Undone
+	}
+	if unable == nil {
 		return nil
 	}
+	return &status.BackupError{Since: unable.Since, Times: unable.Times, Message: unable.Text, NextTry: unable.NextTry}
 }

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 
 	"go.etcd.io/etcd/server/v3/storage/backend"
@@ -29,20 +30,45 @@ func readBuckets(tx backend.UnsafeReader) (found []*segment.Bucket) {
 	return found
 }
 
-// readBucket puts in order what etcd visits in two parts: first what is in the file, then what waits for the next commit.
+// readBucket copies a bucket in the order of its keys. etcd visits first what is in the file, in order, and then what waits
+// for the next commit; the latter may have a key twice, of which the later one counts. Only what is out of order takes more
+// memory than its bytes: a bucket may have a million leases.
 func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket {
-	type entry struct{ key, value []byte }
-	var entries []entry
+	copied, late := segment.NewBucket(string(bucket.Name())), map[string][]byte{}
+	var last []byte
 	_ = tx.UnsafeForEach(bucket, func(k, v []byte) error {
-		entries = append(entries, entry{k, v})
+		if len(late) == 0 && (last == nil || bytes.Compare(k, last) > 0) {
+			copied.Add(k, v)
+			last = k
+		} else {
+			late[string(k)] = bytes.Clone(v)
+		}
 		return nil
 	})
-	slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
-	copied := segment.NewBucket(string(bucket.Name()))
-	for _, entry := range entries {
-		copied.Add(entry.key, entry.value)
+	if len(late) == 0 {
+		return copied
 	}
-	return copied
+	return merged(copied, late)
+}
+
+// merged is a bucket with entries that were added or replaced.
+func merged(bucket *segment.Bucket, late map[string][]byte) *segment.Bucket {
+	all := segment.NewBucket(bucket.Name)
+	keys := slices.Sorted(maps.Keys(late))
+	for key, value := range bucket.Entries() {
+		for len(keys) > 0 && keys[0] < string(key) {
+			all.Add([]byte(keys[0]), late[keys[0]])
+			keys = keys[1:]
+		}
+		if len(keys) > 0 && keys[0] == string(key) {
+			continue // it comes with the next entry, or at the end
+		}
+		all.Add(key, value)
+	}
+	for _, key := range keys {
+		all.Add([]byte(key), late[key])
+	}
+	return all
 }
 
 // ofItself are the entries of the meta bucket that etcd moves as it goes along, without anybody having changed anything.

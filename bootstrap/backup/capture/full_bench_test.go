@@ -2,6 +2,7 @@ package capture
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -52,4 +53,26 @@ func BenchmarkFull(b *testing.B) {
 		require.NoError(b, os.Remove(file.Name()))
 	}
 	b.ReportMetric(longest.Seconds(), "s-held-at-most")
+}
+
+// BenchmarkManyLeases reads the small buckets of an etcd with 100,000 leases.
+func BenchmarkManyLeases(b *testing.B) {
+	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(b.TempDir(), "db"))
+	b.Cleanup(func() { _ = database.Close() })
+	tx := database.BatchTx()
+	tx.Lock()
+	tx.UnsafeCreateBucket(schema.Lease)
+	for id := range uint64(100_000) {
+		tx.UnsafePut(schema.Lease, binary.BigEndian.AppendUint64(nil, id), make([]byte, 20))
+	}
+	tx.Unlock()
+	database.ForceCommit()
+	reader := NewReader(func() backend.Backend { return database })
+	var longest time.Duration
+	for b.Loop() {
+		rows, err := reader.Since(Request{From: 1, Beyond: true, Buckets: true})
+		require.NoError(b, err)
+		longest = max(longest, rows.Held)
+	}
+	b.ReportMetric(float64(longest.Milliseconds()), "ms-held-at-most")
 }

@@ -22,9 +22,9 @@ var ErrCompacted = errors.New("compacted")
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
 // At returns what etcd's HashKV (HashByRev) at `revision` is on a member that has compacted at `compacted`, which need
-// not be where the database was compacted, but not before; -1, which is etcd's word for never, and 0 are the same. A compaction that this database has begun and not finished
-// counts as well if it may have deleted something; that cannot be seen, and the caller has to know. The database is opened
-// for reading only, and nobody may have it open for writing.
+// not be where the database was compacted, but not before; -1, which is etcd's word for never, and 0 are the same. A
+// compaction that this database has begun and not finished counts as well if it may have deleted something; that cannot be
+// seen, and the caller has to know. The database is opened for reading only, and nobody may have it open for writing.
 //
 // The error is ErrCompacted, ErrFutureRevision, that of ctx, or names the row that is none.
 func At(ctx context.Context, path string, compacted, revision int64) (hash uint32, err error) {

@@ -35,10 +35,10 @@ func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 func (e *etcd) transaction(t *rapid.T) {
 	keys := rapid.SliceOfNDistinct(rapid.Custom(key), 1, 4, func(key []byte) string { return string(key) }).Draw(t, "keys")
 	txn := e.Write(traceutil.TODO())
+	defer txn.End() // also when rapid stops the test, to find a shorter history
 	for _, key := range keys {
 		e.change(t, txn, key)
 	}
-	txn.End()
 }
 
 func (e *etcd) grantOrRevoke(t *rapid.T) {

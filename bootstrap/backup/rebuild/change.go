@@ -19,12 +19,15 @@ const (
 )
 
 // errNotEtcds is of a database that was not etcd's.
-var errNotEtcds = errors.New("it is no database of etcd: it lacks the buckets key and meta")
+var errNotEtcds = fmt.Errorf("%w: it is no database of etcd, which has buckets named key and meta", ErrDamaged)
 
 // change brings the database from the full's revision to the one that is wanted.
 func change(ctx context.Context, source Source, path string, options Options, told *teller) (result Result, err error) {
 	changes := options.Above > 0 || options.Finish != nil || source.Rows != nil
 	db, err := bolt.Open(path, 0, boltOptions(source, changes))
+	if errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch) {
+		return Result{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot open it: %w", err)
 	}

@@ -15,7 +15,7 @@ func guarded(work func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("it is no database of etcd: %v", cause)
+			err = fmt.Errorf("%w: its database cannot be read: %v", ErrDamaged, cause)
 		}
 	}()
 	return work()

@@ -72,7 +72,7 @@ func (i *inserter) commit() error {
 // row inserts one row. It copies what it keeps.
 func (i *inserter) row(row segment.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
-		return fmt.Errorf("row %x does not come behind the ones before it", row.Key)
+		return fmt.Errorf("%w: row %x does not come behind the ones before it", ErrDamaged, row.Key)
 	}
 	if i.pending > 0 && len(i.values)+len(row.Value) > batchBytes {
 		if err := i.commit(); err != nil {

@@ -14,8 +14,8 @@ import (
 // chunk is how many bytes are read and written at a time.
 const chunk = 1 << 20
 
-// ErrDamaged says that what was read is not what was once written.
-var ErrDamaged = errors.New("the snapshot is damaged")
+// ErrDamaged says that what was read cannot be what was once written.
+var ErrDamaged = errors.New("the backup is damaged")
 
 // receive writes a snapshot's database to its file, as it comes, and compares it with the digest behind it.
 func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *receiver) error {

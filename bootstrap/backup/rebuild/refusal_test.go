@@ -84,7 +84,7 @@ func TestWhatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 		sum := sha256.Sum256(content)
 		path := filepath.Join(t.TempDir(), "db")
 		_, err := Database(t.Context(), snapshotOf(append(bytes.Clone(content), sum[:]...)), path, Options{Above: 5})
-		require.Error(t, err, what)
+		require.ErrorIs(t, err, ErrDamaged, what)
 		require.NoFileExists(t, path)
 	}
 }

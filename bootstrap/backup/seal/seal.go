@@ -67,6 +67,25 @@ func Load(files Files) (*Keys, error) {
 	return keys, nil
 }
 
+// CheckOwn is an error that begins with a flag's name if what these keys sign is not believed by them. It is for whoever is about
+// to write: the first line in a store that nobody believes keeps everybody from using it.
+func (k *Keys) CheckOwn() error {
+	if !k.Trusts() {
+		return nil
+	}
+	if !k.Signs() {
+		return errors.New("--backup-trusted-keys: what this process writes would not be believed, as it is not signed; give --backup-signing-key, too")
+	}
+	line, err := k.Sign(Heading{Format, "own"})
+	if err != nil {
+		return err
+	}
+	if err := k.Check(line, "own", &Heading{}); err != nil {
+		return fmt.Errorf("--backup-signing-key: what this process writes would not be believed; add the public key to those of --backup-trusted-keys: %w", err)
+	}
+	return nil
+}
+
 // Encrypts tells whether what is written is encrypted.
 func (k *Keys) Encrypts() bool { return k.recipients.path != "" }
 

@@ -11,12 +11,12 @@ func (s *Shipper) align(head archive.Head) {
 	if s.aligned(head) {
 		return
 	}
-	s.held, s.waiting, s.markers, s.gap = nil, nil, nil, noGap
+	s.held, s.markers, s.gap = nil, nil, noGap
 	s.tail, s.chainless = nil, false
 	if s.takeUp(head) {
 		return
 	}
-	s.clear()
+	s.discard()
 	if s.writes() {
 		start := head.Start
 		s.tail, s.buckets = &start, nil
@@ -87,8 +87,8 @@ func (s *Shipper) resume() {
 		return
 	}
 	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is not of this data, and is dropped")
-	s.waiting, s.tail = nil, nil
-	s.clear()
+	s.tail = nil
+	s.discard()
 }
 
 // lead follows etcd's leadership.

@@ -59,11 +59,15 @@ func (s *Shipper) unchanged() bool {
 }
 
 func (s *Shipper) timeToCapture() bool {
-	interval := s.options.Interval
+	return s.hurry || time.Since(s.captured) >= s.interval()
+}
+
+// interval is what lies between two captures.
+func (s *Shipper) interval() time.Duration {
 	if s.away() {
-		interval *= slower
+		return slower * s.options.Interval
 	}
-	return s.hurry || time.Since(s.captured) >= interval
+	return s.options.Interval
 }
 
 // captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some.

@@ -76,7 +76,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 		full.Database = c.database
 		return to.PutSealedFull(ctx, full, file)
 	}
-	return to.PutFull(ctx, full, file)
+	return to.PutFull(ctx, full, &gentle{Reader: file})
 }
 
 // roomy is a file that stops to grow before etcd has no room any more.

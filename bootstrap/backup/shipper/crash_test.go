@@ -121,5 +121,6 @@ func (s *stand) died(last int32, happens bool) int32 {
 	assert.GreaterOrEqual(s, s.Facts().Stored, written)
 	s.requireChains(1)
 	s.requireAllKept()
+	s.requireNothingLoose()
 	return calls
 }

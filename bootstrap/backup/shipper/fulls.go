@@ -72,6 +72,9 @@ func (s *Shipper) startChain(reason string) {
 	s.tail, s.markers, s.gap, s.chainless = nil, nil, noGap, true
 	s.statistic.Broken = &Broken{Since: s.options.Now(), Reason: reason}
 	s.fullsDue = append([]due{{reason: reason}}, s.fullsDue...)
+	for i := range s.flushes {
+		s.flushes[i].target = segment.Position{} // was one of the chain that ends
+	}
 }
 
 // gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.

@@ -178,6 +178,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	s.stale = false
 	s.remember(head)
 	if head.Empty() {
+		s.discard() // it goes on from a full that is not there
 		s.startChain("there is no full yet")
 		return
 	}

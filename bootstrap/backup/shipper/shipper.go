@@ -63,8 +63,8 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer s.drain()
 	defer cancel()
 	s.resume()
-	ticker := time.NewTicker(s.pace.tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(s.pace.tick)
+	defer timer.Stop()
 	for ctx.Err() == nil {
 		again := s.step(ctx)
 		s.publish()
@@ -73,9 +73,10 @@ func (s *Shipper) Run(ctx context.Context) {
 			s.listen()
 			continue
 		}
+		timer.Reset(s.pause())
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-timer.C:
 		case event := <-s.events:
 			event()
 		}
@@ -91,6 +92,14 @@ func (s *Shipper) step(ctx context.Context) (again bool) {
 	s.ship(ctx)
 	s.merge(ctx)
 	return again
+}
+
+// pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
+func (s *Shipper) pause() time.Duration {
+	if left := s.interval() - time.Since(s.captured); left > 0 {
+		return min(left, s.pace.tick)
+	}
+	return s.pace.tick
 }
 
 // listen hears what there is to hear, without waiting.

@@ -3,6 +3,7 @@ package shipper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -58,8 +59,14 @@ func (s *Shipper) opener(next waiting) func() (io.ReadCloser, int64, error) {
 	}
 }
 
+// errGone says that what waited is not in the spool any more.
+var errGone = errors.New("the spool was emptied")
+
 func put(ctx context.Context, to *archive.Archive, generation int, position segment.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
 	content, size, err := open()
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("%w: %w", errGone, err)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -70,7 +77,7 @@ func put(ctx context.Context, to *archive.Archive, generation int, position segm
 // shipped notes how an upload went.
 func (s *Shipper) shipped(which waiting, size int64, err error) {
 	s.busy = false
-	if errors.Is(err, os.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) { // a folder that is gone is the store's trouble
+	if errors.Is(err, errGone) {
 		s.forget(err)
 		return
 	}
@@ -87,11 +94,13 @@ func (s *Shipper) shipped(which waiting, size int64, err error) {
 // forget takes everything that is not stored from the database again, since somebody emptied the spool.
 func (s *Shipper) forget(err error) {
 	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
-	s.waiting, s.held, s.tail, s.stale = nil, nil, nil, true
-	s.clear()
+	s.tail, s.stale = nil, true
+	s.discard()
 }
 
-func (s *Shipper) clear() {
+// discard drops all that waits.
+func (s *Shipper) discard() {
+	s.waiting, s.held = nil, nil
 	if err := s.spool.Clear(); err != nil {
 		s.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
 	}

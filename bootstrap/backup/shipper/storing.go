@@ -16,17 +16,28 @@ func (s *Shipper) copied(copied *copied, err error) {
 		return
 	}
 	f := s.full
-	f.copied, f.held, f.Hash, f.doing = copied, copied.held, copied.hash, "stores the copy"
+	f.copied, f.held, f.Hash = copied, copied.held, copied.hash
 	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
 }
 
-// store uploads the copy, again and again until it succeeds. The transaction is closed since long.
+// store uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
+// before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
 func (s *Shipper) store(ctx context.Context) {
 	f := s.full
 	if f.copied == nil || f.storing || time.Now().Before(s.fullAfter) || !f.opens && !s.knows() || s.foreign {
 		return
 	}
-	f.storing = true
+	switch {
+	case f.opens || s.stored.Compare(f.Next) >= 0:
+	case s.chainless: // what it waits for never comes
+		s.full, s.fullsDue = nil, append(s.fullsDue, f.asked...)
+		_ = os.Remove(f.copied.path)
+		return
+	default:
+		f.doing = "waits until what is before it is stored"
+		return
+	}
+	f.storing, f.doing = true, "stores the copy"
 	to, making, copied := s.archive, f.Full, f.copied
 	s.job(func() func() {
 		stored, err := copied.put(ctx, to, making)
@@ -92,8 +103,7 @@ func (s *Shipper) dropFull(err error) {
 		_ = os.Remove(f.copied.path)
 	}
 	if f.opens { // what was to come behind it leads nowhere
-		s.waiting, s.held = nil, nil
-		s.clear()
+		s.discard()
 	}
 	if f.opens || s.chainless {
 		s.tail, s.chainless = nil, false

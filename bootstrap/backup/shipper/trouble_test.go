@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
 )
 
@@ -30,6 +32,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 		"broken":        {Err: memory.ErrServerError},
 		"denied":        {Err: memory.ErrDenied},
 		"no bucket":     {Err: memory.ErrNoBucket},
+		"no folder":     {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // not what waits does not exist
 		"skewed":        {Err: memory.ErrSkewed},
 		"expired":       {Err: memory.ErrExpired},
 		"only readable": {Err: memory.ErrDenied, Op: memory.Put},
@@ -216,4 +219,23 @@ func (g *gate) Begin(ctx context.Context, _ string) (func(), error) {
 	case <-ctx.Done():
 		return nil, errors.New("gave up")
 	}
+}
+
+func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
+	s := &Shipper{options: Options{Interval: time.Second, Now: time.Now}}
+	s.captured = time.Now().Add(-2 * time.Second)
+	assert.True(t, s.timeToCapture())
+	s.trouble(aboutSegment).began = time.Now().Add(-5 * time.Second)
+	assert.False(t, s.timeToCapture(), "every segment costs a request later")
+	s.captured = time.Now().Add(-slower * time.Second)
+	assert.True(t, s.timeToCapture())
+}
+
+func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
+	s := &Shipper{options: Options{Now: time.Now}}
+	s.ask()
+	assert.Nil(t, s.troubleNow())
+	s.asked = time.Now().Add(-time.Minute)
+	assert.Contains(t, s.troubleNow().Text, "the store has not answered for 1m")
+	assert.True(t, s.away())
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"testing"
@@ -33,10 +34,18 @@ func TestMain(m *testing.M) {
 var children = map[string]func() int{
 	"child-verify": verifyInThisProcess,
 	"child-panic":  func() int { panic("the page is on fire") },
+	"child-circle": func() int { debug.SetMaxStack(1 << 20); return circle(1) },
 	"child-killed": func() int { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} },
 	"child-silent": func() int { return 0 },
 	"child-liar":   func() int { fmt.Println(`{"verdict":{}}`); return 1 },
 	"child-hang":   func() int { time.Sleep(time.Hour); return 0 },
+}
+
+func circle(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return circle(n+1) + n
 }
 
 func verifyInThisProcess() int {
@@ -97,11 +106,16 @@ func TestAChildThatEndsWithoutAVerdictIsNone(t *testing.T) {
 }
 
 func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
-	verdict, err := inChild("child-panic", "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
-	require.NoError(t, err)
-	require.Equal(t, archive.Failed, verdict.Outcome)
-	require.Equal(t, "bringing it back crashed: panic: the page is on fire", verdict.Why)
-	require.Equal(t, 3, verdict.Generation)
+	for what, why := range map[string]string{
+		"child-panic":  "bringing it back crashed: panic: the page is on fire",
+		"child-circle": "bringing it back crashed: fatal error: stack overflow",
+	} {
+		verdict, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
+		require.NoError(t, err)
+		require.Equal(t, archive.Failed, verdict.Outcome)
+		require.Equal(t, why, verdict.Why)
+		require.Equal(t, 3, verdict.Generation)
+	}
 }
 
 func TestAChildEndsWithItsContext(t *testing.T) {

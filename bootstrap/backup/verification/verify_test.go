@@ -129,6 +129,7 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
 	require.ErrorIs(t, err, store.ErrNotFound) // it was deleted, which is no verdict
+	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
 func TestWhatKeepsItFromBeingFoundOutIsNoVerdict(t *testing.T) {

@@ -32,15 +32,16 @@ type world struct {
 	client *clientv3.Client
 	full   archive.Full
 	next   segment.Start
-	alter  func(*segment.Row) // what a broken writer does
-	hashed int64              // the newest compaction whose hash was kept
+	alter  func(*segment.Row)           // what a broken writer does
+	decay  func(database []byte) []byte // what a broken disk has done to it
+	hashed int64                        // the newest compaction whose hash was kept
 }
 
 func newWorld(t *testing.T, s store.Store, keys *seal.Keys) *world {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "live.etcd"))
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
-	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*segment.Row) {}}
+	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*segment.Row) {}, decay: bytes.Clone}
 	_, err = w.Found(t.Context(), cluster, time.Now())
 	require.NoError(t, err)
 	return w
@@ -76,7 +77,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	for _, change := range change {
 		change(&full)
 	}
-	w.full, err = w.PutFull(w.t.Context(), full, &content)
+	w.full, err = w.PutFull(w.t.Context(), full, bytes.NewReader(w.decay(content.Bytes())))
 	require.NoError(w.t, err)
 	w.next = w.full.Start()
 	return w.full

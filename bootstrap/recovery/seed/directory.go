@@ -35,7 +35,8 @@ type Result struct {
 // renamed when all of it is on the disk; what one that was interrupted has left there is removed first. etcd, or
 // etcd-wrapper, then starts on it as on any other; it asks for initial-cluster and the like no more.
 //
-// A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
+// A database whose pages contradict each other can make bbolt panic in a goroutine of its own: whoever has to survive that
+// runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
 // members.
 func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.Options) (Result, error) {
 	s.DataDir = filepath.Clean(s.DataDir)

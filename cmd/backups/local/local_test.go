@@ -74,6 +74,23 @@ func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	}
 }
 
+// Whoever does not read any longer may still hold the connection.
+func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), func(ctx context.Context, _ func(int64)) (Made, error) {
+			<-ctx.Done()
+			return Made{}, ctx.Err()
+		}) // the recorder takes no deadline for writing, so nothing can be sent
+	}()
+	select {
+	case <-served:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the backup is still waited for")
+	}
+}
+
 func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
 	client := wrapper(t, Flags{}, nil)
 	_, err := client.Flags(t.Context())

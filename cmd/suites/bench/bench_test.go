@@ -45,6 +45,7 @@ var topics = []struct {
 	{"log", inspection},
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
+	{"backup", backups},
 }
 
 // TestBench measures plain etcd and the wrapper side by side and prints one table.

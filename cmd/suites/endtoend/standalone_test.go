@@ -1,6 +1,7 @@
 package endtoend_test
 
 import (
+	"maps"
 	"net/http"
 	"syscall"
 	"testing"
@@ -80,4 +81,30 @@ func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
 			assert.Equal(t, before, after, "nothing on disk has changed")
 		})
 	}
+}
+
+func TestOneFileIsForAllMembers(t *testing.T) {
+	t.Parallel()
+	p := harness.NewStandalonePod(t, nil)
+	pods := map[string]any{
+		"name": "etcd-config", "initial-cluster": "",
+		"initial-advertise-peer-urls": map[string]any{"shoot-etcd-main-0": []string{p.PeerURL()}},
+		"advertise-client-urls":       map[string]any{"shoot-etcd-main-0": []string{p.Endpoint()}},
+		"member-name-prefix":          "shoot",
+	}
+	maps.Copy(p.Config, pods)
+	p.WriteConfigFile()
+	p.Env = []string{"POD_NAME=etcd-main-0"}
+	run := p.StartReady()
+	p.Put("key", "value")
+	members, err := p.Etcd().MemberList(t.Context())
+	require.NoError(t, err)
+	require.Len(t, members.Members, 1)
+	assert.Equal(t, "shoot-etcd-main-0", members.Members[0].Name)
+	run.StopCleanly()
+
+	p.Env = []string{"POD_NAME=etcd-main-1"}
+	run = p.Start()
+	require.Equal(t, 78, run.Exit(harness.Patience))
+	run.AwaitLine(harness.Line{"message": `has no URLs for this member, "shoot-etcd-main-1"`, "level": "error"})
 }

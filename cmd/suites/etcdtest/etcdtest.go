@@ -27,15 +27,19 @@ type Etcd struct {
 // Start runs a single member on the directory until the test ends, and waits until it serves.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
+	return start(t, Config(dir, FreeURL(t), FreeURL(t)))
+}
+
+// Config is that of a single member, for a process of its own.
+func Config(dir string, client, peer url.URL) *embed.Config {
 	config := embed.NewConfig()
 	config.Dir, config.Name, config.LogLevel = dir, "etcd-0", "fatal"
-	client, peer := freeURL(t), freeURL(t)
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
 	config.QuotaBackendBytes = 8 << 30
-	return start(t, config)
+	return config
 }
 
 func start(t testing.TB, config *embed.Config) *Etcd {
@@ -54,7 +58,8 @@ func start(t testing.TB, config *embed.Config) *Etcd {
 	return &Etcd{Etcd: etcd, Client: client}
 }
 
-func freeURL(t testing.TB) url.URL {
+// FreeURL is one that nobody else listens on.
+func FreeURL(t testing.TB) url.URL {
 	t.Helper()
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 // Cluster starts Members that know of each other and waits until all are ready.
@@ -24,6 +26,18 @@ func Members(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods = numbered(t, size)
 	introduce(pods)
+	return pods
+}
+
+// StandaloneMembers are the pods of one new cluster without sidecars.
+func StandaloneMembers(t *testing.T, size int) (pods []*Pod) {
+	t.Helper()
+	pods = numbered(t, size)
+	introduce(pods)
+	for _, p := range pods {
+		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
+		p.standAlone()
+	}
 	return pods
 }
 

@@ -57,15 +57,28 @@ func NewPod(t *testing.T) *Pod {
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithLateSidecar(t)
-	delete(p.Config, "data-dir") // it is --volume-dir's then
 	maps.Copy(p.Config, further)
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(t, err)
-	file := filepath.Join(p.Dir, "etcd.yaml")
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + file}
+	p.standAlone()
 	return p
 }
+
+// standAlone puts the configuration as it is now into a file, and has the pod go by it.
+func (p *Pod) standAlone() {
+	p.T.Helper()
+	delete(p.Config, "data-dir") // it is --volume-dir's then
+	p.WriteConfigFile()
+	p.Flags = []string{"--standalone", "--etcd-config-file=" + p.configFile()}
+}
+
+// WriteConfigFile leaves Config where a standalone pod reads it.
+func (p *Pod) WriteConfigFile() {
+	p.T.Helper()
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(p.T, err)
+	require.NoError(p.T, os.WriteFile(p.configFile(), text, 0o600))
+}
+
+func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
 // SingleMember is what a sidecar serves, down to the keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {

@@ -1,0 +1,87 @@
+package backup_test
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// stuck is a store that hangs and hears no context, as a network file system does whose server is gone.
+type stuck struct {
+	store.Store
+	hangs   atomic.Bool
+	release chan struct{}
+}
+
+func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
+	if s.hangs.Load() {
+		<-s.release
+	}
+	return s.Store.Put(ctx, name, content)
+}
+
+// closedBehind makes backups, ends them, and closes etcd with something that the store has not.
+func (s *subject) closedBehind(t *testing.T, before func()) {
+	t.Helper()
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	before()
+	require.NoError(t, s.End(soon(t)))
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+}
+
+func (s *subject) database() string { return filepath.Join(s.dir, "member", "snap", "db") }
+
+func TestAFlushIntoWhatHangsEndsWithItsContext(t *testing.T) {
+	hanging := &stuck{Store: memory.New(), release: make(chan struct{})}
+	t.Cleanup(func() { close(hanging.release) })
+	s := newSubjectIn(t, hanging, archive.Verified)
+	s.closedBehind(t, func() {})
+	hanging.hangs.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Flush(ctx, s.database()) }()
+	select {
+	case err := <-ended:
+		require.ErrorContains(t, err, "does not answer")
+	case <-soon(t).Done():
+		require.Fail(t, "the stop hangs with the store")
+	}
+}
+
+func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
+	away := memory.New()
+	s := newSubjectIn(t, away, archive.Verified)
+	s.closedBehind(t, func() {
+		away.Inject(memory.Fault{Err: &store.Unavailable{}})
+		s.put(t, 1)
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
+	})
+	require.ErrorContains(t, s.Flush(soon(t), s.database()), "still is")
+}
+
+func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
+	away := memory.New()
+	s := newSubjectIn(t, away, archive.Verified)
+	s.closedBehind(t, func() {
+		away.Inject(memory.Fault{Err: &store.Unavailable{}})
+		s.put(t, 1)
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
+	})
+	away.Heal()
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.Equal(t, int64(12), s.stored(t))
+}

@@ -1,0 +1,112 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+)
+
+// replaceEvery bounds how often what could not be restored is replaced.
+const replaceEvery = time.Hour
+
+// verify restores the newest full that was not restored yet.
+func (c *chores) verify(ctx context.Context) error {
+	full := c.unverified()
+	if full == nil {
+		return nil
+	}
+	if !c.canOpen() {
+		return errNoIdentities
+	}
+	return c.judge(ctx, archive.Path{
+		Generation: c.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
+	})
+}
+
+// errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
+var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+
+// canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
+func (c *chores) canOpen() bool {
+	keys := c.backups.options.Keys
+	return !keys.Encrypts() || keys.Opens()
+}
+
+// unverified is the newest full, if there is no verdict on it.
+func (c *chores) unverified() *archive.KeptFull {
+	if c.history == nil || c.history.Newest() == nil {
+		return nil
+	}
+	fulls := c.history.Newest().Fulls
+	if len(fulls) == 0 {
+		return nil
+	}
+	if newest := &fulls[len(fulls)-1]; newest.Err == nil && newest.Verdict == nil && newest.Label != c.judged {
+		return newest
+	}
+	return nil
+}
+
+// judge restores a path, keeps the verdict, and answers a failed one with a full.
+func (c *chores) judge(ctx context.Context, path archive.Path) error {
+	verdict, err := c.backups.options.Verify(ctx, path)
+	if err != nil {
+		return err
+	}
+	verdict.Member = c.member
+	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
+		return err
+	}
+	if !verdict.Drill {
+		c.judged = verdict.Full
+	}
+	log := c.backups.options.Log
+	if verdict.Outcome == archive.Verified {
+		log.Info().Int64("revision", verdict.Revision).Float64("seconds", verdict.Seconds).Msg("backups: a test restore gave back what etcd had")
+		c.due["prune"] = time.Time{}
+	} else {
+		log.Error().Int64("revision", verdict.Revision).Str("error", verdict.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
+	}
+	err = c.list(ctx) // first of all: a full may take long
+	if verdict.Outcome == archive.Verified {
+		return err
+	}
+	return errors.Join(err, c.replace(ctx))
+}
+
+// replace makes a full in the place of one that could not be restored, but not one after the other.
+func (c *chores) replace(ctx context.Context) error {
+	if time.Since(c.replaced) < replaceEvery {
+		return nil
+	}
+	c.replaced = time.Now()
+	_, err := c.shipper.FullNow(ctx, "the test restore of the last one failed")
+	return err
+}
+
+// drill restores a random revision of the window, with segments.
+func (c *chores) drill(ctx context.Context) error {
+	kept := c.backups.kept.Load()
+	if kept == nil || kept.To <= kept.From || !c.canOpen() {
+		return nil
+	}
+	for range drillTries {
+		revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
+		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
+		switch {
+		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
+			continue // a full alone was restored before
+		case err != nil:
+			return err
+		default:
+			return c.judge(ctx, path)
+		}
+	}
+	return nil
+}
+
+// drillTries is how often a revision is drawn until one needs segments.
+const drillTries = 20

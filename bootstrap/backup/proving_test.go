@@ -1,0 +1,92 @@
+package backup_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *testing.T) {
+	in := memory.New()
+	s := newSubjectIn(t, in, archive.Failed)
+	s.proof.before = func() {
+		in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
+	}
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "the verdict")
+	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	once := func(seen func(backup.Facts) bool, what string) {
+		s.Begin(shipper.Server(s.etcd.Server))
+		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+		s.put(t, 5)
+		made, err := s.Now(soon(t))
+		require.NoError(t, err)
+		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name) }, what)
+		require.NoError(t, s.End(soon(t)))
+		s.Backups = s.another(t, &seal.Keys{})
+	}
+	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to drill")
+	once(func(f backup.Facts) bool { return s.proof.drills() == 1 }, "a drill")
+	once(func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a test restore of the third run")
+	assert.Equal(t, 1, s.proof.drills())
+}
+
+// has tells whether a full was restored to test it.
+func (s *subject) has(full string) bool {
+	s.proof.mu.Lock()
+	defer s.proof.mu.Unlock()
+	for _, path := range s.proof.paths {
+		if path.Revision == path.Full.Revision && path.Full.Name() == full {
+			return true
+		}
+	}
+	return false
+}
+
+func TestWhatADrillShowedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	s.put(t, 5)
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
+	require.NoError(t, s.End(soon(t)))
+	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil && f.Kept.Verdict.Outcome == archive.Failed }, "the failed drill")
+	assert.True(t, s.Facts().Kept.Verdict.Drill)
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestWhatKeepsATestRestoreFromBeingDoneIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.proof.err = errors.New("no room")
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Equal(t, "no room", s.Facts().Undone.Text)
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: sealtest.New(t).Recipients}))
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
+	assert.Zero(t, s.proof.count())
+	require.NoError(t, s.End(soon(t)))
+}

@@ -1,0 +1,78 @@
+package backups_test
+
+import (
+	"crypto/rand"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+// compact compacts up to the last revision, at once.
+func (m *member) compact() {
+	m.T.Helper()
+	_, err := m.Etcd().Compact(m.T.Context(), m.write("compacted", "up to here"), clientv3.WithCompactPhysical())
+	require.NoError(m.T, err)
+}
+
+func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "in the store"))
+	rename(t, m.mount, m.mount+".away")
+	first := m.write("key", "waits")
+	awaitTold(run, "it waits on the volume, and that is told", func(b status.Backup) bool { return b.SpoolBytes > 0 && inTrouble(b) })
+	m.compact()
+	m.write("key", "waits, too")
+	m.compact()
+	awaitTold(run, "more waits", func(b status.Backup) bool { return b.BehindRevisions >= 4 && b.BehindSeconds > 0 })
+	run.Kill()
+
+	again := m.StartReady()
+	m.write("key", "of another life")
+	m.compact()
+	rename(t, m.mount+".away", m.mount)
+	awaitTold(again, "all is brought", wellAgain)
+	again.StopCleanly()
+	chains := m.requireSound(t)
+	require.Len(t, chains, 1, "compaction has left no gap")
+	assert.Equal(t, "waits", m.keys(t, archive.Target{Revision: first})["key"], "also what is compacted in etcd")
+	assert.Equal(t, "of another life", m.keys(t, targetLatest)["key"])
+}
+
+// More than the spool may hold, of which some is compacted away, ends the chain. That is said, and a full begins another.
+func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
+	t.Parallel()
+	onlyAsAWhole(t)
+	m := newMember(t, "--backup-spool-limit=32Mi")
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "in the store"))
+	rename(t, m.mount, m.mount+".away")
+	noise := make([]byte, 1<<20) // does not get smaller by compression
+	for range 48 {
+		_, err := rand.Read(noise)
+		require.NoError(t, err)
+		m.write("noise", string(noise))
+	}
+	harness.Eventually(t, "the log says what it will come to", func() bool {
+		return len(run.Log.Containing("what changes cannot be captured")) > 0
+	})
+	awaitTold(run, "the spool is full and no fuller", func(b status.Backup) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
+	m.compact()
+	last := m.write("key", "behind the gap")
+	rename(t, m.mount+".away", m.mount)
+	awaitStored(run, last)
+	awaitTold(run, "it goes on", wellAgain)
+	assert.NotEmpty(t, run.Log.Containing("a full is made"), "the log says that the chain has ended")
+	run.StopCleanly()
+	chains := m.requireSound(t)
+	require.Len(t, chains, 2)
+	assert.Contains(t, chains[1].Fulls[0].Reason, "gap: ")
+	assert.Equal(t, "behind the gap", m.keys(t, targetLatest)["key"])
+}

@@ -1,0 +1,169 @@
+package backups_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/folder"
+)
+
+// depot is a folder of backups. Mount is what it lies in: where that is missing, nothing is created.
+type depot struct {
+	mount string
+	dir   string
+}
+
+func newDepot(t *testing.T) depot {
+	t.Helper()
+	mount := filepath.Join(t.TempDir(), "mount")
+	require.NoError(t, os.Mkdir(mount, 0o700))
+	return depot{mount, filepath.Join(mount, "backups")}
+}
+
+func (d depot) flag() string { return "--backup-store=file://" + d.dir }
+
+func (d depot) archive(t *testing.T) *archive.Archive {
+	t.Helper()
+	in, err := folder.New(d.dir)
+	require.NoError(t, err)
+	return archive.New(in, &seal.Keys{})
+}
+
+// generation is what is kept of the only one.
+func (d depot) generation(t *testing.T) archive.Generational {
+	t.Helper()
+	history, err := d.archive(t).History(t.Context())
+	require.NoError(t, err)
+	require.Len(t, history.Generations, 1)
+	return history.Generations[0]
+}
+
+// head is the last revision that is kept; 0 if nothing is.
+func (d depot) head(t *testing.T) int64 {
+	t.Helper()
+	head, err := d.archive(t).Head(t.Context(), 1)
+	if err != nil || head.Empty() {
+		return 0
+	}
+	return head.Revision()
+}
+
+// requireSound reads every chain to its end and checks that no two segments overlap. It returns the chains.
+func (d depot) requireSound(t *testing.T) []archive.Chain {
+	t.Helper()
+	kept := d.generation(t)
+	require.NotEmpty(t, kept.Chains)
+	for _, chain := range kept.Chains {
+		path, err := d.archive(t).Find(t.Context(), archive.Target{Revision: chain.To})
+		require.NoError(t, err)
+		path.Full = chain.Fulls[0].Full // the longest way there is
+		_, err = d.archive(t).Read(t.Context(), path, func(segment.Row) error { return nil })
+		require.NoError(t, err, "the chain from %d to %d can be read", chain.From, chain.To)
+		for _, full := range chain.Fulls {
+			d.requireReadable(t, full.Full)
+		}
+	}
+	d.requireDisjoint(t, kept)
+	return kept.Chains
+}
+
+func (d depot) requireReadable(t *testing.T, full archive.Full) {
+	t.Helper()
+	content, err := d.archive(t).OpenFull(t.Context(), full)
+	require.NoError(t, err)
+	defer content.Close()
+	_, err = io.Copy(io.Discard, content)
+	require.NoError(t, err, "full %s can be read", full.Name())
+}
+
+func (d depot) requireDisjoint(t *testing.T, kept archive.Generational) {
+	t.Helper()
+	var next segment.Position
+	for _, object := range kept.Objects {
+		if object.Level != archive.Segment {
+			continue
+		}
+		manifest, err := d.archive(t).Manifest(t.Context(), object.Generation, object.Start)
+		if errors.Is(err, store.ErrNotFound) {
+			continue // merged and deleted meanwhile
+		}
+		require.NoError(t, err)
+		assert.LessOrEqual(t, next.Compare(object.Start), 0, "segment %s begins before its predecessor ends, at %s", object.Start, next)
+		next = manifest.Next()
+	}
+}
+
+// state is what keys had as values.
+type state map[string]string
+
+// keys is the state at a revision, or of the latest, as the store has it.
+func (d depot) keys(t *testing.T, target archive.Target) state {
+	t.Helper()
+	from := d.archive(t)
+	path, err := from.Find(t.Context(), target)
+	require.NoError(t, err)
+	had := d.ofFull(t, path.Full)
+	_, err = from.Read(t.Context(), path, func(row segment.Row) error { return had.take(row.Key, row.Value) })
+	require.NoError(t, err)
+	return had
+}
+
+func (d depot) ofFull(t *testing.T, full archive.Full) state {
+	t.Helper()
+	content, err := d.archive(t).OpenFull(t.Context(), full)
+	require.NoError(t, err)
+	defer content.Close()
+	file := filepath.Join(t.TempDir(), "full")
+	all, err := io.ReadAll(content)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, all, 0o600))
+	return ofSnapshot(t, file)
+}
+
+// ofSnapshot is what keys had as values in a stock snapshot, or a database.
+func ofSnapshot(t *testing.T, path string) state {
+	t.Helper()
+	had := state{}
+	eachRow(t, path, func(k, v []byte) error { return had.take(k, v) })
+	return had
+}
+
+// eachRow visits the rows of a database, which the digest of a snapshot may follow.
+func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
+}
+
+// take applies a row of etcd's.
+func (s state) take(key, value []byte) error {
+	var kv mvccpb.KeyValue
+	if err := kv.Unmarshal(value); err != nil {
+		return err
+	}
+	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // it is marked as a deletion
+		delete(s, string(kv.Key))
+	} else {
+		s[string(kv.Key)] = string(kv.Value)
+	}
+	return nil
+}
+
+// targetLatest is all that is kept.
+var targetLatest archive.Target

@@ -1,0 +1,211 @@
+package backups_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	// lifetime is how many cycles a volume and a store see.
+	lifetime = 50
+	writers  = 4
+	// within is the interval and one upload, of which there may be one before it, on an idle machine.
+	within = 200*time.Millisecond + time.Second
+)
+
+// victim is a member that is killed again and again, and what its clients know.
+type victim struct {
+	*member
+	dice *rand.Rand
+
+	mu    sync.Mutex
+	acked []ack // of this life
+	known state // what was acknowledged, and by nobody changed since
+	count int
+}
+
+// ack is that etcd has acknowledged a write.
+type ack struct {
+	revision int64
+	since    harness.Watch
+}
+
+// TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails kills the program at random instants, with a store that is
+// taken away and comes back at others.
+func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.T) {
+	t.Parallel()
+	for done := 0; done < *cycles; done += lifetime {
+		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
+			t.Parallel()
+			v := newVictim(t)
+			for cycle := range min(lifetime, *cycles-done) {
+				v.lives(cycle)
+			}
+			v.endsWell()
+		})
+	}
+}
+
+func newVictim(t *testing.T) *victim {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	v := &victim{member: newMember(t), dice: rand.New(rand.NewPCG(seed, seed)), known: state{}}
+	v.asWhoMayNotWriteEverywhere()
+	return v
+}
+
+// faults are what happens to the store, and how it is undone.
+var faults = []struct{ begin, end func(v *victim) error }{
+	{func(v *victim) error { return os.Rename(v.mount, v.mount+".away") }, func(v *victim) error { return os.Rename(v.mount+".away", v.mount) }},
+	{func(v *victim) error { return v.allow(0o500) }, func(v *victim) error { return v.allow(0o700) }},
+}
+
+// allow sets what may be done in all directories of the store.
+func (v *victim) allow(mode fs.FileMode) error {
+	return filepath.WalkDir(v.mount, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // it was a file of an upload
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// lives is one life, which ends by SIGKILL.
+func (v *victim) lives(cycle int) {
+	v.T.Helper()
+	run := v.Start()
+	if v.dice.IntN(5) == 0 {
+		v.pass(run, time.Second)
+		run.Kill()
+		return
+	}
+	run.AwaitReady()
+	v.acked = nil
+	stop := v.writeOn(cycle)
+	v.pass(run, time.Second)
+	if v.dice.IntN(3) == 0 {
+		v.Begin("backup", "now") // it need not come to its end
+	}
+	v.pass(run, time.Second)
+	var owed int64
+	if v.dice.IntN(2) == 0 {
+		owed = v.suffer(run)
+	} else {
+		owed = v.owed()
+		run.Kill()
+	}
+	stop()
+	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
+}
+
+// suffer has the store fail, and perhaps come back, and returns what it must have.
+func (v *victim) suffer(run *harness.Run) (owed int64) {
+	v.T.Helper()
+	fault := faults[v.dice.IntN(len(faults))]
+	owed = v.owed()
+	require.NoError(v.T, fault.begin(v))
+	v.pass(run, time.Second)
+	back := v.dice.IntN(2) == 0
+	if back {
+		require.NoError(v.T, fault.end(v))
+		v.pass(run, time.Second)
+	}
+	if v.dice.IntN(3) == 0 {
+		run.Signal(syscall.SIGTERM)
+		v.pass(run, 200*time.Millisecond)
+	}
+	run.Kill()
+	if !back {
+		require.NoError(v.T, fault.end(v))
+	}
+	return owed
+}
+
+// owed is the newest revision that was acknowledged for so long that the store has to have it.
+func (v *victim) owed() (revision int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, each := range v.acked {
+		if each.since.Took() > within {
+			revision = max(revision, each.revision)
+		}
+	}
+	return revision
+}
+
+// write has clients write until it is stopped.
+func (v *victim) writeOn(cycle int) (stop func()) {
+	etcd := v.Etcd()
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	for n := range writers {
+		random := rand.New(rand.NewPCG(v.dice.Uint64(), 0))
+		writing.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				v.change(ctx, etcd, random, fmt.Sprintf("%d/%d", n, random.IntN(500)), fmt.Sprintf("%d/%d", cycle, i))
+			}
+		})
+	}
+	return func() {
+		cancel()
+		writing.Wait()
+		_ = etcd.Close() // its server is dead
+	}
+}
+
+// change puts or deletes a key that nobody else writes. What came of it is unknown if there was no answer.
+func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
+	v.mu.Lock()
+	delete(v.known, key)
+	v.mu.Unlock()
+	do := clientv3.OpPut(key, value)
+	if random.IntN(10) == 0 {
+		do, value = clientv3.OpDelete(key), ""
+	}
+	reply, err := etcd.Txn(ctx).Then(do, clientv3.OpPut("beside/"+key, value)).Commit()
+	if err != nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.known[key] = value
+	v.count++
+	v.acked = append(v.acked, ack{reply.Header.Revision, harness.StartWatch()})
+}
+
+// pass lets a random time pass, or the process end.
+func (v *victim) pass(run *harness.Run, most time.Duration) {
+	select {
+	case <-time.After(time.Duration(v.dice.Int64N(int64(most)))):
+	case <-run.Ended:
+	}
+}
+
+// endsWell stops the last life in order: then the store has what etcd has, and that is all that was acknowledged.
+func (v *victim) endsWell() {
+	v.T.Helper()
+	run := v.StartReady()
+	v.write("the last", "write")
+	run.StopCleanly()
+	had := ofSnapshot(v.T, v.Database())
+	for key, value := range v.known {
+		require.Equal(v.T, value, had[key], "etcd has the acknowledged write of %s", key)
+	}
+	assert.Equal(v.T, had, v.keys(v.T, targetLatest), "the store has what etcd has")
+	chains := v.requireSound(v.T)
+	v.T.Logf("%d acknowledged writes, none lost; %d chains, %d fulls", v.count, len(chains), len(v.generation(v.T).Fulls))
+}

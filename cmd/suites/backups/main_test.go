@@ -1,0 +1,26 @@
+// Package backups_test holds the program to what backups promise, with the real program as a process: what etcd has
+// acknowledged is in the store, whatever is killed, paused or away, and comes back from there as it was.
+package backups_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var (
+	cycles = flag.Int("cycles", 5, "how often the crash loop kills etcd")
+	whole  = flag.Bool("whole", false, "run what takes longer, too")
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// onlyAsAWhole skips a test that takes its time.
+func onlyAsAWhole(t *testing.T) {
+	t.Helper()
+	if !*whole {
+		t.Skip("skipped: part of make test-backup")
+	}
+}

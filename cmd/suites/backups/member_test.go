@@ -1,0 +1,91 @@
+package backups_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+// member is an etcd of its own that makes backups into a folder.
+type member struct {
+	*harness.Pod
+	depot
+}
+
+// newMember has a folder, which lies in another one as a volume that is mounted there.
+func newMember(t *testing.T, flags ...string) *member {
+	t.Helper()
+	m := &member{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
+	m.Flags = append(append(m.Flags, m.flag(), "--backup-interval=200ms"), flags...)
+	return m
+}
+
+// backups is what the process tells of its backups.
+func told(run *harness.Run) status.Backup {
+	run.T.Helper()
+	if backup := run.Status().Backup; backup != nil {
+		return *backup
+	}
+	return status.Backup{}
+}
+
+// awaitTold waits until the process tells something of its backups.
+func awaitTold(run *harness.Run, what string, is func(status.Backup) bool) {
+	run.T.Helper()
+	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
+}
+
+// awaitStored waits until a revision is in the store, as the process tells.
+func awaitStored(run *harness.Run, revision int64) {
+	run.T.Helper()
+	awaitTold(run, "the store has what etcd has", func(b status.Backup) bool { return b.Revision >= revision })
+}
+
+// write puts a key and returns the revision.
+func (m *member) write(key, value string) int64 {
+	m.T.Helper()
+	reply, err := m.Etcd().Put(m.T.Context(), key, value)
+	require.NoError(m.T, err)
+	return reply.Header.Revision
+}
+
+// list is backup list.
+func (m *member) list() (seen backups.Overview) {
+	m.T.Helper()
+	out, log, status := m.Begin("backup", "list", m.flag(), "-o", "json").Wait()
+	require.Zero(m.T, status, log)
+	require.NoError(m.T, json.Unmarshal([]byte(out), &seen))
+	return seen
+}
+
+// export is backup export, and returns the snapshot's path.
+func (m *member) export(to string) string {
+	m.T.Helper()
+	file := filepath.Join(m.T.TempDir(), "snapshot")
+	_, log, status := m.Begin("backup", "export", m.flag(), "--to="+to, file).Wait()
+	require.Zero(m.T, status, log)
+	return file
+}
+
+// restored is a member on a stock snapshot, brought back by etcd's own tool.
+func restored(t *testing.T, snapshot string) *harness.Pod {
+	t.Helper()
+	p := harness.NewStandalonePod(t, nil)
+	_, log, status := p.Begin("etcdutl", "snapshot", "restore", snapshot, "--data-dir="+p.DataDir(),
+		"--name=etcd-main-0", "--initial-cluster=etcd-main-0="+p.PeerURL(), "--initial-advertise-peer-urls="+p.PeerURL()).Wait()
+	require.Zero(t, status, log)
+	return p
+}
+
+// rename moves a folder away, or back.
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.Rename(from, to))
+}

@@ -1,0 +1,193 @@
+package backups_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/bootstrap/backup/hashkv"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+// live has clients do a bit of everything.
+func (m *member) live() {
+	m.T.Helper()
+	etcd, ctx := m.Etcd(), m.T.Context()
+	for i := range 20 {
+		m.write(fmt.Sprintf("key-%02d", i), "first")
+	}
+	_, err := etcd.Delete(ctx, "key-05", clientv3.WithRange("key-08"))
+	require.NoError(m.T, err)
+	_, err = etcd.Txn(ctx).Then(clientv3.OpPut("key-01", "by a transaction"), clientv3.OpDelete("key-02"), clientv3.OpPut("new", "key")).Commit()
+	require.NoError(m.T, err)
+	lease, err := etcd.Grant(ctx, 7200)
+	require.NoError(m.T, err)
+	_, err = etcd.Put(ctx, "leased", "key", clientv3.WithLease(lease.ID))
+	require.NoError(m.T, err)
+}
+
+// now is what etcd answers for all keys.
+func now(p *harness.Pod, options ...clientv3.OpOption) state {
+	p.T.Helper()
+	reply, err := p.Etcd().Get(p.T.Context(), "", append(options, clientv3.WithPrefix())...)
+	require.NoError(p.T, err)
+	had := state{}
+	for _, kv := range reply.Kvs {
+		had[string(kv.Key)] = string(kv.Value)
+	}
+	return had
+}
+
+// hash is etcd's own over all that it had at a revision.
+func hash(p *harness.Pod, revision int64) uint32 {
+	p.T.Helper()
+	reply, err := p.Etcd().HashKV(p.T.Context(), p.Endpoint(), revision)
+	require.NoError(p.T, err)
+	return reply.Hash
+}
+
+// requireHash compares a snapshot with what etcd said of itself.
+func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
+	t.Helper()
+	hash, err := hashkv.At(t.Context(), snapshot, 0, revision)
+	require.NoError(t, err)
+	require.Equal(t, etcds, hash, "etcd's own hash at revision %d", revision)
+}
+
+func TestEverythingThatWasAcknowledgedIsInTheStoreAfterAnOrderlyStopAndComesBack(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	m.live()
+	between := m.write("between", "1")
+	then, thenHash := now(m.Pod), hash(m.Pod, between)
+	m.write("between", "2")
+	last := m.write("last", "just before the end")
+	latest, latestHash := now(m.Pod), hash(m.Pod, last)
+	run.StopCleanly()
+	assert.Len(t, run.Log.Containing("backups: everything that etcd took on is in the store"), 1)
+
+	assert.Equal(t, last, m.head(t))
+	require.Len(t, m.requireSound(t), 1)
+	snapshot := m.export("latest")
+	assert.Equal(t, latest, ofSnapshot(t, snapshot))
+	requireHash(t, latestHash, snapshot, last)
+	older := m.export(fmt.Sprint("revision:", between))
+	assert.Equal(t, then, ofSnapshot(t, older))
+	requireHash(t, thenHash, older, between)
+
+	p := restored(t, snapshot)
+	again := p.StartReady()
+	assert.Equal(t, latest, now(p))
+	assert.Equal(t, latestHash, hash(p, last))
+	leases, err := p.Etcd().Leases(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, leases.Leases, 1)
+	again.StopCleanly()
+}
+
+func TestABackupIsListedAndMadeAndToldOf(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value"))
+	_, log, code := m.Begin("backup", "now").Wait()
+	require.Zero(t, code, log)
+	seen := m.list()
+	require.Len(t, seen.Generations, 1)
+	assert.Len(t, seen.Generations[0].Fulls, 2)
+	assert.Len(t, seen.Generations[0].Windows, 1, "the second full is part of the chain")
+	_, page := run.Request("GET", "/metrics")
+	assert.Contains(t, page, "etcd_wrapper_backup_trouble 0")
+	out, log, code := m.Begin("status").Wait()
+	require.Zero(t, code, log)
+	assert.Contains(t, out, "file://"+m.dir)
+	run.StopCleanly()
+}
+
+func TestWhatIsQuietCostsTheStoreNothing(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value"))
+	harness.Eventually(t, "nothing of the start is left to be stored", func() bool {
+		before := len(m.generation(t).Objects)
+		waitFor(run, 1)
+		return len(m.generation(t).Objects) == before
+	})
+	run.StopCleanly()
+}
+
+// waitFor waits until a run has told of itself for so many seconds.
+func waitFor(run *harness.Run, seconds float64) {
+	run.T.Helper()
+	watch := harness.StartWatch()
+	harness.Eventually(run.T, "time passes", func() bool { return watch.Took().Seconds() > seconds })
+}
+
+func TestEveryFormerLifeIsInTheSameChain(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	for life := range 3 {
+		run := m.StartReady()
+		m.write("life", fmt.Sprint(life))
+		run.StopCleanly()
+	}
+	chains := m.requireSound(t)
+	require.Len(t, chains, 1)
+	assert.Len(t, chains[0].Fulls, 1)
+	assert.Equal(t, state{"life": "2"}, m.keys(t, targetLatest))
+}
+
+func TestWhatWasDoneToUsersAndLeasesComesBack(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value")) // the full is made: what follows is in segments
+	etcd, ctx := m.Etcd(), t.Context()
+	lease, err := etcd.Grant(ctx, 7200)
+	require.NoError(t, err)
+	_, err = etcd.Put(ctx, "leased", "key", clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	_, err = etcd.UserAdd(ctx, "somebody", "secret")
+	require.NoError(t, err)
+	run.StopCleanly()
+
+	p := restored(t, m.export("latest"))
+	again := p.StartReady()
+	users, err := p.Etcd().UserList(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"somebody"}, users.Users)
+	kept, err := p.Etcd().TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys())
+	require.NoError(t, err)
+	assert.Equal(t, [][]byte{[]byte("leased")}, kept.Keys)
+	again.StopCleanly()
+}
+
+func TestATestRestoreShowsWhatAFullIsWorth(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value"))
+	awaitTold(run, "the full is verified", func(b status.Backup) bool { return b.LastVerified != nil })
+	assert.True(t, told(run).LastVerified.Passed, told(run).LastVerified.Reason)
+	run.StopCleanly()
+	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)
+}
+
+func TestAnExportOfWhatIsNotKeptSaysWhatIs(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	m.write("key", "value")
+	run.StopCleanly()
+	_, log, code := m.Begin("backup", "export", m.flag(), "--to=revision:999", filepath.Join(m.Dir, "out")).Wait()
+	assert.NotZero(t, code)
+	assert.Contains(t, log, "revision 999 is not kept")
+	assert.Regexp(t, `which has revisions \d to 2 `, log)
+}

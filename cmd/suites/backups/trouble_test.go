@@ -1,0 +1,138 @@
+package backups_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+func inTrouble(b status.Backup) bool { return b.Trouble != nil }
+
+func wellAgain(b status.Backup) bool {
+	return b.Trouble == nil && b.Revision > 0 && b.BehindRevisions == 0
+}
+
+// requireServing says that etcd serves, and that the trouble stands everywhere.
+func (m *member) requireServingInTrouble(run *harness.Run, words string) {
+	m.T.Helper()
+	awaitTold(run, "the trouble is told", inTrouble)
+	m.write("in trouble", "written all the same")
+	assert.Contains(m.T, told(run).Trouble.Message, words)
+	assert.False(m.T, told(run).Trouble.NextTry.IsZero(), "it is said when it is tried again")
+	assert.Equal(m.T, 200, run.Readyz())
+	_, page := run.Request("GET", "/metrics")
+	assert.Contains(m.T, page, "etcd_wrapper_backup_trouble 1")
+	out, log, code := m.Begin("status").Wait()
+	require.Zero(m.T, code, log)
+	assert.Contains(m.T, out, words)
+}
+
+func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	away := m.mount + ".away"
+	rename(t, m.mount, away)
+	run := m.StartReady()
+	m.write("before", "the folder was there")
+	m.requireServingInTrouble(run, m.mount)
+	assert.NoDirExists(t, m.mount, "nothing is created where a volume is to be mounted")
+	rename(t, away, m.mount)
+	awaitTold(run, "it recovers by itself", wellAgain)
+	run.StopCleanly()
+	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
+}
+
+// asWhoMayNotWriteEverywhere takes from root, whom these tests may run as, what makes it root among files.
+func (m *member) asWhoMayNotWriteEverywhere() {
+	m.T.Helper()
+	if os.Geteuid() == 0 {
+		m.Under = []string{"setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"}
+	}
+}
+
+func TestAFolderThatMayNotBeWrittenIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	m.asWhoMayNotWriteEverywhere()
+	require.NoError(t, os.Chmod(m.mount, 0o500))
+	run := m.StartReady()
+	m.requireServingInTrouble(run, "permission denied")
+	require.NoError(t, os.Chmod(m.mount, 0o700))
+	awaitTold(run, "it recovers by itself", wellAgain)
+	run.StopCleanly()
+	require.Len(t, m.requireSound(t), 1)
+}
+
+func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	first := newMember(t)
+	run := first.StartReady()
+	first.write("whose", "the first one's")
+	run.StopCleanly()
+	before := files(t, first.dir)
+
+	second := newMember(t)
+	second.depot = first.depot
+	second.Flags = append(second.Flags, second.flag())
+	other := second.StartReady()
+	second.requireServingInTrouble(other, "another cluster's")
+	other.StopCleanly()
+	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
+}
+
+// files are all below a directory, with their sizes.
+func files(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	found := map[string]int64{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		found[path] = info.Size()
+		return err
+	}))
+	return found
+}
+
+// Somebody may delete what was kept, or mount an empty volume in its place.
+func TestAStoreThatWasEmptiedIsBegunAnew(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "before"))
+	run.StopCleanly()
+	require.NoError(t, os.RemoveAll(m.dir))
+	again := m.StartReady()
+	awaitStored(again, m.write("another key", "after"))
+	again.StopCleanly()
+	require.Len(t, m.requireSound(t), 1)
+	assert.Equal(t, state{"key": "before", "another key": "after"}, m.keys(t, targetLatest))
+}
+
+func TestDataThatAreOlderThanTheirBackupsAreNotWrittenOverThem(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	m.StartReady().StopCleanly()
+	old := m.DataDir() + ".old"
+	require.NoError(t, os.CopyFS(old, os.DirFS(m.DataDir())))
+	run := m.StartReady()
+	for range 5 {
+		m.write("key", "newer")
+	}
+	run.StopCleanly()
+	kept := m.head(t)
+	require.NoError(t, os.RemoveAll(m.DataDir()))
+	rename(t, old, m.DataDir())
+
+	again := m.StartReady()
+	m.requireServingInTrouble(again, "older than its backups")
+	again.StopCleanly()
+	assert.Equal(t, kept, m.head(t))
+}

@@ -1,0 +1,226 @@
+// Package deploy has the manifests, and the tests that hold them against the program: what they name exists, and etcd takes
+// their configurations. That a cluster takes them and their pods run is for `make test-deploy`.
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/lifecycle"
+)
+
+type document = map[string]any
+
+// documents are all that stand in the YAML files, by path; the Go modules beside them are left out.
+func documents(t *testing.T) map[string][]document {
+	t.Helper()
+	found := map[string][]document{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" || strings.HasSuffix(path, "conf.yaml") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for part := range bytes.SplitSeq(content, []byte("\n---\n")) {
+			var parsed any
+			err = errors.Join(err, yaml.UnmarshalStrict(part, &parsed))
+			if mapping, ok := parsed.(document); ok {
+				found[path] = append(found[path], mapping)
+			}
+		}
+		return err
+	}))
+	require.NotEmpty(t, found)
+	return found
+}
+
+// each visits every mapping in a document, however deep.
+func each(value any, visit func(document)) {
+	switch value := value.(type) {
+	case document:
+		visit(value)
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			each(value[key], visit)
+		}
+	case []any:
+		for _, element := range value {
+			each(element, visit)
+		}
+	}
+}
+
+// flags are those of start-etcd.
+func flags(t *testing.T) map[string]bool {
+	t.Helper()
+	known := map[string]bool{}
+	var collect func(of reflect.Type)
+	collect = func(of reflect.Type) {
+		for field := range of.Fields() {
+			if name := field.Tag.Get("name"); name != "" {
+				known[name] = true
+			} else if field.Type.Kind() == reflect.Struct {
+				collect(field.Type)
+			}
+		}
+	}
+	collect(reflect.TypeFor[commandline.StartEtcd]())
+	require.True(t, known["standalone"])
+	return known
+}
+
+func TestEveryFlagInTheManifestsIsOneOfTheProgram(t *testing.T) {
+	known, checked := flags(t), 0
+	for path, parts := range documents(t) {
+		each(listed(parts), func(m document) {
+			arguments, _ := m["args"].([]any)
+			if m["name"] != "etcd" || len(arguments) == 0 {
+				return
+			}
+			assert.Equal(t, "start-etcd", arguments[0], path)
+			for _, argument := range arguments[1:] {
+				name, _, _ := strings.Cut(argument.(string), "=")
+				assert.True(t, known[strings.TrimPrefix(name, "--")], "%s: start-etcd has no flag %s", path, name)
+				checked++
+			}
+		})
+	}
+	assert.NotZero(t, checked)
+}
+
+func listed(parts []document) (all []any) {
+	for _, part := range parts {
+		all = append(all, part)
+	}
+	return all
+}
+
+func TestEveryVariableInTheManifestsIsAFlag(t *testing.T) {
+	known := flags(t)
+	const prefix = "ETCD_WRAPPER_"
+	for path, parts := range documents(t) {
+		var named []string
+		each(listed(parts), func(m document) {
+			if name, ok := m["name"].(string); ok && strings.HasPrefix(name, prefix) {
+				named = append(named, name)
+			}
+			literals, _ := m["literals"].([]any)
+			for _, literal := range literals {
+				if name, _, _ := strings.Cut(literal.(string), "="); strings.HasPrefix(name, prefix) {
+					named = append(named, name)
+				}
+			}
+		})
+		for _, name := range named {
+			flag := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", "-")
+			assert.True(t, known[flag], "%s: %s is no flag of start-etcd", path, name)
+		}
+	}
+}
+
+func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
+	set := documents(t)["base/statefulset.yaml"][0]
+	ports, paths, grace := map[any]any{}, []string{}, 0.0
+	each(set, func(m document) {
+		if number, ok := m["containerPort"]; ok {
+			ports[m["name"]] = number
+		}
+		if probe, ok := m["httpGet"].(document); ok {
+			paths = append(paths, probe["path"].(string))
+			assert.Equal(t, "wrapper", probe["port"])
+		}
+		if seconds, ok := m["terminationGracePeriodSeconds"].(float64); ok {
+			grace = seconds
+		}
+	})
+	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "wrapper": 9095.0}, ports)
+	assert.ElementsMatch(t, []string{"/readyz", "/livez"}, paths)
+	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends before it is cut off")
+}
+
+func TestEtcdTakesTheConfigurationsOfAllMembers(t *testing.T) {
+	files, err := filepath.Glob("*/etcd.conf.yaml")
+	require.NoError(t, err)
+	further, err := filepath.Glob("components/*/*.conf.yaml")
+	require.NoError(t, err)
+	for _, file := range append(files, further...) {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var all struct {
+			Members map[string][]string `json:"initial-advertise-peer-urls"`
+		}
+		require.NoError(t, yaml.Unmarshal(content, &all))
+		for pod, urls := range all.Members {
+			own, err := etcdconf.ForMember(content, pod)
+			require.NoError(t, err)
+			checked, err := etcdconf.Parse(own)
+			if errors.Is(err, bootstrap.ErrCertificates) {
+				continue // they are in the pod
+			}
+			require.NoError(t, err, file)
+			assert.Empty(t, checked.Unknown)
+			assert.Empty(t, checked.Warnings)
+			assert.Equal(t, pod, checked.Etcd.Name)
+			assert.Equal(t, urls[0], checked.Etcd.AdvertisePeerUrls[0].String())
+			assert.True(t, strings.HasPrefix(checked.Etcd.Dir, "/var/etcd/data/"), "%s: the data are on the volume", file)
+			assert.Len(t, strings.Split(checked.Etcd.InitialCluster, ","), len(all.Members))
+		}
+	}
+	assert.Len(t, files, 4)
+}
+
+func TestBothFlavoursHaveTheSameConfiguration(t *testing.T) {
+	for one, other := range map[string]string{"standalone": "sidecar", "standalone-ha": "sidecar-ha"} {
+		want, err := os.ReadFile(filepath.Join(one, "etcd.conf.yaml"))
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(other, "etcd.conf.yaml"))
+		require.NoError(t, err)
+		assert.Equal(t, string(want), string(got))
+	}
+}
+
+func TestEveryManifestIsUsed(t *testing.T) {
+	used := map[string]bool{}
+	for path, parts := range documents(t) {
+		if filepath.Base(path) != "kustomization.yaml" {
+			continue
+		}
+		used[path] = true
+		each(listed(parts), func(m document) {
+			for _, key := range []string{"resources", "components", "files"} {
+				list, _ := m[key].([]any)
+				for _, element := range list {
+					_, file, ok := strings.Cut(element.(string), "=")
+					if !ok {
+						file = element.(string)
+					}
+					used[filepath.Join(filepath.Dir(path), file)] = true
+				}
+			}
+			if file, ok := m["path"].(string); ok {
+				used[filepath.Join(filepath.Dir(path), file)] = true
+			}
+		})
+	}
+	for file := range used {
+		_, err := os.Stat(file)
+		assert.NoError(t, err)
+	}
+	for file := range documents(t) {
+		assert.True(t, used[file], "no kustomization names %s", file)
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// refName is how a layout says which of its parts is meant when none is named. The bills of materials have no name.
+const refName = "org.opencontainers.image.ref.name"
+
+// write leaves the image as an OCI layout in the folder out, and the same as one file in out.tar.
+func (p *product) write(out string) error {
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+		Add: p.index, Descriptor: v1.Descriptor{Annotations: map[string]string{refName: "latest"}},
+	})
+	for _, bill := range p.bills {
+		all = mutate.AppendManifests(all, mutate.IndexAddendum{Add: bill})
+	}
+	if _, err := layout.Write(out, all); err != nil {
+		return err
+	}
+	return archive(out, out+".tar")
+}
+
+// archive packs a folder without what differs from one run to the next: times, owners, the umask.
+func archive(folder, file string) (err error) {
+	into, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(into)
+	defer func() { err = errors.Join(err, w.Close(), into.Close()) }()
+	return filepath.WalkDir(folder, func(path string, found fs.DirEntry, err error) error {
+		if err != nil || found.IsDir() {
+			return err
+		}
+		within, err := filepath.Rel(folder, path)
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return entry(w, tar.Header{Name: filepath.ToSlash(within), Mode: 0o644}, content)
+	})
+}
+
+// push uses the credentials that `docker login` and its kind have left. The bills go last: they refer to the image.
+func (p *product) push(to string) error {
+	tag, err := name.NewTag(to, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("%w; name it REGISTRY/REPOSITORY:TAG", err)
+	}
+	login := remote.WithAuthFromKeychain(authn.DefaultKeychain)
+	if err := remote.WriteIndex(tag, p.index, login); err != nil {
+		return err
+	}
+	for _, bill := range p.bills {
+		digest, err := bill.Digest()
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(tag.Digest(digest.String()), bill, login); err != nil {
+			return err
+		}
+	}
+	return nil
+}

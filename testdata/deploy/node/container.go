@@ -1,0 +1,152 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A kubelet waits 10 s before the second restart in a row and up to 5 min later; here nobody wants to wait that long.
+const (
+	firstBackoff = time.Second
+	lastBackoff  = 10 * time.Second
+)
+
+// container is one that is kept running for as long as its pod is wanted.
+type container struct {
+	node *Node
+	pod  *corev1.Pod
+	spec *corev1.Container
+	id   string
+
+	mu     sync.Mutex
+	status corev1.ContainerStatus
+}
+
+// keep runs the container again and again until ctx ends, and returns when it has ended for good.
+func (c *container) keep(ctx context.Context, folders map[string]string) {
+	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
+		began := time.Now()
+		state := c.once(ctx, folders)
+		c.settle(state)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			wait = firstBackoff
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// once runs the container to its end and says how that was.
+func (c *container) once(ctx context.Context, folders map[string]string) *corev1.ContainerStateTerminated {
+	began := metav1.Now()
+	ended := &corev1.ContainerStateTerminated{StartedAt: began, ExitCode: 128, Reason: "StartError"}
+	folder, err := c.node.bundle(ctx, c.pod, c.spec, folders)
+	if err != nil {
+		ended.Message, ended.FinishedAt = err.Error(), metav1.Now()
+		return ended
+	}
+	defer unmount(filepath.Join(folder, "rootfs"))
+	log, err := os.OpenFile(c.node.LogFile(c.pod.Namespace, c.pod.Name, c.spec.Name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		ended.Message = err.Error()
+		return ended
+	}
+	defer log.Close()
+	command := exec.Command(c.node.runc, "--root", c.node.state(), "run", "--bundle", folder, c.id)
+	command.Stdout, command.Stderr = log, log
+	if err := command.Start(); err != nil {
+		ended.Message = err.Error()
+		return ended
+	}
+	c.began(began)
+	probing, stop := context.WithCancel(ctx)
+	var probes sync.WaitGroup
+	c.probe(probing, &probes)
+	err = command.Wait()
+	stop()
+	probes.Wait()
+	return c.last(ended, err, folder)
+}
+
+// last reads how the container ended, and its last words.
+func (c *container) last(ended *corev1.ContainerStateTerminated, err error, folder string) *corev1.ContainerStateTerminated {
+	var exited *exec.ExitError
+	ended.ExitCode, ended.Reason, ended.FinishedAt = 0, "Completed", metav1.Now()
+	if errors.As(err, &exited) {
+		ended.ExitCode, ended.Reason = int32(exited.ExitCode()), "Error"
+	}
+	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // there may be none
+	ended.Message = string(bytes.TrimSpace(words))
+	_ = exec.Command(c.node.runc, "--root", c.node.state(), "delete", "--force", c.id).Run() // it may be gone
+	return ended
+}
+
+func (c *container) began(at metav1.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	started := true
+	c.status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}}
+	c.status.Started, c.status.Ready = &started, c.spec.ReadinessProbe == nil
+	c.status.ContainerID = "runc://" + c.id
+}
+
+func (c *container) settle(ended *corev1.ContainerStateTerminated) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.State = corev1.ContainerState{Terminated: ended}
+	c.status.LastTerminationState = corev1.ContainerState{Terminated: ended}
+	c.status.Ready = false
+	c.status.RestartCount++
+}
+
+func (c *container) setReady(ready bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Ready = ready && c.status.State.Running != nil
+}
+
+func (c *container) current() corev1.ContainerStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *c.status.DeepCopy()
+}
+
+func (c *container) signal(name string) {
+	_ = exec.Command(c.node.runc, "--root", c.node.state(), "kill", c.id, name).Run() // it may have ended
+}
+
+// stop asks the container to end, and makes it after the grace period. ended is closed when it has.
+func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
+	c.signal("TERM")
+	select {
+	case <-ended:
+	case <-time.After(grace):
+		c.node.log("%s/%s did not end within %s", c.pod.Name, c.spec.Name, grace)
+		c.signal("KILL")
+		<-ended
+	}
+}
+
+func overlay(lower, folder string) error {
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, filepath.Join(folder, "upper"), filepath.Join(folder, "work"))
+	return unix.Mount("overlay", filepath.Join(folder, "rootfs"), "overlay", 0, options)
+}
+
+func unmount(folder string) { _ = unix.Unmount(folder, unix.MNT_DETACH) }

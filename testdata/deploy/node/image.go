@@ -1,0 +1,101 @@
+package node
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// Image is what a container is made of.
+type Image struct {
+	Root   string // folder with its files
+	Config v1.Config
+}
+
+// Unpack takes the image for this machine out of an OCI layout.
+func Unpack(folder, root string) (*Image, error) {
+	all, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := all.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	index, err := all.ImageIndex(parts.Manifests[0].Digest)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range manifest.Manifests {
+		if part.Platform.Architecture == runtime.GOARCH {
+			return unpackPart(index, part.Digest, root)
+		}
+	}
+	return nil, fmt.Errorf("%s has no image for %s", folder, runtime.GOARCH)
+}
+
+func unpackPart(index v1.ImageIndex, digest v1.Hash, root string) (*Image, error) {
+	image, err := index.Image(digest)
+	if err != nil {
+		return nil, err
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	content := mutate.Extract(image)
+	defer content.Close()
+	return &Image{Root: root, Config: file.Config}, untar(content, root)
+}
+
+func untar(content io.Reader, root string) error {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	for r := tar.NewReader(content); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := unpackFile(header, r, filepath.Join(root, header.Name)); err != nil {
+			return err
+		}
+	}
+}
+
+func unpackFile(header *tar.Header, content io.Reader, path string) error {
+	if header.Typeflag == tar.TypeDir {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+	} else if err := copyTo(path, content); err != nil {
+		return err
+	}
+	if err := os.Chown(path, header.Uid, header.Gid); err != nil {
+		return err
+	}
+	return os.Chmod(path, header.FileInfo().Mode())
+}
+
+func copyTo(path string, content io.Reader) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Close())
+}

@@ -1,0 +1,41 @@
+package node
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Exec runs a command in a container, as kubectl exec does, and returns what it prints.
+func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
+	command := exec.Command(n.runc, append([]string{"--root", n.state(), "exec", string(pod.UID) + "-" + container}, args...)...)
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// Kill ends a container at once, as the kernel does with one that takes too much memory.
+func (n *Node) Kill(pod *corev1.Pod, container string) error {
+	return exec.Command(n.runc, "--root", n.state(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
+}
+
+// Disk is the folder of a volume that a pod claims.
+func (n *Node) Disk(t testing.TB, pod *corev1.Pod, claim string) string {
+	folder, err := n.bound(t.Context(), pod.Namespace, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+func (n *Node) showLogs(t testing.TB) {
+	files, _ := filepath.Glob(filepath.Join(n.dir, "logs", "*"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+		t.Logf("the end of %s:\n%s", filepath.Base(file), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	}
+}

@@ -1,0 +1,191 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// work runs a pod from its binding to its deletion, and returns when nothing of it is left. ctx is the node's.
+func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
+	wanted, unwanted := context.WithCancel(ctx)
+	defer unwanted()
+	folders, ok := n.prepare(wanted, pod)
+	if !ok {
+		n.finish(pod)
+		return
+	}
+	containers := n.containersOf(pod)
+	var running sync.WaitGroup
+	for _, c := range containers {
+		running.Go(func() {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				c.keep(wanted, folders)
+			}()
+			<-wanted.Done()
+			c.stop(n.graceOf(pod), ended)
+		})
+	}
+	for n.wanted(wanted, pod) {
+		n.refresh(wanted, pod)
+		n.report(wanted, pod, containers)
+		sleep(wanted, tick)
+	}
+	unwanted()
+	running.Wait()
+	n.report(context.WithoutCancel(ctx), pod, containers)
+	n.finish(pod)
+}
+
+// prepare waits until all that the pod mounts is there, and gives it a network. It says no if the pod is not wanted any more.
+func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
+	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
+		var err error
+		if folders, err = n.mountAll(ctx, pod); err == nil {
+			break
+		}
+		if err.Error() != last {
+			last = err.Error()
+			n.log("%s waits: %v", pod.Name, err)
+		}
+	}
+	ip, err := n.network.sandbox(n.sandboxName(pod))
+	if err != nil {
+		n.log("%s has no network: %v", pod.Name, err)
+		return nil, false
+	}
+	now := metav1.Now()
+	pod.Status.PodIP, pod.Status.PodIPs, pod.Status.StartTime = ip, []corev1.PodIP{{IP: ip}}, &now
+	return folders, n.wanted(ctx, pod)
+}
+
+func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
+	folders := map[string]string{}
+	for i := range pod.Spec.Volumes {
+		volume := &pod.Spec.Volumes[i]
+		folder, err := n.mount(ctx, pod, volume)
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", volume.Name, err)
+		}
+		folders[volume.Name] = folder
+	}
+	return folders, nil
+}
+
+// refresh brings what is made of Secrets up to date. A token is a new one whenever it is asked for, so those stay.
+func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
+	for i := range pod.Spec.Volumes {
+		volume := &pod.Spec.Volumes[i]
+		if volume.Secret != nil || volume.ConfigMap != nil {
+			if _, err := n.mount(ctx, pod, volume); err != nil {
+				n.log("%s keeps the old %s: %v", pod.Name, volume.Name, err)
+			}
+		}
+	}
+}
+
+func (n *Node) containersOf(pod *corev1.Pod) (all []*container) {
+	for i := range pod.Spec.Containers {
+		spec := &pod.Spec.Containers[i]
+		all = append(all, &container{
+			node: n, pod: pod, spec: spec, id: string(pod.UID) + "-" + spec.Name,
+			status: corev1.ContainerStatus{Name: spec.Name, Image: spec.Image, ImageID: spec.Image, State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"},
+			}},
+		})
+	}
+	return all
+}
+
+// wanted looks whether the pod is still there and not being deleted.
+func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	latest, ok := n.seen(pod)
+	return ok && latest.DeletionTimestamp == nil
+}
+
+func (n *Node) graceOf(pod *corev1.Pod) time.Duration {
+	seconds := *pod.Spec.TerminationGracePeriodSeconds
+	if latest, ok := n.seen(pod); ok && latest.DeletionGracePeriodSeconds != nil {
+		seconds = *latest.DeletionGracePeriodSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// report tells the API server how the containers are, if that has changed.
+func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*container) {
+	latest, err := n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil || latest.UID != pod.UID {
+		return
+	}
+	before := latest.Status.DeepCopy()
+	status := &latest.Status
+	status.Phase, status.PodIP, status.PodIPs, status.StartTime = corev1.PodRunning, pod.Status.PodIP, pod.Status.PodIPs, pod.Status.StartTime
+	status.HostIP, status.HostIPs, status.ContainerStatuses = resolver, []corev1.HostIP{{IP: resolver}}, nil
+	ready := corev1.ConditionTrue
+	for _, c := range containers {
+		current := c.current()
+		status.ContainerStatuses = append(status.ContainerStatuses, current)
+		if !current.Ready {
+			ready = corev1.ConditionFalse
+		}
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		if kind == corev1.PodInitialized {
+			setCondition(status, kind, corev1.ConditionTrue)
+		} else {
+			setCondition(status, kind, ready)
+		}
+	}
+	if equality.Semantic.DeepEqual(before, status) {
+		return
+	}
+	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil {
+		n.log("the status of %s is not taken: %v", pod.Name, err)
+	}
+}
+
+func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value corev1.ConditionStatus) {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == kind {
+			if c.Status != value {
+				c.Status, c.LastTransitionTime = value, metav1.Now()
+			}
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
+}
+
+// finish takes away what the pod had, and tells the API server that it is gone.
+func (n *Node) finish(pod *corev1.Pod) {
+	unplug(n.sandboxName(pod))
+	_ = os.RemoveAll(n.podDir(pod)) // what stays is in the test's folder
+	now := int64(0)
+	err := n.client.CoreV1().Pods(pod.Namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil {
+		n.log("%s is gone: %v", pod.Name, err)
+	}
+}
+
+func (n *Node) podDir(pod *corev1.Pod) string { return filepath.Join(n.dir, "pods", string(pod.UID)) }
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

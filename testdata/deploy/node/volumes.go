@@ -1,0 +1,169 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// mount makes a volume, or brings it up to date, and returns the folder to mount. The error says what is not there yet.
+func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (folder string, err error) {
+	folder = filepath.Join(n.podDir(pod), "volumes", volume.Name)
+	if claim := volume.PersistentVolumeClaim; claim != nil {
+		folder, err = n.bound(ctx, pod.Namespace, claim.ClaimName)
+		if err != nil {
+			return "", err
+		}
+		return folder, n.own(pod, folder, 0o2775)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	if volume.EmptyDir != nil {
+		return folder, n.own(pod, folder, 0o2777)
+	}
+	files, mode, err := n.content(ctx, pod, volume)
+	if err != nil {
+		return "", err
+	}
+	return folder, n.publish(pod, folder, files, mode)
+}
+
+// content are the files of a volume that is made of objects.
+func (n *Node) content(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (files map[string][]byte, mode int32, err error) {
+	switch {
+	case volume.ConfigMap != nil:
+		files, err = n.configMap(ctx, pod.Namespace, volume.ConfigMap.Name, volume.ConfigMap.Items)
+		return files, *volume.ConfigMap.DefaultMode, err
+	case volume.Secret != nil:
+		found, err := n.client.CoreV1().Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
+		if err != nil {
+			return map[string][]byte{}, *volume.Secret.DefaultMode, unlessOptional(err, volume.Secret.Optional)
+		}
+		return chosen(found.Data, volume.Secret.Items), *volume.Secret.DefaultMode, nil
+	case volume.Projected != nil:
+		files, err = n.projected(ctx, pod, volume.Projected.Sources)
+		return files, *volume.Projected.DefaultMode, err
+	}
+	return nil, 0, fmt.Errorf("volume %s is of a kind that this node doesn't know", volume.Name)
+}
+
+func (n *Node) configMap(ctx context.Context, namespace, name string, items []corev1.KeyToPath) (map[string][]byte, error) {
+	found, err := n.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for key, text := range found.Data {
+		files[key] = []byte(text)
+	}
+	return chosen(files, items), nil
+}
+
+func chosen(files map[string][]byte, items []corev1.KeyToPath) map[string][]byte {
+	if len(items) == 0 {
+		return files
+	}
+	found := map[string][]byte{}
+	for _, item := range items {
+		found[item.Path] = files[item.Key]
+	}
+	return found
+}
+
+// projected is the token of a service account and what comes with it.
+func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.VolumeProjection) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, source := range sources {
+		switch {
+		case source.ServiceAccountToken != nil:
+			reply, err := n.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
+				Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: source.ServiceAccountToken.ExpirationSeconds, BoundObjectRef: &authenticationv1.BoundObjectReference{
+					Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID,
+				}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return nil, err
+			}
+			files[source.ServiceAccountToken.Path] = []byte(reply.Status.Token)
+		case source.ConfigMap != nil:
+			found, err := n.configMap(ctx, pod.Namespace, source.ConfigMap.Name, source.ConfigMap.Items)
+			if err != nil {
+				return nil, err
+			}
+			for name, content := range found {
+				files[name] = content
+			}
+		case source.DownwardAPI != nil:
+			files["namespace"] = []byte(pod.Namespace)
+		}
+	}
+	return files, nil
+}
+
+// publish puts files in place all at once, as a kubelet does: each name is a link through ..data, and ..data is a link to
+// the folder of the latest content.
+func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
+	if same(filepath.Join(folder, "..data"), files) {
+		return nil
+	}
+	latest, err := os.MkdirTemp(folder, "..")
+	if err != nil {
+		return err
+	}
+	for name, content := range files {
+		path := filepath.Join(latest, name)
+		err = errors.Join(err, os.WriteFile(path, content, 0o600), os.Chmod(path, os.FileMode(mode)|0o040), os.Chown(path, 0, n.group(pod)))
+	}
+	if err = errors.Join(err, os.Chmod(latest, 0o755)); err != nil {
+		return err
+	}
+	for name := range files {
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(folder, name)); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // at first there is none
+	next := filepath.Join(folder, "..data_tmp")
+	if err := os.Symlink(filepath.Base(latest), next); err != nil {
+		return err
+	}
+	if err := os.Rename(next, filepath.Join(folder, "..data")); err != nil || previous == "" {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(folder, previous))
+}
+
+func same(folder string, files map[string][]byte) bool {
+	there, err := os.ReadDir(folder)
+	if err != nil || len(there) != len(files) {
+		return false
+	}
+	for name, content := range files {
+		if found, err := os.ReadFile(filepath.Join(folder, name)); err != nil || string(found) != string(content) {
+			return false
+		}
+	}
+	return true
+}
+
+// own lets the pod's group into a folder.
+func (n *Node) own(pod *corev1.Pod, folder string, mode uint32) error {
+	if err := os.Chown(folder, 0, n.group(pod)); err != nil {
+		return err
+	}
+	return os.Chmod(folder, os.FileMode(mode&0o777)|os.ModeSetgid)
+}
+
+func (n *Node) group(pod *corev1.Pod) int {
+	if pod.Spec.SecurityContext == nil || pod.Spec.SecurityContext.FSGroup == nil {
+		return 0
+	}
+	return int(*pod.Spec.SecurityContext.FSGroup)
+}

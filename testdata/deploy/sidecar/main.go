@@ -1,0 +1,92 @@
+// Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper beside it, and makes no backups. It
+// validates nothing: every initialization is successful. It fails where the real one would in a pod that is not as it
+// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home.
+package main
+
+import (
+	"log"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+)
+
+const source = "/var/etcd/config/etcd.conf.yaml"
+
+type sidecar struct {
+	mu     sync.Mutex
+	status string
+}
+
+func main() {
+	for _, name := range []string{"POD_NAME", "POD_NAMESPACE", "STORAGE_CONTAINER"} {
+		if os.Getenv(name) == "" {
+			log.Fatalf("%s is not set", name)
+		}
+	}
+	for _, argument := range os.Args[1:] {
+		if strings.Contains(argument, "$(") {
+			log.Fatalf("%s names a variable that nobody has set", argument)
+		}
+	}
+	s := &sidecar{status: "New"}
+	http.HandleFunc("GET /initialization/status", s.tell)
+	http.HandleFunc("GET /initialization/start", s.start)
+	http.HandleFunc("GET /config", config)
+	log.Fatal(http.ListenAndServe(":8080", nil))
+}
+
+// tell serves a verdict once.
+func (s *sidecar) tell(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = w.Write([]byte(s.status))
+	s.status = "New"
+}
+
+func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log.Printf("initialization is asked for, mode %s", r.URL.Query().Get("mode"))
+	s.status = "Successful"
+}
+
+// config is the one ConfigMap for all members, made into that of this one.
+func config(w http.ResponseWriter, r *http.Request) {
+	text, err := served()
+	stored := filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")
+	if err == nil {
+		err = os.WriteFile(stored, text, 0o600)
+	}
+	if err != nil {
+		log.Print(err)
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-yaml")
+	http.ServeFile(w, r, stored)
+}
+
+func served() ([]byte, error) {
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return nil, err
+	}
+	var document map[string]any
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	name := os.Getenv("POD_NAME")
+	document["name"] = name
+	for _, key := range []string{"initial-advertise-peer-urls", "advertise-client-urls"} {
+		var urls []string
+		for _, url := range document[key].(map[string]any)[name].([]any) {
+			urls = append(urls, url.(string))
+		}
+		document[key] = strings.Join(urls, ",")
+	}
+	return yaml.Marshal(document)
+}

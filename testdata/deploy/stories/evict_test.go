@@ -1,0 +1,25 @@
+package stories
+
+import (
+	"context"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// evict asks the API server, as kubectl drain does.
+func (w *world) evict(pod string) error {
+	return w.Client.PolicyV1().Evictions(namespace).Evict(context.Background(), &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace},
+	})
+}
+
+func (w *world) secret(name string, files map[string]string) {
+	w.t.Helper()
+	_, err := w.Client.CoreV1().Secrets(namespace).Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: files,
+	}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+}

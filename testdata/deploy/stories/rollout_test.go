@@ -1,0 +1,146 @@
+package stories
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// overlay is what a user keeps beside the checkout: a kustomization that refers to a variant and changes something.
+func (w *world) overlay(variant, changes string) (folder string) {
+	w.t.Helper()
+	folder, err := os.MkdirTemp(filepath.Join(cluster.Checkout(), "bin"), "overlay-")
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../deploy/" + variant + "]\n" + changes
+	require.NoError(w.t, os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600))
+	return folder
+}
+
+// A new configuration is a new ConfigMap, whose name rolls the pods, the last first, one at a time, each after the one
+// before is ready.
+func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	before := w.pods()
+	writes := w.startWriter()
+	config, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/standalone-ha/etcd.conf.yaml"))
+	require.NoError(t, err)
+	folder := w.overlay("standalone-ha", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
+	changed := strings.Replace(string(config), "snapshot-count: 10000", "snapshot-count: 12345", 1)
+	require.NotEqual(t, string(config), changed)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte(changed), 0o600))
+	w.apply(folder)
+	w.awaitReady(3)
+	w.check(writes)
+	after := w.pods()
+	for name := range before {
+		require.NotEqual(t, before[name].UID, after[name].UID, "%s is a new pod", name)
+		require.Zero(t, after[name].Status.ContainerStatuses[0].RestartCount)
+		require.NoError(t, contains(w.log(name), `"snapshot-count":12345`, "sanity validation"), name)
+	}
+	first, last := after["etcd-main-2"].CreationTimestamp, after["etcd-main-0"].CreationTimestamp
+	require.True(t, first.Before(&last), "the last member is rolled first")
+}
+
+// log is what a member has logged, over all pods of its name.
+func (w *world) log(member string) string {
+	w.t.Helper()
+	content, err := os.ReadFile(w.node.LogFile(namespace, member, "etcd"))
+	require.NoError(w.t, err)
+	return string(content)
+}
+
+// The budget is asked by the API server, before each eviction.
+func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	cluster.Eventually(t, "the budget is counted", func() error { return w.allowed(1) })
+	writes := w.startWriter()
+	gone := w.pods()["etcd-main-1"].UID
+	require.NoError(t, w.evict("etcd-main-1"))
+	err := w.evict("etcd-main-2")
+	require.ErrorContains(t, err, "disruption budget", "the second has to wait")
+	cluster.Eventually(t, "the first is back", func() error {
+		if pod := w.pods()["etcd-main-1"]; pod == nil || pod.UID == gone {
+			return errNotYet
+		}
+		return w.allowed(1)
+	})
+	w.awaitReady(3)
+	require.NoError(t, w.evict("etcd-main-2"))
+	cluster.Eventually(t, "all are back", func() error { return w.allowed(1) })
+	w.awaitReady(3)
+	w.check(writes)
+}
+
+func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone")
+	w.awaitReady(1)
+	w.greet()
+	gone := w.pods()["etcd-main-0"].UID
+	cluster.Eventually(t, "the budget lets it go", func() error { return w.evict("etcd-main-0") })
+	cluster.Eventually(t, "it is back", func() error {
+		if pod := w.pods()["etcd-main-0"]; pod == nil || pod.UID == gone {
+			return errNotYet
+		}
+		return nil
+	})
+	w.awaitReady(1)
+	require.True(t, w.greeted())
+	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
+}
+
+// A kill for memory leaves no record of an orderly end, so the data are looked at in full.
+func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone")
+	w.awaitReady(1)
+	w.greet()
+	require.NoError(t, w.node.Kill(w.pods()["etcd-main-0"], "etcd"))
+	cluster.Eventually(t, "it is started again", func() error {
+		status := w.pods()["etcd-main-0"].Status.ContainerStatuses[0]
+		if status.RestartCount != 1 || !status.Ready {
+			return errNotYet
+		}
+		require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
+		return nil
+	})
+	require.True(t, w.greeted())
+	require.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
+}
+
+// Why a container ended is what people see first.
+func TestTheRefusalOfAStrangerReachesKubectlDescribe(t *testing.T) {
+	w := newWorld(t)
+	folder := w.overlay("standalone", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
+	content := "advertise-client-urls: {etcd-other-0: [http://a:2379]}\ninitial-advertise-peer-urls: {etcd-other-0: [http://a:2380]}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte(content), 0o600))
+	w.apply(folder)
+	cluster.Eventually(t, "the container has ended with its reason", func() error {
+		pod := w.pods()["etcd-main-0"]
+		if pod == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil {
+			return errNotYet
+		}
+		ended := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated
+		require.EqualValues(t, 78, ended.ExitCode)
+		return contains(ended.Message, `has no URLs for this member, "etcd-main-0"`)
+	})
+}
+
+func (w *world) allowed(want int32) error {
+	budget, err := w.Client.PolicyV1().PodDisruptionBudgets(namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
+	if err == nil && budget.Status.DisruptionsAllowed != want {
+		err = errNotYet
+	}
+	return err
+}

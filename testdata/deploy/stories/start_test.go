@@ -1,0 +1,43 @@
+package stories
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOneMember(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone")
+	w.awaitReady(1)
+	w.greet()
+	assert.True(t, w.greeted())
+	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
+
+	w.asked("etcd-main-0", "backup", "now")
+	w.asked("etcd-main-0", "backup", "verify")
+	listed := w.asked("etcd-main-0", "backup", "list")
+	t.Log(listed)
+	backups, err := os.ReadDir(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-backups"))
+	require.NoError(t, err)
+	assert.NotEmpty(t, backups, "they lie on the second volume")
+	snapshot := "/var/etcd/backups/before"
+	w.asked("etcd-main-0", "backup", "export", snapshot)
+	assert.Contains(t, w.asked("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
+}
+
+func TestThreeMembers(t *testing.T) {
+	w := newWorld(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	w.greet()
+	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
+	nodes := map[string]bool{}
+	for name, pod := range w.pods() {
+		nodes[pod.Spec.NodeName] = true
+		assert.Contains(t, w.asked(name, "status"), name+": Serving, ready")
+	}
+	assert.Len(t, nodes, 3, "each is on a node of its own")
+}

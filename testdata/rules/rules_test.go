@@ -1,0 +1,162 @@
+// Package rules tests the alert rules of deploy with Prometheus' own parser and engine: each fires when it should, and is
+// quiet when it should be.
+package rules
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+const folder = "../../deploy/components/monitoring/"
+
+// pod is the labels of a member.
+const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
+
+// series are what is scraped every minute, in promtool's notation; the rules are asked after ten days.
+var series = map[string]struct{ fires, firesToo, quiet string }{
+	"EtcdNoQuorum": {
+		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
+		quiet: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 1
+			etcd_wrapper_readiness_check{namespace="a", etcd="etcd-main", pod="etcd-main-1", check="quorum"} 0`,
+	},
+	"EtcdMemberNotReady": {fires: `etcd_wrapper_ready` + pod + `} 0`, quiet: `etcd_wrapper_ready` + pod + `} 1`},
+	"EtcdSpaceRunsOut": {
+		fires: `etcd_mvcc_db_total_size_in_bytes` + pod + `} 95
+			etcd_server_quota_backend_bytes` + pod + `} 100`,
+		quiet: `etcd_mvcc_db_total_size_in_bytes` + pod + `} 80
+			etcd_server_quota_backend_bytes` + pod + `} 100`,
+	},
+	"EtcdCertificateEnds": {
+		fires: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 1200000`,
+		quiet: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 9000000`,
+	},
+	"EtcdRestartedWithFull": {
+		fires: `etcd_wrapper_initializations_total` + pod + `,mode="full",verdict="Successful"} 1
+			etcd_wrapper_state_seconds_total` + pod + `,state="Serving"} 600
+			etcd_wrapper_last_exit` + pod + `,class="killed"} 1`,
+		quiet: `etcd_wrapper_initializations_total` + pod + `,mode="full",verdict="Successful"} 1
+			etcd_wrapper_state_seconds_total` + pod + `,state="Serving"} 600
+			etcd_wrapper_last_exit` + pod + `,class="none"} 1`,
+	},
+	"EtcdDataNotReadable": {
+		fires: `etcd_wrapper_data_version_readable` + pod + `,wanted="3.5"} 0`,
+		quiet: `etcd_wrapper_data_version_readable` + pod + `,wanted="3.5"} 1`,
+	},
+	"EtcdBackupBehind": {
+		fires: `etcd_wrapper_backup_behind_seconds` + pod + `} 400`,
+		quiet: `etcd_wrapper_backup_behind_seconds` + pod + `} 400
+			etcd_wrapper_backup_behind_seconds{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
+	},
+	"EtcdBackupTooOld": {
+		fires: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 700000`,
+		quiet: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000`,
+	},
+	"EtcdBackupNotVerified": {
+		fires: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000`,
+		firesToo: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000
+			etcd_wrapper_backup_last_verification_timestamp_seconds` + pod + `} 600000`,
+		quiet: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000
+			etcd_wrapper_backup_last_verification_timestamp_seconds` + pod + `} 800000`,
+	},
+	"EtcdBackupBroken": {
+		fires: `etcd_wrapper_backup_last_verification_passed` + pod + `} 0`,
+		quiet: `etcd_wrapper_backup_last_verification_passed` + pod + `} 1`,
+	},
+	"EtcdBackupSpoolFills": {
+		fires: `etcd_wrapper_backup_spool_bytes` + pod + `} 90
+			etcd_wrapper_backup_spool_limit_bytes` + pod + `} 100`,
+		quiet: `etcd_wrapper_backup_spool_bytes` + pod + `} 10
+			etcd_wrapper_backup_spool_limit_bytes` + pod + `} 100`,
+	},
+}
+
+func rules(t *testing.T) (all []rulefmt.Rule) {
+	t.Helper()
+	content, err := os.ReadFile(folder + "rules.yaml")
+	require.NoError(t, err)
+	var object struct{ Spec yaml.Node }
+	require.NoError(t, yaml.Unmarshal(content, &object))
+	spec, err := yaml.Marshal(&object.Spec)
+	require.NoError(t, err)
+	groups, errs := rulefmt.Parse(spec, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	require.Empty(t, errs)
+	for _, group := range groups.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all
+}
+
+func TestEachRuleFiresWhenItShouldAndOnlyThen(t *testing.T) {
+	found := rules(t)
+	require.Len(t, found, len(series))
+	for _, rule := range found {
+		t.Run(rule.Alert, func(t *testing.T) {
+			test, ok := series[rule.Alert]
+			require.True(t, ok)
+			assert.NotEmpty(t, answer(t, test.fires, rule.Expr))
+			assert.NotEmpty(t, answer(t, cmp.Or(test.firesToo, test.fires), rule.Expr))
+			assert.Empty(t, answer(t, test.quiet, rule.Expr))
+			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "where nothing is known nothing is alleged")
+			assert.NotEmpty(t, rule.Annotations["summary"])
+			assert.Contains(t, []string{"critical", "warning"}, rule.Labels["severity"])
+		})
+	}
+}
+
+// answer is what an expression gives ten days after 1970, of series that have one value for all that time.
+func answer(t *testing.T, load, expression string) []string {
+	t.Helper()
+	const days10 = 864000
+	text := "load 1m\n"
+	for _, line := range regexp.MustCompile(`\n\s*`).Split(load, -1) {
+		text += "  " + line[:len(line)-len(last(line))] + last(line) + "x14400\n"
+	}
+	storage := promqltest.LoadedStorage(t, text)
+	defer storage.Close()
+	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+	query, err := engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(days10, 0))
+	require.NoError(t, err)
+	defer query.Close()
+	vector, err := query.Exec(t.Context()).Vector()
+	require.NoError(t, err)
+	var found []string
+	for _, sample := range vector {
+		found = append(found, sample.Metric.String())
+	}
+	return found
+}
+
+func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
+
+// Grafana puts values in the place of its variables before anybody parses the expression.
+func TestTheDashboardsExpressionsAreSound(t *testing.T) {
+	content, err := os.ReadFile(folder + "dashboard.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(content, &dashboard))
+	require.NotEmpty(t, dashboard.Panels)
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			_, err := parser.NewParser(parser.Options{}).ParseExpr(target.Expr)
+			assert.NoError(t, err, panel.Title)
+		}
+	}
+}
