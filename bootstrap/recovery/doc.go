@@ -3,6 +3,6 @@
 // says why. A run of it is a table of states on the lifecycle's core (table.go); nothing is deleted, what is replaced is set
 // aside by a rename, and after a crash at any instant the next run comes to the same end.
 //
-// It stands behind what answers for the sidecar (standalone), which runs it in the place of a mere validation. What it
-// needs of the volume, of the store and of the command is in world.go.
+// It stands behind what answers for the sidecar (standalone), which runs it in the place of a mere validation. What it needs of
+// the command is in Options.
 package recovery
