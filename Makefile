@@ -17,7 +17,7 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build image test bench lint test-backup test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -75,18 +75,21 @@ test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
+test-recovery: ## Cut recovery off at every place, and kill the program in it at every system call
+	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from the transition table: diagram, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle -run 'Committed|Readme' -update
+dot: ## Write again what is generated from the transition tables: diagram, matrix, README; needs Graphviz
+	$(GO) test ./lifecycle ./bootstrap/recovery -run 'Committed|Readme' -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
 mutate: ## Change the transition table in every way and see that the tests notice
-	$(GO) test ./lifecycle -count=1 -run 'Mutant|Promise' -v
+	$(GO) test ./lifecycle ./bootstrap/recovery -count=1 -run 'Mutant|Promise' -v
 
 review: ## Write review.html: everything about the state machine on one page
 	$(GO) test ./lifecycle -count=1 -run Review -review $(CURDIR)/review.html

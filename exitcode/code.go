@@ -25,7 +25,7 @@ const (
 	EtcdFailed  Code = 70  // etcd did not start, or stopped without being asked to
 	BadRecord   Code = 74  // the exit record could not be removed or written
 	NotReady    Code = 75  // etcd was not ready within --etcd-ready-timeout
-	BadConfig   Code = 78  // etcd's configuration is invalid
+	BadConfig   Code = 78  // etcd's configuration is invalid, or what was asked for cannot be done
 	OutOfTime   Code = 124 // the stop did not end within its budget
 	forcedBase  Code = 128 // plus the number of the second signal, as shells do it
 )
@@ -69,6 +69,6 @@ var descriptions = map[Code]string{
 	EtcdFailed:  "etcd did not start, or stopped unasked",
 	BadRecord:   "the exit record could not be removed or written",
 	NotReady:    "etcd was not ready in time",
-	BadConfig:   "etcd's configuration is invalid",
+	BadConfig:   "etcd's configuration, or what was asked for, cannot be used",
 	OutOfTime:   "the stop did not end within its budget",
 }

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// replaceFile makes path hold exactly content with mode 0600, durably: temporary file, fsync, rename, fsync of the
+// ReplaceFile makes path hold exactly content with mode 0600, durably: temporary file, fsync, rename, fsync of the
 // directory. At every instant the path holds the old content or the new one. Errors name the file and the cause.
-func replaceFile(path string, content []byte) error {
+func ReplaceFile(path string, content []byte) error {
 	temporary := path + ".tmp"
 	// A leftover of an interrupted write may be anything; O_EXCL below then guarantees a new regular file.
 	if err := clearPath(temporary); err != nil {

@@ -45,7 +45,7 @@ func (r LastRun) Keep(path string) error {
 	r.Reason = beginning(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
 	if err == nil {
-		err = replaceFile(path, append(content, '\n'))
+		err = ReplaceFile(path, append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep how this run ends: %w", err)

@@ -119,7 +119,7 @@ func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                   "clean stop",
 		exitcode.Crashed:                 "crash",
-		exitcode.BadConfig:               "etcd's configuration is invalid",
+		exitcode.BadConfig:               "etcd's configuration, or what was asked for, cannot be used",
 		exitcode.Forced(syscall.SIGTERM): "forced by a second signal (terminated)",
 		exitcode.Code(99):                "status 99",
 	} {

@@ -96,7 +96,7 @@ func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
 	}
-	if err := replaceFile(r.path, []byte(word)); err != nil {
+	if err := ReplaceFile(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)
 	}
 	return nil

@@ -130,7 +130,7 @@ func (e *explorer) blame(what string, p place) {
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)
-	if facts.Ending != "" {
+	if facts.Ending != "" && !facts.ForGood {
 		facts.Failed, facts.InVain, facts.ConfigKept, facts.Word = false, false, false, ""
 		p.truth.failed, p.truth.usable, p.truth.word, p.truth.triggered = false, false, "", false
 	}

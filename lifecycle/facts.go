@@ -29,6 +29,7 @@ type Payload struct {
 type Facts struct {
 	Word          bootstrap.InitializationStatus // the sidecar's last word
 	Failed        bool                           // the last verdict was Failed
+	ForGood       bool                           // no further try can change that verdict
 	InVain        bool                           // an initialization was accepted and no verdict came since
 	ConfigKept    bool                           // an early configuration is here that may be used after this verdict
 	NeverOpened   bool                           // as Payload.NeverOpened
@@ -55,7 +56,9 @@ func (f Facts) Holds(g Guard) bool {
 	case ConfigKept:
 		return f.Word == bootstrap.Successful && f.ConfigKept
 	case SaysFailed:
-		return f.Word == bootstrap.Failed
+		return f.Word == bootstrap.Failed && !f.ForGood
+	case FailedForGood:
+		return f.Word == bootstrap.Failed && f.ForGood
 	case AskedInVain:
 		return f.InVain
 	case NeverOpened:
@@ -74,6 +77,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case Replied:
 		f = f.hear(payload.Word)
 		f.ConfigKept = payload.Early.usable()
+		f.ForGood = payload.Status != exitcode.Clean
 	case ConfigPrefetched:
 		f.ConfigKept = payload.Early.usable()
 	case Signal:

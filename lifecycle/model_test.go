@@ -94,6 +94,10 @@ const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 
 func words() []outcome {
 	var all []outcome
+	all = append(all, outcome{happening{Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}}, func(t truth) truth {
+		t.word, t.triggered, t.usable, t.failed = bootstrap.Failed, false, false, true
+		return t
+	}})
 	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
 		for _, e := range earlies {
 			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: e.early}}, func(t truth) truth {

@@ -16,6 +16,7 @@ var phrases = map[string]happening{
 	"the sidecar says Progress":                  {Replied, Payload{Word: bootstrap.Progress}},
 	"the sidecar says Successful":                {Replied, Payload{Word: bootstrap.Successful}},
 	"the sidecar says Failed":                    {Replied, Payload{Word: bootstrap.Failed}},
+	"the validation says Failed for good":        {Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}},
 	"the sidecar says a word of its own":         {Replied, Payload{Word: unknownWord}},
 	"the sidecar does not answer":                {NoAnswer, Payload{}},
 	"the initialization is accepted":             {Accepted, Payload{}},

@@ -17,6 +17,7 @@ var written = []entry{
 	{Query, Replied, NewAfterFailed, Trigger, []Action{ProbeData, AskFullInit}, "the last validation failed: the next one reads everything"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the data directory may be opened, and a young configuration is here already"},
 	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig}, "the data directory may be opened"},
+	{Query, Replied, FailedForGood, Terminating, []Action{LimitAbort, CloseEtcd}, "no wait and no further try can change the verdict: somebody has to do something"},
 	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
 	{Query, Replied, SaysProgress, Wait, []Action{PaceProgress, RefreshConfig}, "the initialization is running"},
 	{Query, Replied, Always, Wait, []Action{PaceSilence}, "the sidecar said a word that this program does not know"},

@@ -47,6 +47,7 @@ const (
 	SaysSuccessful Guard = "says Successful"
 	ConfigKept     Guard = "says Successful, config kept"
 	SaysFailed     Guard = "says Failed"
+	FailedForGood  Guard = "says Failed, for good"
 	AskedInVain    Guard = "an earlier one came to no verdict"
 	NeverOpened    Guard = "etcd never opened"
 	CleanStop      Guard = "stop asked, closed in order"

@@ -85,6 +85,10 @@ func (w *work) askStatus(ctx context.Context) completion {
 	}
 	if explainer, is := w.world.Sidecar.(Explainer); is && word == bootstrap.Failed {
 		payload.Err = explainer.WhyFailed()
+		var final Final
+		if errors.As(payload.Err, &final) {
+			payload.Status = final.Status()
+		}
 	}
 	return completion{Replied, payload}
 }

@@ -23,6 +23,12 @@ type Explainer interface {
 	WhyFailed() error
 }
 
+// Final is a reason that no further try can change: the run ends with that exit status. Clean means that one can.
+type Final interface {
+	error
+	Status() exitcode.Code
+}
+
 // Volume is what the exit record and the data lie on.
 type Volume interface {
 	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.

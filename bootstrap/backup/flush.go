@@ -52,6 +52,11 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 		return err
 	}
 	defer closed.Close()
+	return b.bringFrom(ctx, closed, r.facts().Trouble != nil)
+}
+
+// bringFrom is for a database that nobody has open.
+func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, troubled bool) error {
 	last, err := b.ship(closed)
 	if err != nil {
 		return err
@@ -62,7 +67,7 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 		defer close(over)
 		last.Run(running)
 	}()
-	err = flush(ctx, last, r.facts().Trouble != nil)
+	err = flush(ctx, last, troubled)
 	stop()
 	<-over
 	return err

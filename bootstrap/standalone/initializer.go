@@ -3,8 +3,8 @@
 // validated (by datadir) before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone`
 // creates one; its hidden validation subcommand runs RunChild.
 //
-// A validation only reads. It never repairs, moves or deletes: without a backup store there is nothing to put in the
-// place of what would be lost.
+// A validation only reads. It never repairs, moves or deletes. Where there is a store for backups, recovery decides what
+// becomes of data that are broken or lost, and asks for the validation itself.
 package standalone
 
 import (
@@ -33,7 +33,13 @@ type Options struct {
 	PodName    string         // which member this is, where ConfigFile is for several; "" if nobody knows
 	Log        zerolog.Logger // told when a validation begins and how it ended
 	Verify     VerifyFunc     // how a validation is run; nil runs datadir.Verify in this process
+	Recover    RecoverFunc    // what decides after a validation; nil takes its verdict
 }
+
+// RecoverFunc brings the data directory into a state in which etcd may open it with that configuration, a YAML document, and
+// returns nil; or it says why that cannot be. It calls examine for a validation of what is there. It has to end soon after
+// ctx does.
+type RecoverFunc = func(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) error
 
 // Initializer stands in for the sidecar: it holds the status of the one validation that may run at a time. Its methods
 // may be called from several goroutines.
@@ -111,23 +117,25 @@ func (i *Initializer) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 func (i *Initializer) validate(mode bootstrap.Mode) {
 	began, log := time.Now(), i.options.Log.With().Str("mode", string(mode)).Logger()
 	config, err := i.options.loadConfig()
-	looks := lookAt(config.dataDir, mode)
-	if known := i.memory.recall(looks); err == nil && known != nil {
+	known := false
+	examine := func(ctx context.Context) (err error) {
+		known, err = i.examine(ctx, config.dataDir, mode, log)
+		return err
+	}
+	switch {
+	case err != nil:
+	case i.options.Recover != nil:
+		err = i.options.Recover(i.stopped, config.yaml, config.dataDir, examine)
+	default:
+		err = examine(i.stopped)
+	}
+	if known && i.options.Recover == nil {
 		i.conclude(bootstrap.Failed, config)
 		return
 	}
-	if err == nil {
+	if config.dataDir != "" {
 		log = log.With().Str("data-dir", config.dataDir).Logger()
-		log.Info().Msg("validation begins")
-		var warnings []string
-		warnings, err = i.options.Verify(i.stopped, config.dataDir, mode)
-		for _, warning := range warnings {
-			log.Warn().Msg(warning)
-		}
-		i.memory.keep(looks, err)
-		err = unfit(config.dataDir, err)
 	}
-	// A restore from backups would go here: after a failed validation, before the verdict.
 	verdict, line := bootstrap.Successful, log.Info()
 	if err != nil {
 		verdict, line = bootstrap.Failed, log.Error().Err(err)
@@ -138,6 +146,22 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	line.Str("verdict", string(verdict)).Stringer("duration", time.Since(began).Round(time.Millisecond)).
 		Msg("validation ended")
 	i.conclude(verdict, config)
+}
+
+// examine validates what is there. known says that the verdict is an earlier one, since nothing has changed.
+func (i *Initializer) examine(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) (known bool, verdict error) {
+	looks := lookAt(dataDir, mode)
+	if before := i.memory.recall(looks); before != nil {
+		return true, unfit(dataDir, before)
+	}
+	log = log.With().Str("data-dir", dataDir).Logger()
+	log.Info().Msg("validation begins")
+	warnings, err := i.options.Verify(ctx, dataDir, mode)
+	for _, warning := range warnings {
+		log.Warn().Msg(warning)
+	}
+	i.memory.keep(looks, err)
+	return false, unfit(dataDir, err)
 }
 
 // unfit is a verdict against the data directory. What the operating system says is none.

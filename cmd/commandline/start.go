@@ -38,7 +38,8 @@ type StartEtcd struct {
 	DefragThreshold  Threshold     `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi" placeholder:"WHEN" help:"The database is defragmented when this part of it and at least so many bytes are free; or never."`
 	DefragMaxPause   time.Duration `name:"defrag-max-pause" group:"etcd" default:"15s" help:"A defragmentation that is expected to take longer is not begun."`
 
-	Backups Backups `embed:""`
+	Backups  Backups  `embed:""`
+	Recovery Recovery `embed:""`
 
 	LogLevel        string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
 	LogFormat       string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
@@ -64,6 +65,9 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
 	}
 	if err := f.Backups.validateFor(f.Standalone); err != nil {
+		return err
+	}
+	if err := f.Recovery.validateFor(f.Backups.Store); err != nil {
 		return err
 	}
 	return f.absolute()

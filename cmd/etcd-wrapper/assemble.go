@@ -12,6 +12,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
@@ -43,14 +44,16 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	sidecar, end, err := c.sidecar(log)
-	if err != nil {
-		return failed(blame(err), err)
-	}
 	counts := metrics.New()
 	all := world.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, all.Gate(), log)
+	recoverer := c.recovery(settings, kept, log)
+	sidecar, end, err := c.sidecar(recoverer, log)
+	if err != nil {
+		return failed(blame(err), err)
+	}
 	all.BackedUpBy(kept)
+	all.RecoveredBy(recoverer)
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
@@ -125,10 +128,11 @@ func briefly(outcome lifecycle.Outcome) string {
 }
 
 // sidecar returns what answers for the data directory, and what ends it.
-func (c *startCommand) sidecar(log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
+func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
 			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
+			Recover: recovers(recoverer),
 		})
 		if err := initializer.CheckConfig(); err != nil {
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)

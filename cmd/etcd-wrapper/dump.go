@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"fmt"
 
+	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 )
 
 // dumpCommand is what --dump-fsm selects.
-type dumpCommand struct{ format string }
+type dumpCommand struct{ machine, format string }
 
 func (c dumpCommand) execute(s streams) exitcode.Code {
 	text, err := c.draw()
@@ -25,6 +26,9 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 }
 
 func (c dumpCommand) draw() (string, error) {
+	if c.machine == "recovery" {
+		return c.drawRecovery()
+	}
 	switch c.format {
 	case "mermaid":
 		return lifecycle.Mermaid(lifecycle.Table), nil
@@ -34,6 +38,19 @@ func (c dumpCommand) draw() (string, error) {
 		return lifecycle.JSON(lifecycle.Table)
 	default:
 		return lifecycle.DOT(lifecycle.Table), nil
+	}
+}
+
+func (c dumpCommand) drawRecovery() (string, error) {
+	switch c.format {
+	case "mermaid":
+		return recovery.Mermaid(), nil
+	case "svg":
+		return recovery.SVG(), nil
+	case "json":
+		return recovery.JSON()
+	default:
+		return recovery.DOT(), nil
 	}
 }
 

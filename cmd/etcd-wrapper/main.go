@@ -54,13 +54,15 @@ type command interface {
 // name in capitals; the others have env:"-".
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
-	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine and exit."`
+	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
+	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle or recovery."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
 	Status       statusCommand       `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
 	Defrag       defragCommand       `cmd:"" name:"defrag" help:"Defragment the database of the member on this host now."`
 	Backup       backupCommand       `cmd:"" name:"backup" help:"Look at backups, have one made, and delete what need not be kept."`
+	Restore      restoreCommand      `cmd:"" name:"restore" help:"Make the data directory of an etcd that does not run, of a backup or a snapshot."`
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
@@ -97,7 +99,7 @@ func parse(args []string, out io.Writer) (command, error) {
 		return &versionCommand{}, nil
 	}
 	if line.DumpFSM {
-		return dumpCommand{format: line.DumpFormat}, nil
+		return dumpCommand{machine: line.DumpMachine, format: line.DumpFormat}, nil
 	}
 	selected, ok := chosen.(command)
 	if !ok {

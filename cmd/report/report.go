@@ -30,6 +30,7 @@ type World interface {
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *status.Backup           // nil without a store
+	Recovery() *status.Recovery       // nil where nothing has to come back
 	Upkeep() *status.Upkeep           // nil before etcd is opened
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)

@@ -16,6 +16,7 @@ import (
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/bootstrap/upkeep/gate"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -33,18 +34,19 @@ type Server interface {
 
 // World implements the lifecycle's interfaces for its volume, its member and its server.
 type World struct {
-	flags   *commandline.StartEtcd
-	log     zerolog.Logger
-	counts  *metrics.Metrics
-	volume  *bootstrap.Volume
-	record  *exitcode.Record
-	note    *exitcode.CrashNote
-	monitor *readiness.Monitor
-	server  Server          // set before the lifecycle begins
-	crash   func(error)     // set before the lifecycle begins
-	backups *backup.Backups // nil without a store; set before the lifecycle begins
-	closed  closed          // how etcd was closed, for the backups' last look
-	gate    gate.Gate       // for who reads the whole database
+	flags    *commandline.StartEtcd
+	log      zerolog.Logger
+	counts   *metrics.Metrics
+	volume   *bootstrap.Volume
+	record   *exitcode.Record
+	note     *exitcode.CrashNote
+	monitor  *readiness.Monitor
+	server   Server             // set before the lifecycle begins
+	crash    func(error)        // set before the lifecycle begins
+	backups  *backup.Backups    // nil without a store; set before the lifecycle begins
+	recovery *recovery.Recovery // nil without a store; set before the lifecycle begins
+	closed   closed             // how etcd was closed, for the backups' last look
+	gate     gate.Gate          // for who reads the whole database
 
 	began        time.Time
 	past         *past
@@ -102,6 +104,10 @@ func (w *World) Gate() *gate.Gate { return &w.gate }
 
 // BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
 func (w *World) BackedUpBy(backups *backup.Backups) { w.backups = backups }
+
+// RecoveredBy tells the world what decides about its data before etcd opens them; nil if nothing does. Call it once, before
+// the lifecycle begins.
+func (w *World) RecoveredBy(recoverer *recovery.Recovery) { w.recovery = recoverer }
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }

@@ -11,6 +11,7 @@ function showFacts(now) {
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
     now.sidecar_word && ["sidecar said", [now.sidecar_word]],
     ...identity(now),
+    ...recovery(now.recovery),
     ...upkeep(now.upkeep),
     ...backups(now.backup),
     ...ending(now.certificates ?? []),
@@ -50,6 +51,14 @@ function database(now) {
   return bytes(now.db_size) + used + quota;
 }
 
+// recovery is what came back from the store, or comes, or why it does not.
+function recovery(r) {
+  if (!r) return [];
+  const left = r.seconds_left ? "; " + bytes(r.bytes) + " of " + bytes(r.of) + ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "";
+  return [
+    ["recovery", [r.state + " since ", moment(r.since), ": " + r.reason + left], r.state === "Refused" && "trouble"],
+    r.loss && ["came back", [r.loss]],
+  ];
 // upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
 function upkeep(u) {
   if (!u) return [];

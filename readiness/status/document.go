@@ -30,6 +30,7 @@ type Document struct {
 	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
 	Upkeep       *Upkeep       `json:"upkeep,omitempty"`       // once etcd is opened
 	Backup       *Backup       `json:"backup,omitempty"`       // with a store for backups
+	Recovery     *Recovery     `json:"recovery,omitempty"`     // while data come back from the store, after they did, or if they cannot
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started

@@ -22,7 +22,7 @@ func (d Document) printable() Document {
 		shown.Reason = printable.Line(shown.Reason)
 		d.Validation = &shown
 	}
-	d.Backup = d.Backup.printable()
+	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
 	d.Upkeep = d.Upkeep.printable()
 	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
 	d.Certificates = shown(d.Certificates, func(c *Certificate) *string { return &c.Path })

@@ -22,10 +22,11 @@ type Cluster struct {
 // Generation is the history of one cluster id: from the beginning, or from a restore on.
 type Generation struct {
 	seal.Heading
-	Number         int       `json:"number"`          // from 1 on
-	Cluster        string    `json:"cluster"`         // etcd's cluster id, hexadecimal
-	Parent         int       `json:"parent"`          // the generation that was restored; 0 for none
-	ParentRevision int64     `json:"parent_revision"` // and up to where; 0 for none
+	Number         int       `json:"number"`            // from 1 on
+	Cluster        string    `json:"cluster"`           // etcd's cluster id, hexadecimal
+	Parent         int       `json:"parent"`            // the generation that was restored; 0 for none
+	ParentRevision int64     `json:"parent_revision"`   // and up to where; 0 for none
+	Restore        string    `json:"restore,omitempty"` // the id of the restore that was asked for; none if data had been lost
 	Created        time.Time `json:"created"`
 }
 

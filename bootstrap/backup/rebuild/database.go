@@ -66,7 +66,7 @@ type Result struct {
 // the file is on the disk; otherwise it was removed. Nothing is fetched if the volume has not the room, which is an
 // ErrNoRoom. Errors of the source and of ctx come through.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
-	if err := checkRoom(filepath.Dir(path), source, options); err != nil {
+	if err := CheckRoom(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)

@@ -15,9 +15,9 @@ const (
 	spare       = 8 << 20 // bytes, for what is rounded up
 )
 
-// checkRoom is an ErrNoRoom with both numbers if the volume has less than is needed. A volume that does not say how much
+// CheckRoom is an ErrNoRoom with both numbers if the volume has less than is needed. A volume that does not say how much
 // it has is tried.
-func checkRoom(dir string, source Source, options Options) error {
+func CheckRoom(dir string, source Source, options Options) error {
 	var disk unix.Statfs_t
 	if unix.Statfs(dir, &disk) != nil {
 		return nil

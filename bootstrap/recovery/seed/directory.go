@@ -54,6 +54,23 @@ func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.
 	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID)}, nil
 }
 
+// logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
+func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
+
+// CheckRoom is a rebuild.ErrNoRoom, with both numbers, if the volume has not the room for what Build would make.
+func (s Seed) CheckRoom(source rebuild.Source) error {
+	return rebuild.CheckRoom(filepath.Dir(s.DataDir), source, rebuild.Options{Beside: logBytes()})
+}
+
+// ClusterID is that of the cluster which the members and the token make.
+func (s Seed) ClusterID() (uint64, error) {
+	c, err := s.found()
+	if err != nil {
+		return 0, err
+	}
+	return uint64(c.ID()), nil
+}
+
 // prepare makes an empty directory of the other name.
 func (s Seed) prepare() error {
 	entries, err := os.ReadDir(s.DataDir)
@@ -72,7 +89,7 @@ func (s Seed) prepare() error {
 func (s Seed) build(ctx context.Context, c *cluster, source rebuild.Source, options rebuild.Options) (rebuild.Result, error) {
 	member := filepath.Join(s.DataDir+unfinished, "member")
 	finish := options.Finish
-	options.Beside += 2 * wal.SegmentSizeBytes // the log has one segment, and etcd sets the next one aside
+	options.Beside += logBytes()
 	options.Finish = func(tx *bolt.Tx) error {
 		if err := c.settle(tx); err != nil || finish == nil {
 			return err

@@ -37,6 +37,7 @@ func facts(d status.Document, now time.Time) (all []fact) {
 		add("sidecar said", d.SidecarWord)
 	}
 	all = append(all, identity(d)...)
+	all = append(all, recovered(d.Recovery)...)
 	all = append(all, upkeep(d.Upkeep, now)...)
 	all = append(all, backup(d.Backup, now)...)
 	for _, file := range d.Certificates {

@@ -33,6 +33,7 @@ type Call struct {
 type Fault struct {
 	Op     Op     // Any means all
 	Prefix string // of the names that it happens to; empty means all
+	After  int    // so many calls that it could happen to are spared
 	Times  int    // how often it happens; 0 means always
 
 	Err       error         // is the answer; it may be nil with Delay, Cut or Overwrite
@@ -76,6 +77,10 @@ func (s *Store) begin(op Op, name string) *Fault {
 	s.calls = append(s.calls, Call{Op: op, Name: name})
 	for _, fault := range s.faults {
 		if fault.Times != 0 && (fault.Op == Any || fault.Op == op) && strings.HasPrefix(name, fault.Prefix) {
+			if fault.After > 0 {
+				fault.After--
+				continue
+			}
 			fault.Times--
 			copied := *fault
 			return &copied

@@ -1,0 +1,409 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/lifecycle/machine"
+)
+
+// lot is what a run is given: it does not change.
+type lot struct {
+	found     Condition
+	alone     bool
+	never     bool
+	requested bool // --restore-to
+	owner     Owner
+	kept      bool // there is a way to the target
+	behind    bool // the store has more than the volume
+}
+
+// truth is what is really the case, whatever the machine believes.
+type truth struct {
+	place     string // what has the data directory's name: "original", "" or "restored"
+	validated bool   // what has it was found valid
+	aside     bool   // the original is set aside
+	built     bool   // a whole data directory is beside
+	proved    bool   // and valid
+	sound     bool   // what was installed was proved
+	noted     bool   // the position is on the disk
+	claimed   bool   // the store has this restore's generation
+	outrun    bool   // somebody else has begun another one
+	installs  int    // of what this claim is about
+	done      bool   // the id is remembered
+	lost      string // what must never happen, and has
+}
+
+// place is the machine and its world at one instant.
+type place struct {
+	lot   lot
+	truth truth
+	core  machine.Core[Facts]
+	chain string // the actions of the work at hand, joined; comparable
+	timer bool
+}
+
+// outcome is one way in which an action can end. Without an event the next action follows. The first one of an action is
+// how it ends if nothing is in the way.
+type outcome struct {
+	event   Event
+	payload Payload
+	after   truth
+}
+
+// breaks is what can happen to every action: it may have been done or not.
+func breaks(now truth, done ...truth) (all []outcome) {
+	for _, after := range append(done, now) {
+		all = append(all, outcome{event: Broke, after: after})
+	}
+	return all
+}
+
+// outcomes are all the ways in which an action can end.
+func outcomes(action Action, given lot, now truth) []outcome {
+	then := now
+	next := func(events ...Event) (all []outcome) {
+		for _, event := range events {
+			all = append(all, outcome{event: event, after: then})
+		}
+		return append(all, breaks(now, then)...)
+	}
+	switch action {
+	case ReadPosition:
+		switch {
+		case !now.noted:
+			return next(NothingBegun)
+		case now.place == "restored":
+			return next(InstallFound)
+		default:
+			return next(ClaimFound)
+		}
+	case DropUnfinished:
+		then.built, then.proved = false, false
+		if now.noted {
+			then.lost = "what was claimed is dropped"
+		}
+		return next("")
+	case ForgetClaim:
+		then.noted, then.claimed, then.installs = false, false, 0
+		if now.place == "restored" {
+			then.lost = "an installed restore is forgotten"
+		}
+		return next("")
+	case ValidateVolume:
+		return examinations(given, now)
+	case AskTheStore:
+		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
+	case TellLoss, FlushSpool:
+		return next("")
+	case FlushVolume:
+		return next(Flushed)
+	case MeasureRoom:
+		return next(RoomEnough, RoomLacking)
+	case BuildData:
+		then.built = true
+		if given.owner == Others || given.owner == Doubtful && !given.requested {
+			then.lost = "another cluster's data are restored"
+		}
+		torn := outcome{event: StoreSilent, after: now}
+		return append(next(Built), torn, outcome{event: Unbuildable, after: now})
+	case ProveData:
+		then.proved = true
+		return append(next(Proved), outcome{event: Unproved, after: now})
+	case NotePosition:
+		then.noted = true
+		return next("")
+	case ClaimGeneration:
+		return claims(now)
+	case SetVolumeAside:
+		return setsAside(given, now)
+	case InstallData:
+		return installs(now)
+	case Remember:
+		then.noted, then.done = false, true
+		return next(Installed)
+	}
+	return nil
+}
+
+func examinations(given lot, now truth) []outcome {
+	now.validated = true
+	condition := given.found
+	switch now.place {
+	case "":
+		condition = Empty
+	case "restored":
+		condition = Valid
+	}
+	return []outcome{
+		{Examined, Payload{Condition: condition, Alone: given.alone, Asked: given.requested && !now.done}, now},
+		{Broke, Payload{}, now},
+	}
+}
+
+// answers are what a store says: once somebody has begun another generation the volume is behind.
+func answers(given lot, now truth) []outcome {
+	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
+	owner := given.owner
+	if now.place == "restored" {
+		owner = Ours // its generation is in the store
+	}
+	return []outcome{{Answered, Payload{
+		Owner: owner, Kept: given.kept, Behind: behind, Asked: given.requested && !now.done,
+	}, now}}
+}
+
+func claims(now truth) []outcome {
+	then, lost := now, now
+	then.claimed = true
+	if !now.proved || !now.noted {
+		then.lost = "a generation is claimed for what is not proved, or not noted"
+	}
+	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}
+	if !now.outrun {
+		lost.outrun = true
+		all = append(all, outcome{ClaimLost, Payload{}, lost})
+	}
+	return append(all, breaks(now, then)...)
+}
+
+func setsAside(given lot, now truth) []outcome {
+	then := now
+	then.place, then.aside = "", now.aside || now.place == "original"
+	switch {
+	case now.place == "restored":
+		then.lost = "restored data are set aside"
+	case !now.claimed || !now.proved:
+		then.lost = "data are moved without a claim"
+	case given.found == Valid && !given.behind && !now.outrun && !given.requested:
+		then.lost = "good data are moved"
+	case given.never && !given.requested:
+		then.lost = "data are moved in spite of --recover=never"
+	}
+	return append([]outcome{{Moved, Payload{}, then}}, breaks(now, then)...)
+}
+
+func installs(now truth) []outcome {
+	then := now
+	then.place, then.built, then.sound = "restored", false, now.proved && now.built
+	then.installs++
+	switch {
+	case now.place == "original":
+		then.lost = "data are deleted: something is installed over them"
+	case !now.proved || !now.built:
+		then.lost = "what was not proved is installed"
+	case !now.claimed:
+		then.lost = "what is not claimed is installed, so revisions may be handed out twice"
+	}
+	return append([]outcome{{"", Payload{}, then}}, breaks(now, then)...)
+}
+
+// promises are what must hold at every instant.
+var promises = []struct {
+	what string
+	kept func(place) bool
+}{
+	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
+	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
+		t := p.truth
+		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew()
+	}},
+	{"new is said only where no certificate is", func(p place) bool {
+		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
+	}},
+	{"a volume that is behind its store is not opened", func(p place) bool {
+		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
+	}},
+	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
+	{"a member of several moves nothing", func(p place) bool { return p.lot.alone || p.truth.place == "original" }},
+	{"a target that is not kept moves nothing", func(p place) bool { return p.lot.kept || p.truth.place == "original" }},
+	{"a restore that is asked for is done before etcd opens", func(p place) bool {
+		return !p.opens() || !p.lot.requested || p.truth.done
+	}},
+	{"a visit ends: there is work, or a timer", func(p place) bool {
+		return p.ended() || p.chain != "" || p.timer
+	}},
+}
+
+func (p place) opens() bool { return p.core.State == Ready }
+func (p place) ended() bool { return p.core.State == Ready || p.core.State == Refused && p.chain == "" }
+func (p place) isNew() bool { return p.truth.place == "original" && p.lot.found == Empty }
+
+// explorer walks every reachable place and collects what is wrong anywhere.
+type explorer struct {
+	rules *rulesOf
+	seen  map[place]bool
+	queue []place
+	wrong []string
+}
+
+// explore walks a table to the fixpoint from everything that a run can be given. It stops early once something is wrong.
+func explore(table []Row, elsewhere []machine.Default) *explorer {
+	e := &explorer{rules: NewRules(table, elsewhere), seen: map[place]bool{}}
+	for _, given := range lots() {
+		e.find(e.begin(given, truth{place: "original"}))
+	}
+	for len(e.queue) > 0 && len(e.wrong) == 0 {
+		here := e.queue[0]
+		e.queue = e.queue[1:]
+		for _, promise := range promises {
+			if !promise.kept(here) {
+				e.blame("broken: "+promise.what+" "+here.truth.lost, here)
+			}
+		}
+		e.expand(here)
+	}
+	return e
+}
+
+// lots are all that a run can be given and that makes sense.
+func lots() (all []lot) {
+	for _, found := range []Condition{Empty, Valid, Broken} {
+		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others} {
+			for bits := range 32 {
+				given := lot{found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
+				if owner == Nobody && (given.kept || given.behind) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
+					continue
+				}
+				all = append(all, given)
+			}
+		}
+	}
+	return all
+}
+
+// begin is a run that begins.
+func (e *explorer) begin(given lot, now truth) place {
+	now.validated = false
+	return e.take(place{lot: given, truth: now, core: machine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never}}}, Begun, Payload{})
+}
+
+func (e *explorer) expand(here place) {
+	if here.core.State != Ready {
+		e.find(e.begin(here.lot, here.truth)) // a crash, or the next try
+	}
+	if here.timer {
+		e.find(e.take(here, Elapsed, Payload{}))
+	}
+	for _, there := range e.ends(here) {
+		e.find(there)
+	}
+}
+
+// ends are the places that the action at hand leads to.
+func (e *explorer) ends(here place) (all []place) {
+	if here.chain == "" {
+		return nil
+	}
+	action, rest, _ := strings.Cut(here.chain, "|")
+	for _, o := range outcomes(Action(action), here.lot, here.truth) {
+		there := here
+		there.truth, there.chain = o.after, rest
+		if o.event != "" {
+			there.chain = ""
+			if here.core.State == Refused {
+				all = append(all, there) // what is tidied up at the end has no further event
+				continue
+			}
+			there = e.take(there, o.event, o.payload)
+		}
+		all = append(all, there)
+	}
+	return all
+}
+
+// take lets an event happen.
+func (e *explorer) take(here place, event Event, payload Payload) place {
+	core, decision := e.rules.Step(here.core, event, payload)
+	if decision.Row < 0 {
+		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
+		return here
+	}
+	here.core, here.timer = core, slices.Contains(decision.Do, PaceStore)
+	var names []string
+	for _, action := range decision.Do {
+		if action != PaceStore {
+			names = append(names, string(action))
+		}
+	}
+	here.chain = strings.Join(names, "|")
+	return here
+}
+
+func (e *explorer) find(p place) {
+	if !e.seen[p] {
+		e.seen[p] = true
+		e.queue = append(e.queue, p)
+	}
+}
+
+func (e *explorer) blame(what string, p place) {
+	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
+}
+
+// calm goes on from a place with nothing in the way, and returns where that ends.
+func (e *explorer) calm(p place) place {
+	for range 100 {
+		switch {
+		case p.chain != "":
+			p = e.ends(p)[0]
+		case p.timer:
+			p = e.take(p, Elapsed, Payload{})
+		default:
+			return p
+		}
+	}
+	e.blame("no end is reached", p)
+	return p
+}
+
+func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+	e := explore(Table, Elsewhere)
+	require.Empty(t, e.wrong)
+	visited := map[State]bool{}
+	for p := range e.seen {
+		visited[p.core.State] = true
+	}
+	assert.Len(t, visited, len(States), "every state was visited")
+	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(lots()))
+}
+
+// Wherever a run is cut off, or fails, the next one comes to the end that the first one would have come to.
+func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
+	e := explore(Table, Elsewhere)
+	ends := map[lot]place{}
+	for _, given := range lots() {
+		ends[given] = e.calm(e.begin(given, truth{place: "original"}))
+	}
+	for p := range e.seen {
+		if p.truth.outrun { // somebody else has changed what there is to come to
+			continue
+		}
+		end := e.calm(e.begin(p.lot, p.truth))
+		want := ends[p.lot]
+		require.Equal(t, want.core.State, end.core.State, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
+		require.Equal(t, want.truth.place, end.truth.place, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
+		require.Equal(t, want.truth.aside, end.truth.aside, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
+	}
+	require.Empty(t, e.wrong)
+}
+
+// At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
+func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
+	for p := range explore(Table, Elsewhere).seen {
+		holding := map[Event]int{}
+		for _, row := range Table {
+			if row.From == p.core.State && row.When != machine.Always && p.core.Facts.Holds(row.When) {
+				holding[row.On]++
+			}
+		}
+		for event, count := range holding {
+			require.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package recovery
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/bootstrap/recovery/seed"
+)
+
+// MemberOf finds in etcd's configuration who the member is. The error says that it cannot be used, or that certificates that
+// it names can't be read now.
+func MemberOf(yaml []byte, dataDir string) (Member, error) {
+	checked, err := etcdconf.Parse(yaml)
+	if err != nil {
+		return Member{}, err
+	}
+	etcd := checked.Etcd
+	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken}
+	for _, url := range etcd.AdvertisePeerUrls {
+		member.PeerURLs = append(member.PeerURLs, url.String())
+	}
+	cluster, err := types.NewURLsMap(etcd.InitialCluster)
+	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
+		// That is what ids are made of; what is advertised may differ from it.
+		member.PeerURLs = cluster[etcd.Name].StringSlice()
+		member.Alone = etcd.ClusterState == "new"
+	}
+	return member, nil
+}
+
+// SeedOf is the data directory of the member of a restored cluster that etcd's configuration describes, with all of its
+// members.
+func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
+	checked, err := etcdconf.Parse(yaml)
+	if err != nil {
+		return seed.Seed{}, err
+	}
+	cluster, err := types.NewURLsMap(checked.Etcd.InitialCluster)
+	if err != nil {
+		return seed.Seed{}, fmt.Errorf("initial-cluster: %w", err)
+	}
+	plan := seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token}
+	for _, name := range slices.Sorted(maps.Keys(cluster)) {
+		plan.Members = append(plan.Members, seed.Member{Name: name, PeerURLs: cluster[name].StringSlice()})
+	}
+	return plan, nil
+}

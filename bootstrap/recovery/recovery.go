@@ -1,0 +1,185 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/lifecycle/machine"
+)
+
+// Options are what a Recovery works with. Archive, VolumeDir and Validate are required.
+type Options struct {
+	Archive   *archive.Archive
+	VolumeDir string   // where the position is kept
+	Never     bool     // --recover=never
+	Request   *Request // to go back once; nil if that is not asked for
+	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
+	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
+	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
+	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.
+	FlushSpool func(ctx context.Context) error
+
+	Log   zerolog.Logger
+	Pause func(ctx context.Context, times int) // between two questions to the store; nil backs off up to 30 s
+}
+
+// Request is a restore that is asked for.
+type Request struct {
+	Target archive.Target
+	ID     string // it is done once
+}
+
+// Member is what etcd's configuration says of the member.
+type Member struct {
+	DataDir  string
+	Name     string
+	PeerURLs []string // that it advertises
+	Token    string   // initial-cluster-token
+	Alone    bool     // no other member is in initial-cluster, and the cluster is not one that exists already
+}
+
+// Recovery decides what becomes of a data directory. One run goes on at a time; Facts may be called from any goroutine.
+type Recovery struct {
+	options Options
+	rules   *machine.Rules[Facts, Payload]
+
+	interrupt func(Action) error // for tests: an error ends the run in front of an action
+
+	mu    sync.Mutex
+	facts Progress
+}
+
+// New returns a Recovery, which touches nothing yet.
+func New(options Options) *Recovery {
+	if options.Pause == nil {
+		options.Pause = backOff
+	}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere)}
+}
+
+// Run brings the data directory into a state in which etcd may open it, and returns nil; or it says in one sentence why
+// that cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
+// is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
+func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) error {
+	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: machine.NewLegality(Table, Resume)}
+	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never}}
+	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
+	return now.drive()
+}
+
+// run is one run of the machine.
+type run struct {
+	*Recovery
+
+	ctx     context.Context
+	member  Member
+	examine func(context.Context) error
+	core    machine.Core[Facts]
+	legal   *machine.Legality
+	ended   error // why it is refused
+	silent  int   // how often in a row the store has not answered
+
+	verdict  error            // against the volume
+	stands   datadir.Standing // of the volume
+	asked    bool             // a restore is asked for that is not done
+	kept     inStore          // what the store has
+	position position         // of what is about to be claimed
+}
+
+// drive takes events until an end is reached.
+func (r *run) drive() error {
+	event, payload := Begun, Payload{}
+	for {
+		actions, err := r.take(event, payload)
+		if err != nil {
+			return err
+		}
+		if event, payload, err = r.do(actions); err != nil {
+			return err
+		}
+		if event == "" || r.core.State == Refused {
+			break
+		}
+		if r.ctx.Err() != nil {
+			return fmt.Errorf("recovery was stopped in %s: %w", r.core.State, context.Cause(r.ctx))
+		}
+	}
+	if r.core.State == Ready {
+		return nil
+	}
+	return r.ended
+}
+
+// take asks the table, and has the library's machine agree.
+func (r *run) take(event Event, payload Payload) ([]Action, error) {
+	from := r.core.State
+	core, decision := r.rules.Step(r.core, event, payload)
+	if decision.Row < 0 {
+		return nil, fmt.Errorf("recovery: %q in %s is answered by no row: %s", event, from, decision.Why)
+	}
+	if err := r.legal.Take(r.rules.Row(decision.Row)); err != nil {
+		return nil, fmt.Errorf("recovery: %w", err)
+	}
+	r.core = core
+	r.report(from, event, payload, decision)
+	return decision.Do, nil
+}
+
+// do works on the actions of a row, one after the other, until one ends with an event.
+func (r *run) do(actions []Action) (Event, Payload, error) {
+	for _, action := range actions {
+		if r.interrupt != nil {
+			if err := r.interrupt(action); err != nil {
+				return "", Payload{}, err
+			}
+		}
+		if action == PaceStore {
+			r.silent++
+			r.options.Pause(r.ctx, r.silent)
+			return Elapsed, Payload{}, nil
+		}
+		if event, payload := work[action](r); event != "" {
+			return event, payload, nil
+		}
+	}
+	return "", Payload{}, nil
+}
+
+// work is what the actions do. An empty event means that the next action follows.
+var work = map[Action]func(*run) (Event, Payload){
+	ReadPosition:    (*run).readPosition,
+	DropUnfinished:  (*run).dropUnfinished,
+	ForgetClaim:     (*run).forgetClaim,
+	ValidateVolume:  (*run).validateVolume,
+	AskTheStore:     (*run).askTheStore,
+	TellLoss:        (*run).tellLoss,
+	FlushSpool:      (*run).flushSpool,
+	FlushVolume:     (*run).flushVolume,
+	MeasureRoom:     (*run).measureRoom,
+	BuildData:       (*run).buildData,
+	ProveData:       (*run).proveData,
+	NotePosition:    (*run).notePosition,
+	ClaimGeneration: (*run).claimGeneration,
+	SetVolumeAside:  (*run).setVolumeAside,
+	InstallData:     (*run).installData,
+	Remember:        (*run).remember,
+}
+
+// broke is the event of what could not be done.
+func broke(err error) (Event, Payload) { return Broke, Payload{Err: err} }
+
+// next is the event of an action that is followed by the next one.
+func next(err error) (Event, Payload) {
+	if err != nil {
+		return broke(err)
+	}
+	return "", Payload{}
+}

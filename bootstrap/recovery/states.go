@@ -1,0 +1,44 @@
+package recovery
+
+import "etcd-wrapper/lifecycle/machine"
+
+// pause is what people are told of the pause between two questions to a store that does not answer.
+const pause = "at most 30 s"
+
+// States describes every state, in the order of a run.
+var States = []machine.StateInfo{
+	{Name: Resume, Meaning: "see whether an earlier run was cut off", Bound: machine.ByCalls, Deadline: "the disk's"},
+	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: machine.ByCalls, Deadline: "that of the validation: none, a large database takes long"},
+	{Name: AskStore, Meaning: "ask the store whose it is, and what is kept", Bound: machine.ByCalls, Deadline: "2m for the question, " + pause + " between questions"},
+	{Name: Flush, Meaning: "bring into the store what only the volume has", Bound: machine.ByCalls, Deadline: "2m"},
+	{Name: MakeRoom, Meaning: "say what would be lost, compare the room on the volume with what is needed", Bound: machine.ByCalls, Deadline: "the disk's"},
+	{Name: Build, Meaning: "fetch the backup and make a data directory of it, beside the old one", Bound: machine.ByCalls, Deadline: "none while bytes come; the store gives up after a minute without any"},
+	{Name: Prove, Meaning: "validate what was built, all of it", Bound: machine.ByCalls, Deadline: "that of the validation"},
+	{Name: Claim, Meaning: "begin the next generation in the store, with a reservation of revisions", Bound: machine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
+	{Name: SetAside, Meaning: "move the old data directory out of the way", Bound: machine.ByCalls, Deadline: "the disk's"},
+	{Name: Install, Meaning: "give the restored one its name, remember that it was done", Bound: machine.ByCalls, Deadline: "the disk's"},
+	{Name: Ready, Meaning: "etcd may open the data directory", Bound: machine.AtEnd, Deadline: "final"},
+	{Name: Refused, Meaning: "etcd may not; one sentence says why, and nothing was deleted", Bound: machine.AtEnd, Deadline: "final"},
+}
+
+// drawing is how recovery is drawn.
+var drawing = machine.Drawing{
+	Name: "recovery", Source: "etcd-wrapper --dump-fsm --machine=recovery", States: States, Initial: Resume, Final: Ready, Aside: Refused,
+	Shapes: map[State]string{
+		Ready:   `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
+		Refused: `peripheries=2, fillcolor="#f8e8e8", color="#804040", `,
+	},
+	Defaults: Elsewhere,
+}
+
+// DOT is the table as a Graphviz graph, the same byte for byte every time.
+func DOT() string { return drawing.DOT(Table) }
+
+// Mermaid is the table as a Mermaid state diagram.
+func Mermaid() string { return drawing.Mermaid(Table) }
+
+// JSON is the table, its states and the answers where there is no row, for programs.
+func JSON() (string, error) { return drawing.JSON(Table) }
+
+// Matrix writes out what recovery answers in every state to every event, for reviewers.
+func Matrix() string { return NewRules(Table, Elsewhere).Matrix(States) }

@@ -1,0 +1,277 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/recovery/seed"
+)
+
+const (
+	patience = 2 * time.Minute // for a question to the store, or a claim
+	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
+	margin = 1_000_000_000
+)
+
+// inStore is what the store has.
+type inStore struct {
+	known      bool // there is a birth certificate
+	first      archive.Cluster
+	newest     archive.Generation // the zero value if there is none
+	head       archive.Head       // of the newest one
+	reserved   int64              // no revision above was ever handed out, as far as the store knows; 0 if it does not
+	path       archive.Path
+	notKept    error // why there is no path
+	usedBefore bool  // the restore that is asked for was done before
+}
+
+// askTheStore finds out whose the store is and what is kept.
+func (r *run) askTheStore() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, owner, err := r.ask(ctx)
+	if err != nil {
+		return StoreSilent, Payload{Err: err}
+	}
+	r.silent, r.kept = 0, now
+	r.asked = r.asked && !now.usedBefore
+	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
+}
+
+func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
+	a := r.options.Archive
+	now.first, err = a.Cluster(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		return now, Nobody, nil
+	}
+	if err != nil {
+		return inStore{}, "", err
+	}
+	now.known = true
+	generations, err := a.Generations(ctx)
+	if err != nil {
+		return inStore{}, "", err
+	}
+	owner, err = r.owner(now.first, generations)
+	if err != nil || len(generations) == 0 {
+		return now, owner, err
+	}
+	now.newest = generations[len(generations)-1]
+	now.usedBefore = r.options.Request != nil &&
+		slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Restore == r.options.Request.ID })
+	if now.head, err = a.Head(ctx, now.newest.Number); err != nil {
+		return inStore{}, "", err
+	}
+	reservation, err := a.Reserved(ctx)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return inStore{}, "", err
+	}
+	now.reserved = reservation.Revision
+	return now, owner, r.find(ctx, &now, generations)
+}
+
+// owner tells whose a store is that somebody has written.
+func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
+	id := hex(r.stands.ClusterID)
+	if r.stands.ClusterID == 0 {
+		founded, err := r.seed().ClusterID()
+		if err != nil {
+			return "", err
+		}
+		if hex(founded) == first.Cluster {
+			return Ours, nil
+		}
+		return Doubtful, nil
+	}
+	if id == first.Cluster || slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Cluster == id }) {
+		return Ours, nil
+	}
+	return Others, nil
+}
+
+func hex(id uint64) string { return strconv.FormatUint(id, 16) }
+
+// doubt says why a store is not asked any further.
+func (r *run) doubt(owner Owner) error {
+	switch {
+	case owner == Others:
+		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
+	case owner == Doubtful && !r.asked:
+		founded, _ := r.seed().ClusterID()
+		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
+	case r.asked && r.kept.notKept != nil:
+		return r.kept.notKept
+	case r.verdict != nil:
+		return r.verdict
+	}
+	return nil
+}
+
+// seed is the data directory that is to be made. Its token decides the cluster's id: the configuration's is that of the
+// cluster that was founded first.
+func (r *run) seed() seed.Seed {
+	return seed.Seed{
+		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
+		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}},
+	}
+}
+
+// behind tells whether the store has more than the volume: a later generation, or later revisions than the volume's etcd can
+// come to.
+func (r *run) behind(now inStore) bool {
+	switch {
+	case r.stands.ClusterID == 0 || now.newest.Number == 0:
+		return now.known
+	case now.newest.Cluster != hex(r.stands.ClusterID):
+		return true
+	default:
+		return !now.head.Empty() && now.head.Revision() > r.stands.Reach
+	}
+}
+
+// find looks for the way to the target: the one that is asked for, or the newest state. A generation that has nothing yet
+// stands for what was restored into it.
+func (r *run) find(ctx context.Context, now *inStore, generations []archive.Generation) error {
+	target := archive.Target{Generation: now.newest.Number}
+	if r.asked && !now.usedBefore {
+		target = r.options.Request.Target
+	}
+	for {
+		path, err := r.options.Archive.Find(ctx, target)
+		if err == nil || !errors.Is(err, archive.ErrNotKept) {
+			now.path = path
+			return err
+		}
+		now.notKept = err
+		at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Number == target.Generation })
+		if at < 0 || generations[at].Parent == 0 {
+			return nil
+		}
+		target = archive.Target{Generation: generations[at].Parent, Revision: generations[at].ParentRevision}
+	}
+}
+
+// source is what the data directory is built from.
+func (r *run) source() rebuild.Source { return rebuild.From(r.options.Archive, r.kept.path, nil) }
+
+// measureRoom compares what is needed with what is free, before anything is fetched.
+func (r *run) measureRoom() (Event, Payload) {
+	if err := r.movable(); err != nil {
+		return broke(err)
+	}
+	if err := r.seed().CheckRoom(r.source()); err != nil {
+		return RoomLacking, Payload{Err: err}
+	}
+	return RoomEnough, Payload{}
+}
+
+// buildData fetches and builds. Whether the trouble is the store's, the backup's or the volume's is told by the error.
+func (r *run) buildData() (Event, Payload) {
+	if event, payload := r.dropUnfinished(); event != "" {
+		return event, payload
+	}
+	plan := r.seed()
+	plan.Token = seed.NewToken()
+	began := time.Now()
+	result, err := plan.Build(r.ctx, r.source(), rebuild.Options{
+		Above:    r.above(),
+		Progress: func(p rebuild.Progress) { r.advance(began, p) },
+	})
+	switch {
+	case err == nil:
+		r.position = r.plan(result)
+		r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
+			Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+		return Built, Payload{}
+	case r.ctx.Err() != nil:
+		return broke(r.ctx.Err())
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrNoBucket), errors.Is(err, store.ErrSkewed):
+		return StoreSilent, Payload{Err: err}
+	case errors.Is(err, rebuild.ErrNoRoom):
+		return broke(err)
+	default:
+		return Unbuildable, Payload{Err: err}
+	}
+}
+
+// above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
+func (r *run) above() int64 {
+	highest := max(r.kept.path.Revision, r.stands.Reach)
+	if !r.kept.head.Empty() {
+		highest = max(highest, r.kept.head.Revision())
+	}
+	return max(r.kept.reserved, highest+margin)
+}
+
+// plan is the position of what was built.
+func (r *run) plan(result seed.Result) position {
+	p := position{
+		Generation: archive.Generation{
+			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
+			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
+		},
+		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
+		Aside:       r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
+	}
+	if r.asked {
+		p.Generation.Restore = r.options.Request.ID
+	}
+	return p
+}
+
+// claimGeneration reserves revisions and then begins the next generation, if nobody else has.
+func (r *run) claimGeneration() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	lost, err := r.claim(ctx)
+	switch {
+	case err != nil:
+		return StoreSilent, Payload{Err: err}
+	case lost != nil:
+		return ClaimLost, Payload{Err: lost}
+	}
+	r.silent = 0
+	return Claimed, Payload{}
+}
+
+// claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was
+// built is older than that.
+func (r *run) claim(ctx context.Context) (lost, err error) {
+	a, wanted := r.options.Archive, r.position.Generation
+	generations, err := a.Generations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(generations); n == 0 || generations[n-1].Number < wanted.Number {
+		err = a.Reserve(ctx, archive.Reservation{
+			Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
+		})
+		if err != nil && !errors.Is(err, store.ErrExists) {
+			return nil, err
+		}
+		if err := a.BeginGeneration(ctx, wanted); err != nil && !errors.Is(err, store.ErrExists) {
+			return nil, err
+		}
+		if generations, err = a.Generations(ctx); err != nil {
+			return nil, err
+		}
+	}
+	newest := generations[len(generations)-1]
+	if newest.Number != wanted.Number || newest.Cluster != wanted.Cluster {
+		return fmt.Errorf("generation %d of cluster %s was begun meanwhile", newest.Number, newest.Cluster), nil
+	}
+	head, err := a.Head(ctx, wanted.Number)
+	if err == nil && !head.Empty() {
+		lost = fmt.Errorf("cluster %s has gone on already, up to revision %d", wanted.Cluster, head.Revision())
+	}
+	return lost, err
+}

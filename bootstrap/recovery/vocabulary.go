@@ -1,0 +1,101 @@
+package recovery
+
+import "etcd-wrapper/lifecycle/machine"
+
+type (
+	// State is a phase of a recovery.
+	State = machine.State
+	// Event is how the work of a state ended.
+	Event = machine.Event
+	// Guard is the name of a condition over the Facts.
+	Guard = machine.Guard
+	// Action is the name of something that a run does.
+	Action = machine.Action
+	// Row is one transition.
+	Row = machine.Row
+)
+
+// The states. Resume is the initial one, Ready the final one; Refused ends a run, too.
+const (
+	Resume   State = "Resume"
+	Examine  State = "Examine"
+	AskStore State = "AskStore"
+	Flush    State = "Flush"
+	MakeRoom State = "MakeRoom"
+	Build    State = "Build"
+	Prove    State = "Prove"
+	Claim    State = "Claim"
+	SetAside State = "SetAside"
+	Install  State = "Install"
+	Ready    State = "Ready"
+	Refused  State = "Refused"
+)
+
+// The events. All but the first and the timer's end the work that the state began.
+const (
+	Begun        Event = "begun"         // a run begins; it comes once
+	NothingBegun Event = "nothing begun" // no restore has claimed a generation and waits to be installed
+	ClaimFound   Event = "claim found"   // one has, and what it built is there
+	InstallFound Event = "install found" // one has, and it is installed already
+	Examined     Event = "examined"      // how the data directory is
+	Answered     Event = "answered"      // what the store keeps
+	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
+	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
+	RoomEnough   Event = "room enough"   // the volume has the room for what is to be built
+	RoomLacking  Event = "room lacking"  // it has not
+	Built        Event = "built"         // a data directory was made beside the one in use, and is on the disk
+	Unbuildable  Event = "unbuildable"   // what the store keeps is damaged
+	Proved       Event = "proved"        // what was built is valid, all of it
+	Unproved     Event = "unproved"      // it is not
+	Claimed      Event = "claimed"       // the next generation in the store is this restore's, and has nothing yet
+	ClaimLost    Event = "claim lost"    // somebody else has begun it, or its cluster has gone on already
+	Moved        Event = "moved"         // what was in the place of the data directory is set aside
+	Installed    Event = "installed"     // what was built is the data directory now, and that is remembered
+	Broke        Event = "broke"         // the volume, or this program, could not do it
+	Elapsed      Event = machine.Elapsed // the state's timer ran out
+)
+
+// The guards, beside machine.Always. Holds says what they mean.
+const (
+	AmongOthers       Guard = "one of several, usable"
+	AmongOthersBroken Guard = "one of several, broken"
+	AmongOthersAsked  Guard = "one of several, restore asked for"
+	LeftAlone         Guard = "valid, --recover=never"
+	BrokenAlone       Guard = "alone, broken"
+
+	WillNotWait Guard = "broken, or --recover=never"
+
+	OtherCluster     Guard = "another cluster's"
+	DoubtfulCluster  Guard = "perhaps another cluster's"
+	AskedAndReadable Guard = "restore asked for, volume valid"
+	Asked            Guard = "restore asked for"
+	AskedNotKept     Guard = "restore asked for, target not kept"
+	NewCluster       Guard = "empty, no certificate"
+	NotBehind        Guard = "valid, not behind"
+	RolledBack       Guard = "valid, behind, kept"
+	BrokenKept       Guard = "broken, kept"
+	LostKept         Guard = "empty, kept"
+	KeptButNever     Guard = "kept, --recover=never"
+)
+
+// The actions. Those that begin with "pace" set the timer; all others may block.
+const (
+	ReadPosition    Action = "read position"
+	DropUnfinished  Action = "drop unfinished"  // what an attempt has built that claimed nothing
+	ForgetClaim     Action = "forget claim"     // it is not this restore's, or of no use any more
+	ValidateVolume  Action = "validate volume"  //
+	AskTheStore     Action = "ask the store"    //
+	TellLoss        Action = "tell loss"        // in numbers
+	FlushSpool      Action = "flush spool"      // bring into the store what waits for it beside broken data
+	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
+	MeasureRoom     Action = "measure room"     //
+	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory
+	ProveData       Action = "prove data"       // validate what was built, as any data directory
+	NotePosition    Action = "note position"    // durably, what is about to be claimed
+	ClaimGeneration Action = "claim generation" // with a reservation of revisions
+	SetVolumeAside  Action = "set volume aside" // by a rename
+	InstallData     Action = "install data"     // by a rename
+	Remember        Action = "remember"         // durably, that it was done
+
+	PaceStore Action = "pace store" // ask the store again later
+)

@@ -1,0 +1,176 @@
+package recovery
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+)
+
+// What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
+// place; while it is made, its name has the second behind.
+const (
+	restored   = ".restored"
+	unfinished = ".restoring"
+	asideInfix = ".aside-"
+)
+
+func (r *run) restoredDir() string { return r.member.DataDir + restored }
+
+// asideName is where the data directory goes now.
+func (r *run) asideName() string {
+	return r.member.DataDir + asideInfix + time.Now().UTC().Format("20060102T150405.000Z")
+}
+
+// whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
+func (r *run) whatIsThere() (string, error) {
+	if there, err := holdsMember(r.restoredDir()); there || err != nil {
+		return "built", err
+	}
+	cluster := strconv.FormatUint(datadir.Stand(r.member.DataDir).ClusterID, 16)
+	if cluster == r.position.Generation.Cluster {
+		return "installed", nil
+	}
+	return "", nil
+}
+
+// holdsMember tells whether there is anything of etcd's in a data directory.
+func holdsMember(dir string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(dir, "member"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// dropUnfinished removes what an attempt has built that came to nothing: copies of what is in the store.
+func (r *run) dropUnfinished() (Event, Payload) {
+	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
+		if err := os.RemoveAll(path); err != nil {
+			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
+		}
+	}
+	return "", Payload{}
+}
+
+// validateVolume looks at the data directory in use.
+func (r *run) validateVolume() (Event, Payload) {
+	r.verdict = r.examine(r.ctx)
+	if r.ctx.Err() != nil {
+		return broke(r.ctx.Err())
+	}
+	var errno unix.Errno
+	if errors.As(r.verdict, &errno) {
+		return broke(r.verdict) // what the operating system says is no verdict on the data
+	}
+	there, err := holdsMember(r.member.DataDir)
+	if err != nil {
+		return broke(err)
+	}
+	r.stands = datadir.Standing{}
+	if there {
+		r.stands = datadir.Stand(r.member.DataDir)
+	}
+	if r.asked, err = r.wanted(); err != nil {
+		return broke(err)
+	}
+	return Examined, Payload{
+		Condition: condition(there, r.verdict), Alone: r.member.Alone && r.stands.Members <= 1, Asked: r.asked, Err: r.verdict,
+	}
+}
+
+func condition(there bool, verdict error) Condition {
+	switch {
+	case verdict != nil:
+		return Broken
+	case !there:
+		return Empty
+	default:
+		return Valid
+	}
+}
+
+// wanted tells whether a restore is asked for that this volume has not seen.
+func (r *run) wanted() (bool, error) {
+	if r.options.Request == nil {
+		return false, nil
+	}
+	used, err := r.usedHere(r.options.Request.ID)
+	return !used, err
+}
+
+// proveData validates what was built as any data directory, in full.
+func (r *run) proveData() (Event, Payload) {
+	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
+	for _, warning := range warnings {
+		r.options.Log.Warn().Msg(warning)
+	}
+	switch {
+	case r.ctx.Err() != nil:
+		return broke(r.ctx.Err())
+	case err != nil:
+		return Unproved, Payload{Err: err}
+	}
+	return Proved, Payload{}
+}
+
+// setVolumeAside moves the data directory out of the way, unless that was done before.
+func (r *run) setVolumeAside() (Event, Payload) {
+	if err := setAside(r.member.DataDir, r.position.Aside); err != nil {
+		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
+	}
+	return Moved, Payload{}
+}
+
+func setAside(dir, aside string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(entries) == 0:
+		return os.Remove(dir) // fails if something is in it by now
+	}
+	if _, err := os.Lstat(aside); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is in the way, or cannot be looked at", aside)
+	}
+	if err := os.Rename(dir, aside); err != nil {
+		return err
+	}
+	return flush(filepath.Dir(dir))
+}
+
+// installData gives what was built the name of the data directory.
+func (r *run) installData() (Event, Payload) {
+	if _, err := os.Lstat(r.restoredDir()); errors.Is(err, fs.ErrNotExist) {
+		if there, _ := r.whatIsThere(); there == "installed" {
+			return "", Payload{}
+		}
+	}
+	err := os.Rename(r.restoredDir(), r.member.DataDir)
+	if err == nil {
+		err = flush(filepath.Dir(r.member.DataDir))
+	}
+	if err != nil {
+		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
+	}
+	return "", Payload{}
+}
+
+func flush(dir string) error {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer opened.Close() // nothing was written
+	return opened.Sync()
+}

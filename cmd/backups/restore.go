@@ -1,0 +1,115 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/atrest"
+	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/recovery/seed"
+	"etcd-wrapper/readiness/status/terminal"
+)
+
+// beyond is how many revisions a restored cluster skips: as many may have been handed out after the backup, and no client
+// may see one twice.
+const beyond = 1_000_000_000
+
+// Restored is what restore tells, and with -o json its document.
+type Restored struct {
+	DataDir   string `json:"data_dir"`
+	Revision  int64  `json:"revision"`   // that was restored
+	GoesOn    int64  `json:"goes_on"`    // the revision that the cluster is at
+	ClusterID string `json:"cluster_id"` // hexadecimal
+	Bytes     int64  `json:"bytes"`      // of the database
+	From      string `json:"from"`       // for people
+}
+
+// Print prints the document for people.
+func (r Restored) Print(to io.Writer) error {
+	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and goes on at revision %d as cluster %s. That cluster is none of the store's: "+
+		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n",
+		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID)
+	return err
+}
+
+// Restore builds the data directory of an etcd that does not run, of a kept revision: of ours, or of those that
+// etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it.
+func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (Restored, error) {
+	defer meter.Clear()
+	kept := settings.Archive()
+	path, err := kept.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) && target.Generation == 0 {
+		return restoreExported(ctx, settings, target, plan, meter)
+	}
+	if err != nil {
+		return Restored{}, err
+	}
+	above, err := above(ctx, kept, path)
+	if err != nil {
+		return Restored{}, err
+	}
+	return build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, above, kept.String(), meter)
+}
+
+// above is the revision that nothing was handed out above.
+func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
+	reserved, err := kept.Reserved(ctx)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return 0, err
+	}
+	generations, err := kept.Generations(ctx)
+	if err != nil {
+		return 0, err
+	}
+	head, err := kept.Head(ctx, generations[len(generations)-1].Number)
+	if err != nil {
+		return 0, err
+	}
+	return max(reserved.Revision, head.Position.Revision+beyond, path.Revision+beyond), nil
+}
+
+// restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into.
+func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored Restored, err error) {
+	file := plan.DataDir + ".snapshot"
+	defer func() { err = errors.Join(err, remove(file)) }()
+	if _, err := Export(ctx, settings, target, file, meter); err != nil {
+		return Restored{}, err
+	}
+	restored, err = RestoreSnapshot(ctx, file, plan, meter)
+	restored.From = settings.Store.String()
+	return restored, err
+}
+
+// RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
+func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, meter *Meter) (Restored, error) {
+	defer meter.Clear()
+	database, err := atrest.Open(file, atrest.Identity{})
+	if err != nil {
+		return Restored{}, err
+	}
+	revision, size := database.Revision(), database.Backend().Size()
+	if err := database.Close(); err != nil {
+		return Restored{}, err
+	}
+	source := rebuild.Source{
+		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
+	}
+	return build(ctx, plan, source, revision, revision+beyond, file, meter)
+}
+
+func build(ctx context.Context, plan seed.Seed, source rebuild.Source, revision, above int64, from string, meter *Meter) (Restored, error) {
+	built, err := plan.Build(ctx, source, rebuild.Options{
+		Above: above, Progress: func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) },
+	})
+	if err != nil {
+		return Restored{}, err
+	}
+	return Restored{
+		DataDir: plan.DataDir, Revision: revision, GoesOn: built.Revision, ClusterID: fmt.Sprintf("%x", built.ClusterID), Bytes: built.Bytes, From: from,
+	}, nil
+}

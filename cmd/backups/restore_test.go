@@ -1,0 +1,66 @@
+package backups
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/recovery/seed"
+)
+
+// planned is the data directory of a member alone that is to be made.
+func planned(t *testing.T) seed.Seed {
+	return seed.Seed{
+		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
+		Members: []seed.Member{{Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}}},
+	}
+}
+
+// A data directory comes from our store, from the sidecar's, or from a snapshot of either.
+func TestADataDirectoryIsRestoredOffline(t *testing.T) {
+	t.Parallel()
+	l := live(t)
+	file := filepath.Join(t.TempDir(), "snapshot")
+	exported, err := Export(t.Context(), l.keep(t), archive.Target{}, file, NewMeter(nil))
+	require.NoError(t, err)
+	for name, restore := range map[string]func(context.Context, seed.Seed) (Restored, error){
+		"ours": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+			return Restore(ctx, l.keep(t), archive.Target{}, plan, NewMeter(nil))
+		},
+		"the sidecar's": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+			return Restore(ctx, l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
+		},
+		"a snapshot": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+			return RestoreSnapshot(ctx, file, plan, NewMeter(nil))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := planned(t)
+			restored, err := restore(t.Context(), plan)
+			require.NoError(t, err)
+			assert.Equal(t, exported.Revision, restored.Revision)
+			assert.Greater(t, restored.GoesOn, restored.Revision+beyond)
+			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
+			require.NoError(t, err)
+			assert.Equal(t, restored.GoesOn, datadir.Stand(plan.DataDir).Revision)
+			assert.NoFileExists(t, plan.DataDir+".snapshot")
+
+			_, err = restore(t.Context(), plan)
+			require.ErrorContains(t, err, "it is not empty")
+		})
+	}
+}
+
+func TestATargetThatIsNotKeptMakesNoDataDirectory(t *testing.T) {
+	t.Parallel()
+	l, plan := live(t), planned(t)
+	_, err := Restore(t.Context(), l.keep(t), archive.Target{Revision: 1 << 40}, plan, NewMeter(nil))
+	require.ErrorIs(t, err, archive.ErrNotKept)
+	assert.NoDirExists(t, plan.DataDir)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/recovery"
+	"etcd-wrapper/bootstrap/recovery/seed"
+	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+)
+
+// restoreCommand is `restore`, for an etcd that does not run.
+type restoreCommand struct {
+	backupFlags    `embed:""`
+	To             commandline.Target `name:"to" env:"-" default:"latest" help:"What to restore: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
+	Snapshot       string             `name:"snapshot" env:"-" placeholder:"FILE" help:"A stock etcd snapshot to restore, in the place of a store."`
+	DataDir        string             `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"The data directory to make; there must be nothing in it."`
+	EtcdConfigFile string             `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"etcd's configuration, for the members of the restored cluster; default is a single member on loopback."`
+	Token          string             `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision each for themselves need the same one, which no cluster ever had; default is a new one."`
+}
+
+// Notes implements commandline.Noted.
+func (*restoreCommand) Notes() string {
+	return exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
+		exitcode.BackupFailed, "what is kept is not in order, or it failed", exitcode.NotKept, "what was asked for is not kept")
+}
+
+func (c *restoreCommand) execute(s streams) exitcode.Code {
+	plan, err := c.plan()
+	if err != nil {
+		return s.failed(err, exitcode.Usage)
+	}
+	if c.Snapshot == "" {
+		return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
+			return told(backups.Restore(ctx, settings, target, plan, s.meter()))
+		})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, s.meter()))
+	return s.told(c.Output, made, err)
+}
+
+// told is a document only if there is no error.
+func told(restored backups.Restored, err error) (document, error) {
+	if err != nil {
+		return nil, err
+	}
+	return restored, nil
+}
+
+// plan is the data directory to be made. The error is about the command line.
+func (c *restoreCommand) plan() (seed.Seed, error) {
+	if c.Snapshot != "" && (c.Backups.Store != "" || c.To != (commandline.Target{})) {
+		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")
+	}
+	dir, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return seed.Seed{}, fmt.Errorf("--data-dir: %w", err)
+	}
+	initializer := standalone.New(standalone.Options{DataDir: dir, ConfigFile: c.EtcdConfigFile, Log: zerolog.Nop()})
+	defer initializer.Close()
+	yaml, err := initializer.Config(context.Background())
+	if err != nil {
+		return seed.Seed{}, fmt.Errorf("--etcd-config-file: %w", err)
+	}
+	token := c.Token
+	if token == "" {
+		token = seed.NewToken()
+	}
+	plan, err := recovery.SeedOf(yaml, dir, token)
+	if err != nil {
+		return seed.Seed{}, fmt.Errorf("--etcd-config-file: %w", err)
+	}
+	return plan, nil
+}
