@@ -75,7 +75,7 @@ test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Cut recovery off at every place, and kill the program in it at every system call
+test-recovery: ## Cut recovery off in front of every action, and fail every request of it to the store
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
