@@ -208,11 +208,20 @@ func (s *Shipper) catchUp(revision int64) error {
 	return nil
 }
 
+// second is the time that names a full: two of one revision must not share it.
+func (s *Shipper) second() time.Time {
+	now := s.time().Truncate(time.Second)
+	if last := s.statistic.LastFull; last != nil && !now.After(last.Time) {
+		return last.Time.Add(time.Second)
+	}
+	return now
+}
+
 // name says what the full is of, and begins a chain with it if there is none.
 func (s *Shipper) name(snapshot *capture.Snapshot) {
 	f := s.full
 	f.Cluster, f.Generation = s.generation.Cluster, s.generation.Number
-	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, s.time().Truncate(time.Second)
+	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, s.second()
 	f.Term, f.Member, f.Buckets = s.options.Etcd.Term(), s.options.Etcd.MemberID(), capture.SmallBuckets()
 	f.Reason = f.asked[0].reason
 	f.database = snapshot.Size

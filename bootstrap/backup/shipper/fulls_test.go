@@ -61,6 +61,17 @@ func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
 	s.requireChains(1)
 }
 
+func TestFullsOfOneRevisionWithinASecondHaveNamesOfTheirOwn(t *testing.T) {
+	s := begun(t)
+	first, err := s.FullNow(t.Context(), "asked for")
+	require.NoError(t, err)
+	second, err := s.FullNow(t.Context(), "asked for")
+	require.NoError(t, err)
+	assert.NotEqual(t, first.Name, second.Name)
+	assert.Zero(t, s.Facts().Failures)
+	s.requireChains(1)
+}
+
 func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	s := newStand(t)
 	s.tune = append(s.tune, func(s *Shipper) { s.room = func(int64) error { return spool.ErrFull } })
