@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds what a test waits for.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // tick is how often a test looks.
 const tick = 5 * time.Millisecond
