@@ -55,7 +55,7 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 	$(GO) test ./bootstrap/backup/...
 	$(GO) test ./bootstrap/backup -count=1 -timeout 30m -run EveryKept -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
-	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
+	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) ./cmd/suites/backups -args -servers
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v

@@ -59,6 +59,8 @@ function recovery(r) {
     ["recovery", [r.state + " since ", moment(r.since), ": " + r.reason + left], r.state === "Refused" && "trouble"],
     r.loss && ["came back", [r.loss]],
   ];
+}
+
 // upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
 function upkeep(u) {
   if (!u) return [];

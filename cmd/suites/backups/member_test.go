@@ -23,7 +23,7 @@ type member struct {
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
 	m := &member{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
-	m.Flags = append(append(m.Flags, m.flag(), "--backup-interval=200ms"), flags...)
+	m.Flags = append(append(m.Flags, m.flag(), "--backup-interval=200ms", "--recover=never"), flags...) // recovery has tests of its own
 	return m
 }
 
