@@ -36,6 +36,7 @@ func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
+	m.StartReady().StopCleanly() // without data of its own it would not start: they may be lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -78,6 +79,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
+	second.StartReady().StopCleanly() // into a folder of its own
 	second.depot = first.depot
 	second.Flags = append(second.Flags, second.flag())
 	other := second.StartReady()
