@@ -32,9 +32,9 @@ func (m *member) live() {
 }
 
 // now is what etcd answers for all keys.
-func now(p *harness.Pod, options ...clientv3.OpOption) state {
+func now(p *harness.Pod) state {
 	p.T.Helper()
-	reply, err := p.Etcd().Get(p.T.Context(), "", append(options, clientv3.WithPrefix())...)
+	reply, err := p.Etcd().Get(p.T.Context(), "", clientv3.WithPrefix())
 	require.NoError(p.T, err)
 	had := state{}
 	for _, kv := range reply.Kvs {
