@@ -8,9 +8,6 @@ import (
 	"etcd-wrapper/lifecycle/machine"
 )
 
-// PictureOf is for the test that the embedded picture is the current one.
-var PictureOf = pictureOf
-
 // TakeInOrder has the library's machine walk rows of the table, as the driver does.
 func TakeInOrder(table []Row, rows ...int) error {
 	legal := machine.NewLegality(table, Query)

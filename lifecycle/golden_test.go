@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // update rewrites what is generated from the table; `make dot` sets it.
@@ -39,12 +40,12 @@ func TestTheReadmesDiagramIsTheTables(t *testing.T) {
 // The picture names the diagram that it was made of, so that this needs no Graphviz.
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
 	if *update {
-		require.NoError(t, os.WriteFile("statemachine.svg", []byte(PictureOf(DOT(Table))+"\n"+graphviz(t, DOT(Table))), 0o644))
+		require.NoError(t, os.WriteFile("statemachine.svg", []byte(machine.PictureOf(DOT(Table))+"\n"+graphviz(t, DOT(Table))), 0o644))
 	}
 	content, err := os.ReadFile("statemachine.svg")
 	require.NoError(t, err)
 	of, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, PictureOf(DOT(Table)), of, "statemachine.svg has drifted from the table; make dot")
+	assert.Equal(t, machine.PictureOf(DOT(Table)), of, "statemachine.svg has drifted from the table; make dot")
 	for _, state := range States {
 		assert.True(t, strings.Contains(svg, `id="state_`+string(state.Name)+`"`), "%s is in the picture", state.Name)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // update rewrites what is generated from the table; `make dot` sets it.
@@ -26,12 +28,12 @@ func TestTheCommittedMatrixIsTheTables(t *testing.T) {
 // The picture names the diagram that it was made of, so that this needs no Graphviz.
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
 	if *update {
-		require.NoError(t, os.WriteFile("recovery.svg", []byte(pictureOf(DOT())+"\n"+graphviz(t)), 0o644))
+		require.NoError(t, os.WriteFile("recovery.svg", []byte(machine.PictureOf(DOT())+"\n"+graphviz(t)), 0o644))
 	}
 	content, err := os.ReadFile("recovery.svg")
 	require.NoError(t, err)
 	of, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, pictureOf(DOT()), of, "recovery.svg has drifted from the table; make dot")
+	assert.Equal(t, machine.PictureOf(DOT()), of, "recovery.svg has drifted from the table; make dot")
 	for _, state := range states() {
 		assert.Contains(t, svg, `id="state_`+string(state)+`"`)
 	}

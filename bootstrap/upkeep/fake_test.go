@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/bootstrap/upkeep/gate"
 )
 
@@ -155,31 +155,13 @@ func (s *table) seats(turn string) {
 	s.turn, s.waiting = turn, nil
 }
 
-// lines is a log that a test may read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // stand is a Keeper that keeps a fake.
 type stand struct {
 	*Keeper
 	cluster *fake
 	table   *table
 	gate    *gate.Gate
-	log     *lines
+	log     *logtest.Lines
 }
 
 // kept runs a Keeper beside do, which sleeps for what it waits for.
@@ -187,7 +169,7 @@ func kept(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate.Gate{}
-		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &lines{}}
+		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &logtest.Lines{}}
 		change(s)
 		s.Keeper = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,10 +1,6 @@
 package status
 
-import (
-	"time"
-
-	"etcd-wrapper/exitcode/printable"
-)
+import "time"
 
 // Backup is how far what clients have written is in the store, and what the store can give back.
 type Backup struct {
@@ -60,25 +56,12 @@ type BackupError struct {
 
 // printable returns a copy that is fit for a terminal.
 func (b *Backup) printable() *Backup {
-	if b == nil {
+	told := copied(b, func(b *Backup) []*string { return []*string{&b.Store, &b.Role} })
+	if told == nil {
 		return nil
 	}
-	told := *b
-	told.Store, told.Role = printable.Line(told.Store), printable.Line(told.Role)
-	if b.LastFull != nil {
-		full := *b.LastFull
-		full.Reason = printable.Line(full.Reason)
-		told.LastFull = &full
-	}
-	if b.LastVerified != nil {
-		proof := *b.LastVerified
-		proof.Reason = printable.Line(proof.Reason)
-		told.LastVerified = &proof
-	}
-	if b.Trouble != nil {
-		trouble := *b.Trouble
-		trouble.Message = printable.Line(trouble.Message)
-		told.Trouble = &trouble
-	}
-	return &told
+	told.LastFull = copied(b.LastFull, func(f *BackupFull) []*string { return []*string{&f.Reason} })
+	told.LastVerified = copied(b.LastVerified, func(p *BackupProof) []*string { return []*string{&p.Reason} })
+	told.Trouble = copied(b.Trouble, func(e *BackupError) []*string { return []*string{&e.Message} })
+	return told
 }

@@ -12,16 +12,8 @@ func (d Document) printable() Document {
 	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.Pod, &d.MemberID, &d.Name, &d.LastExit, &d.LastExitReason} {
 		*text = printable.Line(*text)
 	}
-	if d.LastError != nil {
-		shown := *d.LastError
-		shown.Message = printable.Line(shown.Message)
-		d.LastError = &shown
-	}
-	if d.Validation != nil {
-		shown := *d.Validation
-		shown.Reason = printable.Line(shown.Reason)
-		d.Validation = &shown
-	}
+	d.LastError = copied(d.LastError, func(e *Error) []*string { return []*string{&e.Message} })
+	d.Validation = copied(d.Validation, func(v *Validation) []*string { return []*string{&v.Reason} })
 	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
 	d.Upkeep = d.Upkeep.printable()
 	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
@@ -32,6 +24,18 @@ func (d Document) printable() Document {
 	}
 	d.Transitions = shown(d.Transitions, func(t *Transition) *string { return &t.Reason })
 	return d
+}
+
+// copied is a copy with texts that are printable; nil of nothing.
+func copied[T any](of *T, texts func(*T) []*string) *T {
+	if of == nil {
+		return nil
+	}
+	told := *of
+	for _, is := range texts(&told) {
+		*is = printable.Line(*is)
+	}
+	return &told
 }
 
 // shown is a copy whose texts are printable.

@@ -1,10 +1,6 @@
 package status
 
-import (
-	"time"
-
-	"etcd-wrapper/exitcode/printable"
-)
+import "time"
 
 // Recovery is how far data are that come back from the store, or why they do not.
 type Recovery struct {
@@ -20,10 +16,5 @@ type Recovery struct {
 
 // printable returns a copy that is fit for a terminal.
 func (r *Recovery) printable() *Recovery {
-	if r == nil {
-		return nil
-	}
-	told := *r
-	told.State, told.Reason, told.Loss = printable.Line(r.State), printable.Line(r.Reason), printable.Line(r.Loss)
-	return &told
+	return copied(r, func(r *Recovery) []*string { return []*string{&r.State, &r.Reason, &r.Loss} })
 }

@@ -1,11 +1,6 @@
 package status
 
-import (
-	"slices"
-	"time"
-
-	"etcd-wrapper/exitcode/printable"
-)
+import "time"
 
 // Upkeep is how the member's database is kept small.
 type Upkeep struct {
@@ -43,19 +38,11 @@ func (u *Upkeep) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase !
 
 // printable returns a copy that is fit for a terminal.
 func (u *Upkeep) printable() *Upkeep {
-	if u == nil {
+	told := copied(u, func(u *Upkeep) []*string { return []*string{&u.Phase, &u.Reason} })
+	if told == nil {
 		return nil
 	}
-	told := *u
-	told.Phase, told.Reason = printable.Line(u.Phase), printable.Line(u.Reason)
-	told.Readers = slices.Clone(u.Readers)
-	for i := range told.Readers {
-		told.Readers[i].What = printable.Line(told.Readers[i].What)
-	}
-	if u.Last != nil {
-		last := *u.Last
-		last.Origin, last.Error = printable.Line(last.Origin), printable.Line(last.Error)
-		told.Last = &last
-	}
-	return &told
+	told.Readers = shown(u.Readers, func(r *DatabaseReader) *string { return &r.What })
+	told.Last = copied(u.Last, func(l *Defragmentation) []*string { return []*string{&l.Origin, &l.Error} })
+	return told
 }

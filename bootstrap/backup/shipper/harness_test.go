@@ -20,6 +20,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/bootstrap/logtest"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
@@ -30,30 +31,12 @@ const (
 
 var keys = &seal.Keys{}
 
-// lines is a log that may be read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // stand is a real etcd and a store in memory, with a shipper in between.
 type stand struct {
 	*testing.T
 	etcd    *etcdtest.Etcd
 	store   *memory.Store
-	log     *lines
+	log     *logtest.Lines
 	options Options
 	tune    []func(s *Shipper) // before it runs
 	*Shipper
@@ -66,7 +49,7 @@ func never(string, time.Time) time.Time { return time.Time{} }
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()
-	s := &stand{T: t, etcd: etcdtest.Start(t, t.TempDir()), store: memory.New(), log: &lines{}}
+	s := &stand{T: t, etcd: etcdtest.Start(t, t.TempDir()), store: memory.New(), log: &logtest.Lines{}}
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
