@@ -77,6 +77,7 @@ test-crash: ## Kill the program CYCLES (50) times under writers and look for los
 
 test-recovery: ## Cut recovery off in front of every action, and fail every request of it to the store
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
