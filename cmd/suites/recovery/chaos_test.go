@@ -19,6 +19,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
+// quiet keeps the logs of many runs small.
+const quiet = "--log-level=info"
+
 // lifetime is how many disasters a cluster sees.
 const lifetime = 12
 
@@ -74,7 +77,7 @@ type cluster struct {
 func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: kept, dice: dice, book: newLedger()}
 	kept.use(c.Pod)
-	c.run = c.StartReady()
+	c.run = c.StartReady(quiet)
 	c.informer = newInformer(t, c.Etcd())
 	_, err := c.Etcd().UserAdd(t.Context(), "somebody", "secret")
 	require.NoError(t, err)
@@ -139,11 +142,11 @@ type ended struct {
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
-		c.run = c.Start(flags...)
+		c.run = c.Start(append(flags, quiet)...)
 		c.steps(c.dice.IntN(12))
 		c.cutOff()
 	}
-	c.run = c.StartReady(flags...)
+	c.run = c.StartReady(append(flags, quiet)...)
 	c.listen()
 }
 

@@ -73,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		harness.FlipBits(c.T, c.Database(), 0, 16<<10)
-		require.Equal(c.T, 70, c.Start().Exit(harness.Patience), "what is broken does not wait for the store")
+		require.Equal(c.T, 70, c.Start(quiet).Exit(harness.Patience), "what is broken does not wait for the store")
 		c.store.back()
 		return c.back()
 	}},
@@ -152,7 +152,7 @@ func (c *cluster) loseStore() {
 // waitForStore sees that a start waits for the store, and brings that back.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
-	c.run = c.Start()
+	c.run = c.Start(quiet)
 	c.run.AwaitLine(harness.Line{"message": "recovery: the store may know that the data are lost or were put back: it is waited for"})
 	require.NotEqual(c.T, 200, c.run.Readyz())
 	c.store.back()

@@ -179,3 +179,17 @@ func (l *lived) files() (all []string) {
 	}
 	return all
 }
+
+// A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.
+func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
+	t.Parallel()
+	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
+	require.NoError(t, os.Remove(d.dir))
+	p.Flags = append(p.Flags, d.flag())
+	run := p.Start()
+	run.AwaitLine(harness.Line{"message": "make the directory, or mount the volume that it lies on", "level": "warn"})
+	assert.NotEqual(t, 200, run.Readyz())
+	p.NeverOpened()
+	require.NoError(t, os.Mkdir(d.dir, 0o700))
+	run.AwaitReady()
+}
