@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os/signal"
 	"syscall"
 	"time"
@@ -89,6 +90,7 @@ func backupStatus(err error) exitcode.Code {
 		{archive.ErrNotKept, exitcode.NotKept},
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrExists, exitcode.Usage},
+		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},
