@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -78,7 +79,7 @@ func (s streams) told(output string, told document, err error) exitcode.Code {
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	log := s.logger()
-	log.Error().Err(err).Msg("etcd-wrapper backup has failed")
+	log.Error().Err(err).Msg("etcd-wrapper " + cmp.Or(s.command, "backup") + " has failed")
 	return status
 }
 
