@@ -8,6 +8,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
 CYCLES ?= 50
+ROUNDS ?= 10
 
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
@@ -75,8 +76,9 @@ test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Cut recovery off in front of every action, and fail every request of it to the store
+test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -rounds $(ROUNDS)
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners

@@ -24,6 +24,8 @@ type Options struct {
 	Request   *Request // to go back once; nil if that is not asked for
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
+	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
 	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.

@@ -183,7 +183,7 @@ func (r *run) buildData() (Event, Payload) {
 	plan.Token = seed.NewToken()
 	began := time.Now()
 	result, err := plan.Build(r.ctx, r.source(), rebuild.Options{
-		Above:    r.above(),
+		Above: r.above(), Inspect: r.options.Inspect,
 		Progress: func(p rebuild.Progress) { r.advance(began, p) },
 	})
 	switch {

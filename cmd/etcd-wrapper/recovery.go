@@ -22,7 +22,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 	}
 	return recovery.New(recovery.Options{
 		Archive: settings.Archive(), VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(),
-		Validate: validate(), Flush: flusher(kept), FlushSpool: kept.FlushSpool, Log: log,
+		Validate: validate(), Inspect: inspectInChild(), Flush: flusher(kept), FlushSpool: kept.FlushSpool, Log: log,
 	})
 }
 
