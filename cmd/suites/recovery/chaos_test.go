@@ -84,6 +84,10 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	reply, err := c.Etcd().Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
+	harness.Eventually(t, "the user is in the store", func() bool { // in a segment that ends there
+		c.ask()
+		return c.must >= c.user
+	})
 	c.settle(nil)
 	return c
 }
