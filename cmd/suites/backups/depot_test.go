@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/store/folder"
 )
 
-// depot is a folder of backups. Mount is what it lies in: where that is missing, nothing is created.
+// depot is a folder of backups. Mount is what it lies in.
 type depot struct {
 	mount string
 	dir   string
@@ -30,8 +30,9 @@ type depot struct {
 func newDepot(t *testing.T) depot {
 	t.Helper()
 	mount := filepath.Join(t.TempDir(), "mount")
-	require.NoError(t, os.Mkdir(mount, 0o700))
-	return depot{mount, filepath.Join(mount, "backups")}
+	dir := filepath.Join(mount, "backups")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	return depot{mount, dir}
 }
 
 func (d depot) flag() string { return "--backup-store=file://" + d.dir }

@@ -34,7 +34,9 @@ const (
 // backedUp is the wrapper without a sidecar, which makes backups into a folder beside its volume, and apart the same without.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
-		return []string{"--backup-store=file://" + filepath.Join(p.Dir, "backups")}
+		store := filepath.Join(p.Dir, "backups")
+		require.NoError(p.T, os.MkdirAll(store, 0o700))
+		return []string{"--backup-store=file://" + store}
 	})
 	apart = standaloneSide(func(*harness.Pod) []string { return nil })
 )
