@@ -18,7 +18,7 @@ import (
 
 // The way that docs/deploy.md describes, while a client writes.
 func TestOneMemberGrowsToThreeByHand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone")
 	w.awaitReady(1)
 	w.greet()
@@ -72,7 +72,7 @@ func (w *world) addLearner(name string) {
 
 // A member without its data is not let in under its old identity. The others serve on, and docs/runbook.md replaces it.
 func TestAMemberWhoseVolumeIsLostIsReplacedByHand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
 	writes := w.startWriter()
