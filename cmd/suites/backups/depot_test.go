@@ -33,8 +33,8 @@ type depot struct {
 func newDepot(t *testing.T) depot {
 	t.Helper()
 	mount := filepath.Join(t.TempDir(), "mount")
-	require.NoError(t, os.Mkdir(mount, 0o700))
 	dir := filepath.Join(mount, "backups")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
 	return depot{url: "file://" + dir, mount: mount, dir: dir}
 }
 

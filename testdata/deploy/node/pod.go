@@ -32,7 +32,7 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 				c.keep(wanted, folders)
 			}()
 			<-wanted.Done()
-			c.stop(n.graceOf(pod), ended)
+			c.stop(n.graceOf(ctx, pod), ended)
 		})
 	}
 	for n.wanted(wanted, pod) {
@@ -115,7 +115,11 @@ func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	return ok && latest.DeletionTimestamp == nil
 }
 
-func (n *Node) graceOf(pod *corev1.Pod) time.Duration {
+// graceOf is nothing when the test is over.
+func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
 	if latest, ok := n.seen(pod); ok && latest.DeletionGracePeriodSeconds != nil {
 		seconds = *latest.DeletionGracePeriodSeconds

@@ -18,7 +18,7 @@ import (
 
 // The way that docs/deploy.md describes, while a client writes.
 func TestOneMemberGrowsToThreeByHand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone")
 	w.awaitReady(1)
 	w.greet()
@@ -72,7 +72,7 @@ func (w *world) addLearner(name string) {
 
 // A member without its data is not let in under its old identity. The others serve on, and docs/runbook.md replaces it.
 func TestAMemberWhoseVolumeIsLostIsReplacedByHand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
 	writes := w.startWriter()
@@ -98,26 +98,11 @@ func TestAMemberWhoseVolumeIsLostIsReplacedByHand(t *testing.T) {
 	assert.Len(t, w.voters(), 3)
 }
 
-// loseVolume takes a pod and its claim away, as somebody does whose node is gone for good.
-func (w *world) loseVolume(name string) {
-	w.t.Helper()
-	gone := w.pods()[name].UID
-	claims := w.Client.CoreV1().PersistentVolumeClaims(namespace)
-	require.NoError(w.t, claims.Delete(w.t.Context(), "etcd-main-"+name, metav1.DeleteOptions{}))
-	require.NoError(w.t, w.Client.CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{}))
-	cluster.Eventually(w.t, "there is a new pod", func() error {
-		if pod := w.pods()[name]; pod == nil || pod.UID == gone {
-			return errNotYet
-		}
-		return nil
-	})
-}
-
 // awaitConfig waits until a pod is one of the newest revision.
 func (w *world) awaitConfig(name string) {
 	w.t.Helper()
 	cluster.Eventually(w.t, name+" has the new configuration", func() error {
-		set, err := w.Client.AppsV1().StatefulSets(namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
+		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
