@@ -13,6 +13,7 @@ ROUNDS ?= 10
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
+BACKUP_STORE ?= file://$(CURDIR)/.run/backups
 BENCH ?=
 PUSH ?=
 DEPLOY ?=
@@ -24,10 +25,10 @@ help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups; Ctrl-C stops it
+run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups or BACKUP_STORE; Ctrl-C stops it
 	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
-		--backup-store=file://$(CURDIR)/.run/backups
+		--backup-store='$(BACKUP_STORE)'
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
@@ -56,7 +57,8 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 	$(GO) test ./bootstrap/backup/...
 	$(GO) test ./bootstrap/backup -count=1 -timeout 30m -run EveryKept -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
-	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) ./cmd/suites/backups -args -servers
+	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
+	$(GO) test -count=1 -timeout 120m -run Server -v ./cmd/suites/backups -args -servers -cycles $(CYCLES)
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
