@@ -83,8 +83,21 @@ func (w *world) follow(commands string) (said string) {
 `+commands)
 	command.Dir = cluster.Checkout()
 	command.Env = append(w.Environment(), "HOME="+home, "VERSION="+cluster.Version, "RUNC="+cluster.Tool("runc"), "RUNC_STATE="+w.node.State())
+	command.Env = append(command.Env, built(w.t)...)
 	out, err := command.CombinedOutput()
 	w.t.Logf("%s", out)
 	require.NoError(w.t, err)
 	return string(out)
+}
+
+// built is where Go finds, from any home, what it has built before.
+func built(t *testing.T) (variables []string) {
+	t.Helper()
+	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}
+	values, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	require.NoError(t, err)
+	for i, value := range strings.Fields(string(values)) {
+		variables = append(variables, names[i]+"="+value)
+	}
+	return variables
 }
