@@ -10,7 +10,9 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/recovery/seed"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -51,7 +53,8 @@ type Recovery struct {
 	options Options
 	rules   *machine.Rules[Facts, Payload]
 
-	interrupt func(Action) error // for tests: an error ends the run in front of an action
+	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
+	measure   func(seed.Seed, rebuild.Source) error // whether there is room; tests have volumes of their own
 
 	mu    sync.Mutex
 	facts Progress
@@ -62,7 +65,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere)}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and returns nil; or it says in one sentence why
@@ -113,6 +116,7 @@ func (r *run) drive() error {
 		}
 	}
 	if r.core.State == Ready {
+		r.relieve()
 		return nil
 	}
 	return r.ended

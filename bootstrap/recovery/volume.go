@@ -27,7 +27,7 @@ func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
 // asideName is where the data directory goes now.
 func (r *run) asideName() string {
-	return r.member.DataDir + asideInfix + time.Now().UTC().Format("20060102T150405.000Z")
+	return r.member.DataDir + asideInfix + time.Now().UTC().Format(asideTime)
 }
 
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.

@@ -112,10 +112,13 @@ func (w *world) run() error { return w.runWith(nil) }
 func (w *world) runWith(interrupt func(Action) error) error {
 	r := New(w.options)
 	r.interrupt = interrupt
-	return r.Run(w.t.Context(), w.member, func(ctx context.Context) error {
-		_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
-		return err
-	})
+	return r.Run(w.t.Context(), w.member, w.examine)
+}
+
+// examine validates the data directory.
+func (w *world) examine(ctx context.Context) error {
+	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
+	return err
 }
 
 // spoil breaks the database.

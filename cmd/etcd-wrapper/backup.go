@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os/signal"
 	"syscall"
 	"time"
@@ -77,7 +79,7 @@ func (s streams) told(output string, told document, err error) exitcode.Code {
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	log := s.logger()
-	log.Error().Err(err).Msg("etcd-wrapper backup has failed")
+	log.Error().Err(err).Msg("etcd-wrapper " + cmp.Or(s.command, "backup") + " has failed")
 	return status
 }
 
@@ -89,6 +91,7 @@ func backupStatus(err error) exitcode.Code {
 		{archive.ErrNotKept, exitcode.NotKept},
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrExists, exitcode.Usage},
+		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},

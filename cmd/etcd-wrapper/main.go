@@ -33,8 +33,9 @@ func main() {
 type streams struct {
 	out      io.Writer
 	log      io.Writer
-	terminal bool // somebody reads the log at a terminal
-	colour   bool // which has colours
+	terminal bool   // somebody reads the log at a terminal
+	colour   bool   // which has colours
+	command  string // that runs, for its errors; empty is backup
 }
 
 // logger is for commands that visitors run: JSON lines, or sentences at a terminal.

@@ -36,6 +36,7 @@ func (*restoreCommand) Notes() string {
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {
+	s.command = "restore"
 	plan, err := c.plan()
 	if err != nil {
 		return s.failed(err, exitcode.Usage)

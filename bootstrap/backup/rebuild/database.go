@@ -115,7 +115,12 @@ func flush(file *os.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(file.Name()))
+	return flushNames(filepath.Dir(file.Name()))
+}
+
+// flushNames makes what a directory holds durable.
+func flushNames(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ var topics = []struct {
 	{"probes", underProbes},
 	{"quorum", lossOfQuorum},
 	{"waking", wakeThree},
+	{"restart", rollingRestart},
 	{"machine", machineStep},
 	{"log", inspection},
 	{"validation", fullValidation},
