@@ -40,6 +40,19 @@ func TestWhateverHappensToAMemberAloneWithServer(t *testing.T) {
 
 func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
 	t.Helper()
+	rollOut(t, func(t *testing.T, dice *rand.Rand, disasters int) {
+		c := newCluster(t, kept(t, fmt.Sprint(dice.Uint64())), dice)
+		for range disasters {
+			c.suffers()
+		}
+		c.run.StopCleanly()
+		sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
+	})
+}
+
+// rollOut has clusters of their own see all disasters.
+func rollOut(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
+	t.Helper()
 	seed := *seeded
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -47,12 +60,7 @@ func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
 	for done := 0; done < *rounds; done += lifetime {
 		t.Run(fmt.Sprintf("seed %d from %d", seed, done), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, kept(t, fmt.Sprint(done)), rand.New(rand.NewPCG(seed, uint64(done))))
-			for range min(lifetime, *rounds-done) {
-				c.suffers()
-			}
-			c.run.StopCleanly()
-			sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
+			life(t, rand.New(rand.NewPCG(seed, uint64(done))), min(lifetime, *rounds-done))
 		})
 	}
 }
@@ -102,7 +110,7 @@ func (c *cluster) suffers() {
 		disaster = disasters[c.dice.IntN(len(disasters))]
 	}
 	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
-	stop := c.writeOn()
+	stop := c.book.writeOn(c.Etcd(), c.dice)
 	c.pass(2 * time.Second)
 	began := time.Now()
 	c.restored = 0
@@ -195,7 +203,7 @@ func (c *cluster) settle(after *ended) {
 		c.requireWhatIsOwed(*after, restored, at)
 	}
 	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not go back")
-	wrong, undone := c.book.settle(have, at)
+	wrong, undone := c.book.settle(have, at, true)
 	require.Empty(c.T, wrong)
 	c.book.saw(revision)
 	if restored {
