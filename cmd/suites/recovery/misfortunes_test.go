@@ -1,12 +1,7 @@
 package recovery_test
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -21,38 +16,35 @@ type misfortune struct {
 var misfortunes = []misfortune{
 	{"killed", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		m.copyVolume()
+		m.old = keep(m.Pod)
 		c.start(m)
 	}},
 	{"volume lost", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		m.lose()
+		lose(m.Pod)
 		c.start(m)
 	}},
 	{"leader's volume lost", nil, func(c *trio, _ *member) {
 		m := c.leader()
 		m.run.Kill()
-		m.lose()
+		lose(m.Pod)
 		c.start(m)
 	}},
 	{"database damaged", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		harness.FlipBits(m.T, m.Database(), 0, 16<<10)
+		breakDatabase(m.Pod)
 		c.start(m)
 	}},
 	{"log damaged", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		segments, err := filepath.Glob(filepath.Join(m.DataDir(), "member", "wal", "*-*.wal"))
-		require.NoError(m.T, err)
-		harness.FlipBits(m.T, segments[len(segments)-1], 1000, 1000)
+		harness.FlipBits(m.T, lastOfLog(m.Pod), 1000, 1000)
 		c.start(m)
 	}},
 	{"volume rolled back", (*trio).hasCopy, func(c *trio, _ *member) {
 		for _, m := range c.members {
 			if m.old != "" {
 				m.run.Kill()
-				require.NoError(m.T, os.RemoveAll(m.Volume))
-				m.copy(m.old, m.Volume)
+				putBack(m.Pod, m.old)
 				c.start(m)
 				return
 			}
@@ -65,7 +57,7 @@ var misfortunes = []misfortune{
 	}},
 	{"volume lost, and cut off on its way back", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		m.lose()
+		lose(m.Pod)
 		m.run = m.Start(quiet)
 		c.pass(4 * time.Second)
 		c.net.cut(m.number)
@@ -74,7 +66,7 @@ var misfortunes = []misfortune{
 	}},
 	{"volume lost, and another killed on the way back", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		m.lose()
+		lose(m.Pod)
 		m.run = m.Start(quiet)
 		c.pass(4 * time.Second)
 		other := c.other(m)
@@ -85,7 +77,7 @@ var misfortunes = []misfortune{
 	{"store away, volume lost", nil, func(c *trio, m *member) {
 		c.depot.away()
 		m.run.Kill()
-		m.lose()
+		lose(m.Pod)
 		c.start(m)
 		c.depot.back()
 	}},
@@ -139,33 +131,4 @@ func (c *trio) hasCopy() bool {
 		}
 	}
 	return false
-}
-
-func (m *member) lose() {
-	m.T.Helper()
-	require.NoError(m.T, os.RemoveAll(m.Volume))
-	require.NoError(m.T, os.Mkdir(m.Volume, 0o700))
-}
-
-// copyVolume keeps a copy of the volume of a process that has ended.
-func (m *member) copyVolume() {
-	m.T.Helper()
-	m.old = filepath.Join(m.Dir, "old")
-	require.NoError(m.T, os.RemoveAll(m.old))
-	m.copy(m.Volume, m.old)
-}
-
-// copy copies a directory, without the zeros that etcd has its log begin with.
-func (m *member) copy(from, to string) {
-	m.T.Helper()
-	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()
-	require.NoError(m.T, err, string(out))
-}
-
-// beside are what lies beside the data directory, with names that go on like that.
-func (m *member) beside(pattern string) []string {
-	m.T.Helper()
-	found, err := filepath.Glob(m.DataDir() + pattern)
-	require.NoError(m.T, err)
-	return found
 }

@@ -202,9 +202,9 @@ func (c *trio) requireEqual() {
 func (c *trio) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {
-		for _, aside := range m.beside(".aside-*") {
+		for _, aside := range asides(m.Pod) {
 			require.NoError(c.t, os.RemoveAll(aside))
 		}
-		assert.Empty(c.t, m.beside(".restor*"), "nothing half-done is left")
+		assert.Empty(c.t, halves(m.Pod), "nothing half-done is left")
 	}
 }

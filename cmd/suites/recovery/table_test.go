@@ -32,14 +32,13 @@ func newLived(t *testing.T) *lived {
 	t.Helper()
 	l := &lived{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
 	l.Flags = append(l.Flags, l.flag())
-	l.before = filepath.Join(l.Dir, "before")
 	for _, value := range []string{"old", "new"} {
 		run := l.StartReady()
 		l.Put("key", value)
 		run.StopCleanly()
 		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
 		if value == "old" {
-			require.NoError(t, os.CopyFS(l.before, os.DirFS(l.Volume)))
+			l.before = keep(l.Pod)
 		}
 	}
 	return l
@@ -48,15 +47,9 @@ func newLived(t *testing.T) *lived {
 // volumes are how a volume can be found.
 var volumes = map[string]func(l *lived){
 	"valid":       func(*lived) {},
-	"rolled back": func(l *lived) { l.empty(); require.NoError(l.T, os.CopyFS(l.Volume, os.DirFS(l.before))) },
-	"broken":      func(l *lived) { harness.FlipBits(l.T, l.Database(), 0, 16<<10) },
-	"empty":       (*lived).empty,
-}
-
-func (l *lived) empty() {
-	l.T.Helper()
-	require.NoError(l.T, os.RemoveAll(l.Volume))
-	require.NoError(l.T, os.Mkdir(l.Volume, 0o700))
+	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
+	"broken":      func(l *lived) { breakDatabase(l.Pod) },
+	"empty":       func(l *lived) { lose(l.Pod) },
 }
 
 // stores are how a store can be found.
