@@ -106,7 +106,8 @@ func (c *trio) start(m *member) {
 		m.run.Kill()
 		sum.add(func(f *figures) { f.killed++ })
 	}
-	m.run = m.StartReady(quiet)
+	m.run = m.Start(quiet)
+	m.awaitReady()
 }
 
 // other is one that is not m.

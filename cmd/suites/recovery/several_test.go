@@ -94,7 +94,23 @@ func (c *trio) client() *clientv3.Client {
 func (c *trio) awaitReady() {
 	c.t.Helper()
 	for _, m := range c.members {
-		m.run.AwaitReady()
+		m.awaitReady()
+	}
+}
+
+// returning is how long a member may take to come back: it may have to be watched for a minute, and between two looks there is
+// up to half of one.
+const returning = 3 * time.Minute
+
+func (m *member) awaitReady() {
+	m.T.Helper()
+	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
+		require.Less(m.T, watch.Took(), returning, "%s is back", m.Config["name"])
+		select {
+		case <-m.run.Ended:
+			require.FailNow(m.T, "the process ended before it was ready")
+		default:
+		}
 	}
 }
 
