@@ -213,3 +213,23 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	volumes["broken"](l)
 	l.requireRefused("the backups are damaged")
 }
+
+// A full of which a bit was turned in the store is no reason to give up while an older one leads to the same revision.
+func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	run := l.StartReady()
+	_, log, status := l.Begin("backup", "now").Wait()
+	require.Zero(t, status, log)
+	l.Put("key", "newest")
+	run.StopCleanly()
+	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
+	require.NoError(t, err)
+	require.Len(t, fulls, 2)
+	harness.FlipBits(t, fulls[1], 200, 100)
+	breakDatabase(l.Pod)
+
+	again := l.StartReady()
+	assert.Equal(t, "newest", l.Get("key"))
+	again.AwaitLine(harness.Line{"message": "recovery: a full is damaged; an older one and what follows it lead to the same revision", "level": "warn"})
+}
