@@ -8,6 +8,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
 CYCLES ?= 50
+ROUNDS ?= 10
 
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
@@ -69,7 +70,7 @@ test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with r
 test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
 	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
 	cd testdata/rules && $(GO) test -count=1 ./...
-	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
+	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./node ./stories $(DEPLOY)
 
 test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
@@ -77,8 +78,10 @@ test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Cut recovery off in front of every action, and fail every request of it to the store
+test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -rounds $(ROUNDS)
+	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners

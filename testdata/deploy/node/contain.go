@@ -15,8 +15,8 @@ import (
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
 // Contain runs do in a copy of this process that has processes and mounts of its own, so that the kernel takes away all that
-// was started, mounted or given a name in there when the copy ends, however it ends. Without root do is simply run. It returns
-// the exit status, and is for TestMain.
+// was started, mounted or given a name in there when the copy ends, however it ends. Its temporary files go, too. Without root do
+// is simply run. It returns the exit status, and is for TestMain.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -30,13 +30,18 @@ func Contain(do func() int) int {
 	}
 	runtime.LockOSThread() // the copy is told when the thread that started it ends
 	sweep()
+	defer sweep()
+	folder, err := ownFolder()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(folder)
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
-	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()))
+	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
 	copied.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	err := copied.Run()
-	sweep()
-	if copied.ProcessState == nil {
+	if err := copied.Run(); copied.ProcessState == nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -60,6 +60,7 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 	folder, err := c.node.bundle(ctx, c.pod, c.spec, folders)
 	if err != nil {
 		ended.Message, ended.FinishedAt = err.Error(), metav1.Now()
+		c.node.log("%s of %s does not start: %v", c.spec.Name, c.pod.Name, err)
 		return ended
 	}
 	defer unmount(filepath.Join(folder, "rootfs"))

@@ -86,7 +86,7 @@ func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		if volume.Secret != nil || volume.ConfigMap != nil {
-			if _, err := n.mount(ctx, pod, volume); err != nil {
+			if _, err := n.mount(ctx, pod, volume); err != nil && ctx.Err() == nil {
 				n.log("%s keeps the old %s: %v", pod.Name, volume.Name, err)
 			}
 		}
@@ -155,7 +155,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	if equality.Semantic.DeepEqual(before, status) {
 		return
 	}
-	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil {
+	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
 		n.log("the status of %s is not taken: %v", pod.Name, err)
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,24 +10,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groups is what every control group begins with that a run makes: the one thing that outlives its processes.
-const groups = "ew"
+// left is what the control groups and the folder of a run begin with, before its process id: what outlives its processes.
+const left = "test-deploy-"
 
 // group is the control group of this run.
-func group() string { return groups + os.Getenv(containedBy) }
+func group() string { return left + os.Getenv(containedBy) }
 
-// sweep takes away the control groups of runs that have ended, this process's copy among them.
-func sweep() {
-	found, _ := filepath.Glob("/sys/fs/cgroup/*/" + groups + "[0-9]*")
-	for _, folder := range found {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(folder), groups))
-		if err != nil || pid != os.Getpid() && unix.Kill(pid, 0) == nil {
-			continue
-		}
-		members, _ := filepath.Glob(folder + "/*")
-		for _, member := range members {
-			_ = os.Remove(member) // a file of the kernel's, which stays, or a container's group
-		}
-		_ = os.Remove(folder)
+// ownFolder is for the temporary files of a run. Users of pods get through to their volumes.
+func ownFolder() (string, error) {
+	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return "", err
 	}
+	return folder, os.Chmod(folder, 0o755)
+}
+
+// sweep takes away what is left of runs that have ended, and the control groups of this process's copy.
+func sweep() {
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
+	for _, folder := range folders {
+		if pid, ok := owner(folder); ok && !lives(pid) {
+			_ = os.RemoveAll(folder) // what stays is among the system's temporary files
+		}
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")
+	for _, group := range groups {
+		if pid, ok := owner(group); ok && (pid == os.Getpid() || !lives(pid)) {
+			removeGroup(group)
+		}
+	}
+}
+
+func owner(path string) (pid int, ok bool) {
+	pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), left))
+	return pid, err == nil
+}
+
+func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
+
+func removeGroup(group string) {
+	members, _ := filepath.Glob(group + "/*")
+	for _, member := range members {
+		_ = os.Remove(member) // a file of the kernel's, which stays, or a container's group
+	}
+	_ = os.Remove(group)
 }

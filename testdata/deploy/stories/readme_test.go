@@ -1,6 +1,8 @@
 package stories
 
 import (
+	"context"
+	"io"
 	"log"
 	"net/http/httptest"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/assert"
@@ -43,7 +46,7 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
-	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(t.Output(), "", 0))))
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	mine := strings.TrimPrefix(server.URL, "http://")
 	w.node.PullFrom(mine)
@@ -71,7 +74,9 @@ func (w *world) follow(commands string) (said string) {
 	}
 	home := w.t.TempDir()
 	require.NoError(w.t, os.WriteFile(filepath.Join(home, "aws.env"), []byte(secrets), 0o600))
-	command := exec.Command("bash", "-euxc", `kubectl() {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*cluster.Patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, "bash", "-euvc", `kubectl() {
 	if [ "$3" = exec ]; then
 		uid=$(command kubectl -n "$2" get pod "$4" -o "jsonpath={.metadata.uid}")
 		shift 5
@@ -81,10 +86,23 @@ func (w *world) follow(commands string) (said string) {
 	fi
 }
 `+commands)
-	command.Dir = cluster.Checkout()
+	command.Dir, command.WaitDelay = cluster.Checkout(), time.Second // kubectl may hold its output open
 	command.Env = append(w.Environment(), "HOME="+home, "VERSION="+cluster.Version, "RUNC="+cluster.Tool("runc"), "RUNC_STATE="+w.node.State())
+	command.Env = append(command.Env, built(w.t)...)
 	out, err := command.CombinedOutput()
 	w.t.Logf("%s", out)
 	require.NoError(w.t, err)
 	return string(out)
+}
+
+// built is where Go finds, from any home, what it has built before.
+func built(t *testing.T) (variables []string) {
+	t.Helper()
+	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}
+	values, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	require.NoError(t, err)
+	for i, value := range strings.Fields(string(values)) {
+		variables = append(variables, names[i]+"="+value)
+	}
+	return variables
 }

@@ -9,20 +9,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/testdata/deploy/cluster"
 )
 
 // writer writes without end and remembers what was acknowledged.
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
+	enough  chan struct{} // is closed when there is something to look for
 	written []string
 	longest time.Duration // between two acknowledgements
 	failed  []string      // when and why a write was not acknowledged
 }
 
+const enoughWrites = 20
+
 func (w *world) startWriter() *writer {
 	ctx, stop := context.WithCancel(context.Background())
-	writes := &writer{stop: stop, ended: make(chan struct{})}
+	writes := &writer{stop: stop, ended: make(chan struct{}), enough: make(chan struct{})}
 	client := w.etcd()
 	go func() {
 		defer close(writes.ended)
@@ -35,6 +40,9 @@ func (w *world) startWriter() *writer {
 				continue
 			}
 			writes.written = append(writes.written, key)
+			if len(writes.written) == enoughWrites {
+				close(writes.enough)
+			}
 			writes.longest, last = max(writes.longest, time.Since(last)), time.Now()
 		}
 	}()
@@ -54,6 +62,11 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 // check ends the writing and looks whether all that was acknowledged is there.
 func (w *world) check(writes *writer) {
 	w.t.Helper()
+	select {
+	case <-writes.enough:
+	case <-time.After(cluster.Patience):
+		w.t.Errorf("no %d writes were acknowledged within %s", enoughWrites, cluster.Patience)
+	}
 	writes.stop()
 	<-writes.ended
 	there := map[string]bool{}
