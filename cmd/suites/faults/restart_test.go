@@ -28,6 +28,11 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 		runs[leader] = pods[leader].Start()
 		runs[leader].AwaitReady()
 	}
+	for i, run := range runs {
+		for _, held := range run.Log.Matching(harness.Line{"message": "writes were held back while leadership moved"}) {
+			t.Logf("member %d held writes back for %v", i, held["duration"])
+		}
+	}
 	writers := end()
 	longest := harness.Longest(writers)
 	t.Logf("the longest gap of %d writers: %s", len(writers), longest.Gap)
