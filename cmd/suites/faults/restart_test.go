@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,4 +65,19 @@ func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 	for _, run := range runs {
 		run.StopCleanly()
 	}
+}
+
+// It cannot know yet that nobody will answer it.
+func TestALeaderWhoseFollowersHaveJustFrozenStopsInOrder(t *testing.T) {
+	onlyWithFaults(t)
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	leader := awaitLeader(t, pods)
+	for i, run := range runs {
+		if i != leader {
+			run.Signal(syscall.SIGSTOP)
+		}
+	}
+	t.Logf("it took %s", runs[leader].StopCleanly())
+	assert.NotEmpty(t, runs[leader].Log.Containing("leadership stays here"))
 }
