@@ -16,6 +16,7 @@ type Standing struct {
 	// Reach is the highest revision that etcd can come to with what its log holds beyond the database. It may be less: not
 	// every request in the log has changed something.
 	Reach int64
+	Index uint64 // of the last entry in the log, or of what stands for it
 }
 
 // Stand reads where a member stands. The data need not be valid; nothing is changed.
@@ -35,7 +36,8 @@ func Stand(dataDir string) (s Standing) {
 	})
 	s.Reach = s.Revision
 	if err == nil {
-		s.Reach += m.changesBehind(found.applied)
+		changes, last := m.changesBehind(found.applied)
+		s.Reach, s.Index = s.Reach+changes, max(last, found.applied)
 	}
 	return s
 }
@@ -53,21 +55,28 @@ func lastRevision(tx *bolt.Tx) int64 {
 }
 
 // changesBehind counts the entries of the log behind an index that may each have made a revision. Long values are stepped
-// over.
-func (m *member) changesBehind(index uint64) (changes int64) {
+// over. last is the index of the log's last entry.
+func (m *member) changesBehind(index uint64) (changes int64, last uint64) {
 	seen := map[uint64]bool{} // an entry is written again after a change of leader
 	for _, name := range m.segmentsFrom(index) {
 		_ = readSegment(m.segment(name), func(s *segment) error { // what can't be read changes nothing
 			for frame := range s.frames() {
 				r, err := frame.parse()
-				if err == nil && r.kind == wal.EntryType && entryIndex(r.data) > index && mayChange(r.data) {
-					seen[entryIndex(r.data)] = true
+				switch {
+				case err != nil:
+				case r.kind == wal.SnapshotType:
+					last = max(last, varint(r.data, 1))
+				case r.kind == wal.EntryType:
+					last = entryIndex(r.data)
+					if last > index && mayChange(r.data) {
+						seen[last] = true
+					}
 				}
 			}
 			return nil
 		})
 	}
-	return int64(len(seen))
+	return int64(len(seen)), last
 }
 
 // The numbers of the requests that may change a key (etcd's raft_internal.proto).

@@ -39,7 +39,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return rewritten(mapping)
+	return rewritten(mapping, fmt.Sprintf("for %s from a configuration for all members", name))
 }
 
 func isMapping(value any) bool {
@@ -132,7 +132,8 @@ func completeCluster(mapping map[string]any) error {
 // byOrdinal puts etcd-main-10 behind etcd-main-9.
 func byOrdinal(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-func rewritten(mapping map[string]any) ([]byte, error) {
+// rewritten writes a document anew, and what it was made for into its first line.
+func rewritten(mapping map[string]any, made string) ([]byte, error) {
 	asJSON, err := json.Marshal(mapping)
 	if err != nil {
 		return nil, problem("", "cannot be written again")
@@ -141,5 +142,5 @@ func rewritten(mapping map[string]any) ([]byte, error) {
 	if err != nil {
 		return nil, problem("", "cannot be written again")
 	}
-	return append(fmt.Appendf(nil, "# made for %s from a configuration for all members\n", mapping["name"]), document...), nil
+	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
 }

@@ -41,7 +41,8 @@ func (w *world) runOn(most int) error {
 		}
 		return nil
 	}
-	return r.Run(w.t.Context(), w.member, w.examine)
+	_, err := r.Run(w.t.Context(), w.member, w.examine)
+	return err
 }
 
 // verify enters that the newest full was restored to test it.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -20,7 +21,13 @@ type lot struct {
 	requested bool // --restore-to
 	owner     Owner
 	kept      bool // there is a way to the target
-	behind    bool // the store has more than the volume
+	behind    bool // the store has more than the volume; of several: the volume was put back
+
+	// of a member of several
+	peers   bool    // they are named
+	store   bool    // there is one; a member alone always has one here
+	remains bool    // of an empty volume: an etcd had just begun on it
+	listing Listing // how the others have the member at first
 }
 
 // truth is what is really the case, whatever the machine believes.
@@ -36,7 +43,12 @@ type truth struct {
 	outrun    bool   // somebody else has begun another one
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
-	lost      string // what must never happen, and has
+
+	listing Listing // how the others have the member
+	free    bool    // a quorum of them has said so, and that nothing is in the way
+	adopted bool    // etcd is started with the members that they have told
+
+	lost string // what must never happen, and has
 }
 
 // place is the machine and its world at one instant.
@@ -97,6 +109,20 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return next("")
 	case ValidateVolume:
 		return examinations(given, now)
+	case AskThePeers:
+		return census(given, now)
+	case TellReturn:
+		return next("")
+	case RemoveMember:
+		return changes(given, now, peers.Started, peers.Unlisted, Left)
+	case AddLearner:
+		return changes(given, now, peers.Unlisted, peers.Added, Entered)
+	case AdoptCluster:
+		then.adopted = true
+		if now.listing != peers.Added || holdsData(given, now) {
+			then.lost = "a cluster is joined that does not expect the member, or with old data"
+		}
+		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
 		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
 	case TellLoss, FlushSpool:
@@ -141,7 +167,9 @@ func examinations(given lot, now truth) []outcome {
 		condition = Valid
 	}
 	return []outcome{
-		{Examined, Payload{Condition: condition, Alone: given.alone, Asked: given.requested && !now.done}, now},
+		{Examined, Payload{
+			Condition: condition, Alone: given.alone, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
+		}, now},
 		{Broke, Payload{}, now},
 	}
 }
@@ -156,6 +184,45 @@ func answers(given lot, now truth) []outcome {
 	return []outcome{{Answered, Payload{
 		Owner: owner, Kept: given.kept, Behind: behind, Asked: given.requested && !now.done,
 	}, now}}
+}
+
+// holdsData says that the place of the data directory is not free.
+func holdsData(given lot, now truth) bool {
+	return now.place == "restored" || now.place == "original" && (given.found != Empty || given.remains)
+}
+
+// census are the ways in which the others answer: with what is the case, with or without something in the way; without a
+// quorum, where one who knows more may be among them; and not at all.
+func census(given lot, now truth) (all []outcome) {
+	outdated := given.behind && given.found == Valid && now.place == "original" && now.listing == peers.Started
+	asked := now
+	asked.free = now.listing != peers.Expected
+	all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated, Free: true}, asked})
+	asked.free = false
+	if now.listing == peers.Started || now.listing == peers.Unlisted {
+		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
+	}
+	if now.listing != peers.Expected {
+		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
+	}
+	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Free: true}, asked}, outcome{Broke, Payload{}, now})
+}
+
+// changes are the ways in which a change of the cluster's members ends.
+func changes(given lot, now truth, from, to Listing, done Event) []outcome {
+	then := now
+	then.listing, then.free = to, false
+	switch {
+	case now.listing != from:
+		then.lost = "a member is removed, or added, twice"
+	case !now.free:
+		then.lost = "members are changed although something is in the way, or nobody said that nothing is"
+	case holdsData(given, now):
+		then.lost = "the member is replaced before its data have made way"
+	case given.never:
+		then.lost = "members are changed in spite of --recover=never"
+	}
+	return append([]outcome{{done, Payload{}, then}, {PeersSilent, Payload{}, now}, {PeersSilent, Payload{}, then}}, breaks(now, then)...)
 }
 
 func claims(now truth) []outcome {
@@ -178,12 +245,15 @@ func setsAside(given lot, now truth) []outcome {
 	switch {
 	case now.place == "restored":
 		then.lost = "restored data are set aside"
+	case given.never && !given.requested:
+		then.lost = "data are moved in spite of --recover=never"
+	case !given.alone && (!now.free || given.found == Valid && !given.behind):
+		then.lost = "data are moved that the others may not have, or that are of use"
+	case !given.alone:
 	case !now.claimed || !now.proved:
 		then.lost = "data are moved without a claim"
 	case given.found == Valid && !given.behind && !now.outrun && !given.requested:
 		then.lost = "good data are moved"
-	case given.never && !given.requested:
-		then.lost = "data are moved in spite of --recover=never"
 	}
 	return append([]outcome{{Moved, Payload{}, then}}, breaks(now, then)...)
 }
@@ -211,7 +281,7 @@ var promises = []struct {
 	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
 	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
 		t := p.truth
-		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew()
+		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew() || t.adopted
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
 		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
@@ -219,9 +289,18 @@ var promises = []struct {
 	{"a volume that is behind its store is not opened", func(p place) bool {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
 	}},
+	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
+		unknown := p.core.Facts.Listing == peers.Unknown && (!p.lot.store || p.lot.owner == Nobody)
+		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
+		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
+	}},
+	{"a volume that was put back is not opened where a quorum says so", func(p place) bool {
+		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
+	}},
 	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
-	{"a member of several moves nothing", func(p place) bool { return p.lot.alone || p.truth.place == "original" }},
-	{"a target that is not kept moves nothing", func(p place) bool { return p.lot.kept || p.truth.place == "original" }},
+	{"a member of several restores nothing", func(p place) bool { return p.lot.alone || p.truth.place != "restored" && !p.truth.claimed }},
+	{"a member whose peers are not named moves nothing", func(p place) bool { return p.lot.alone || p.lot.peers || p.truth.place == "original" }},
+	{"a target that is not kept moves nothing", func(p place) bool { return !p.lot.alone || p.lot.kept || p.truth.place == "original" }},
 	{"a restore that is asked for is done before etcd opens", func(p place) bool {
 		return !p.opens() || !p.lot.requested || p.truth.done
 	}},
@@ -230,9 +309,11 @@ var promises = []struct {
 	}},
 }
 
-func (p place) opens() bool { return p.core.State == Ready }
-func (p place) ended() bool { return p.core.State == Ready || p.core.State == Refused && p.chain == "" }
-func (p place) isNew() bool { return p.truth.place == "original" && p.lot.found == Empty }
+func (p place) opens() bool { return p.core.State == Ready && p.chain == "" }
+func (p place) ended() bool { return p.opens() || p.core.State == Refused && p.chain == "" }
+func (p place) isNew() bool {
+	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == Empty || p.truth.place == "")
+}
 
 // explorer walks every reachable place and collects what is wrong anywhere.
 type explorer struct {
@@ -246,7 +327,7 @@ type explorer struct {
 func explore(table []Row, elsewhere []machine.Default) *explorer {
 	e := &explorer{rules: NewRules(table, elsewhere), seen: map[place]bool{}}
 	for _, given := range lots() {
-		e.find(e.begin(given, truth{place: "original"}))
+		e.find(e.begin(given, origin(given)))
 	}
 	for len(e.queue) > 0 && len(e.wrong) == 0 {
 		here := e.queue[0]
@@ -266,21 +347,44 @@ func lots() (all []lot) {
 	for _, found := range []Condition{Empty, Valid, Broken} {
 		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others} {
 			for bits := range 32 {
-				given := lot{found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				if owner == Nobody && (given.kept || given.behind) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
+				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
+				if owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
 					continue
 				}
-				all = append(all, given)
+				all = append(all, given.among()...)
 			}
 		}
 	}
 	return all
 }
 
+// among are the lots of a member of several, of whom the store is asked no more than whether it was ever written.
+func (l lot) among() (all []lot) {
+	if l.alone {
+		return []lot{l}
+	}
+	if l.kept || l.owner == Doubtful || l.owner == Others || l.behind && l.found != Valid {
+		return nil
+	}
+	all = append(all, l) // its peers are not named
+	for _, listing := range []Listing{peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+		for bits := range 4 {
+			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
+			if l.remains && l.found != Empty || l.behind && l.listing != peers.Started {
+				continue
+			}
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
+
 // begin is a run that begins.
 func (e *explorer) begin(given lot, now truth) place {
-	now.validated = false
-	return e.take(place{lot: given, truth: now, core: machine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never}}}, Begun, Payload{})
+	now.validated, now.free, now.adopted = false, false, false
+	return e.take(place{lot: given, truth: now, core: machine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Payload{})
 }
 
 func (e *explorer) expand(here place) {
@@ -324,10 +428,10 @@ func (e *explorer) take(here place, event Event, payload Payload) place {
 		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
 		return here
 	}
-	here.core, here.timer = core, slices.Contains(decision.Do, PaceStore)
+	here.core, here.timer = core, slices.Contains(decision.Do, PaceStore) || slices.Contains(decision.Do, PacePeers)
 	var names []string
 	for _, action := range decision.Do {
-		if action != PaceStore {
+		if action != PaceStore && action != PacePeers {
 			names = append(names, string(action))
 		}
 	}
@@ -378,7 +482,7 @@ func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
 	e := explore(Table, Elsewhere)
 	ends := map[lot]place{}
 	for _, given := range lots() {
-		ends[given] = e.calm(e.begin(given, truth{place: "original"}))
+		ends[given] = e.calm(e.begin(given, origin(given)))
 	}
 	for p := range e.seen {
 		if p.truth.outrun { // somebody else has changed what there is to come to

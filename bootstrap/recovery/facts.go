@@ -1,6 +1,9 @@
 package recovery
 
-import "etcd-wrapper/lifecycle/machine"
+import (
+	"etcd-wrapper/bootstrap/recovery/peers"
+	"etcd-wrapper/lifecycle/machine"
+)
 
 // Condition is how a data directory was found.
 type Condition string
@@ -23,10 +26,18 @@ const (
 	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
 )
 
+// Listing is how the other members have this one in their list.
+type Listing = peers.Listing
+
 // Payload is what an event has to tell beside its name. The zero value tells nothing.
 type Payload struct {
 	Condition Condition // with Examined
 	Alone     bool      // with Examined: the member is alone in its cluster, or would found one alone
+	Peers     bool      // with Examined: the configuration names other members
+	Remains   bool      // with Examined: something is in the place of the data directory
+	Listing   Listing   // with PeersTold
+	Outdated  bool      // with PeersTold: the volume's data are not those that the member had last
+	Free      bool      // with PeersTold: nothing keeps the member from being replaced, or added
 	Asked     bool      // with Examined and Answered: a restore is asked for that was not done before
 	Owner     Owner     // with Answered
 	Kept      bool      // with Answered: there is a way to the target
@@ -37,8 +48,14 @@ type Payload struct {
 // Facts is what the guards may ask about. The zero value is of a run with --recover=auto that has just begun.
 type Facts struct {
 	Never     bool // --recover=never
+	Store     bool // there is one
 	Condition Condition
 	Alone     bool
+	Peers     bool
+	Remains   bool
+	Listing   Listing
+	Outdated  bool
+	Free      bool
 	Asked     bool
 	Owner     Owner
 	Kept      bool
@@ -47,10 +64,15 @@ type Facts struct {
 
 // Learn implements machine.Facts.
 func (f Facts) Learn(event Event, payload Payload) Facts {
-	if event == Examined {
+	switch event { //nolint:exhaustive // the others tell nothing
+	case Examined:
 		f.Condition, f.Alone, f.Asked = payload.Condition, payload.Alone, payload.Asked
-	}
-	if event == Answered {
+		f.Peers, f.Remains = payload.Peers, payload.Remains
+	case PeersTold:
+		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
+	case Moved:
+		f.Condition, f.Remains = Empty, false
+	case Answered:
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked
 	}
 	return f
@@ -60,7 +82,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 // anew.
 func (f Facts) Conclude(_ State, _ Event, to State, _ Payload) Facts {
 	if to == Examine {
-		return Facts{Never: f.Never}
+		return Facts{Never: f.Never, Store: f.Store}
 	}
 	return f
 }
@@ -76,22 +98,42 @@ func (f Facts) Holds(guard Guard) bool {
 
 // conditions are what the guards mean.
 var conditions = map[Guard]func(Facts) bool{
-	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked },
-	AmongOthers:       func(f Facts) bool { return !f.Alone && !f.Asked && (f.Condition == Valid || f.Condition == Empty) },
-	AmongOthersBroken: func(f Facts) bool { return !f.Alone && !f.Asked && f.Condition == Broken },
+	AmongOthersAsked: func(f Facts) bool { return !f.Alone && f.Asked },
+	AmongPeers:       Facts.asksPeers,
+	AmongOthers: func(f Facts) bool {
+		return !f.Alone && !f.Asked && !f.asksPeers() && (f.Condition == Valid || f.Condition == Empty)
+	},
+	AmongOthersBroken: func(f Facts) bool { return !f.Alone && !f.Asked && !f.asksPeers() && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
 	BrokenAlone:       func(f Facts) bool { return f.Alone && f.Condition == Broken },
 
-	WillNotWait: func(f Facts) bool { return f.Never || f.Condition == Broken },
+	PeersGoOn:      func(f Facts) bool { return f.Condition == Valid && !f.lost() },
+	KnownButNever:  func(f Facts) bool { return f.Never && (f.Listing == peers.Started || f.Listing == peers.Claimed) },
+	NotNow:         func(f Facts) bool { return !f.Never && f.lost() && f.known() && !f.Free },
+	Replaceable:    func(f Facts) bool { return !f.Never && f.lost() && f.known() && f.Free && f.Remains },
+	LostAmongPeers: func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Started && f.Free },
+	NotListed:      func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Unlisted && f.Free },
+	AddedByNow:     func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Added && f.Free },
+	FirstStart:     func(f Facts) bool { return f.Condition == Empty && f.Listing == peers.Expected },
+	BornBroken:     func(f Facts) bool { return f.Condition == Broken && f.Listing == peers.Expected },
+	AsEver:         Facts.asEver,
+	StoreMayKnow:   func(f Facts) bool { return f.nobodyKnows() && f.Store },
 
-	OtherCluster:     func(f Facts) bool { return f.Owner == Others },
-	DoubtfulCluster:  func(f Facts) bool { return f.Owner == Doubtful && !f.Asked },
+	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never },
+	SeveralFounded: func(f Facts) bool { return !f.Alone && f.Owner != Nobody && !f.Never },
+	SeveralNever:   func(f Facts) bool { return !f.Alone && f.Owner != Nobody && f.Never },
+	SeveralNew:     func(f Facts) bool { return !f.Alone && f.Owner == Nobody },
+
+	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
+
+	OtherCluster:     func(f Facts) bool { return f.Alone && f.Owner == Others },
+	DoubtfulCluster:  func(f Facts) bool { return f.Alone && f.Owner == Doubtful && !f.Asked },
 	AskedAndReadable: func(f Facts) bool { return f.goesBack() && f.Condition == Valid },
 	Asked:            func(f Facts) bool { return f.goesBack() && f.Condition != Valid },
-	AskedNotKept:     func(f Facts) bool { return f.Asked && f.Owner != Others && !f.Kept },
-	NewCluster:       func(f Facts) bool { return !f.Asked && f.Owner == Nobody && f.Condition == Empty },
+	AskedNotKept:     func(f Facts) bool { return f.Alone && f.Asked && f.Owner != Others && !f.Kept },
+	NewCluster:       func(f Facts) bool { return f.Alone && !f.Asked && f.Owner == Nobody && f.Condition == Empty },
 	NotBehind: func(f Facts) bool {
-		return !f.Asked && f.Condition == Valid && (f.Owner == Nobody || f.Owner == Ours && !f.Behind)
+		return f.Alone && !f.Asked && f.Condition == Valid && (f.Owner == Nobody || f.Owner == Ours && !f.Behind)
 	},
 	RolledBack:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Valid },
 	BrokenKept:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Broken },
@@ -99,12 +141,42 @@ var conditions = map[Guard]func(Facts) bool{
 	KeptButNever: func(f Facts) bool { return f.comesBack() && f.Never },
 }
 
+// asksPeers says that the other members are asked. With --recover=never they are only about an empty volume, which must not
+// be begun anew if it was lost.
+func (f Facts) asksPeers() bool {
+	return !f.Alone && f.Peers && !f.Asked && (!f.Never || f.Condition == Empty)
+}
+
+// lost says that the volume has nothing that this member could go on with.
+func (f Facts) lost() bool { return f.Condition != Valid || f.Outdated }
+
+// known says that a quorum of the others has said how they have this member, and that its data come from them.
+func (f Facts) known() bool {
+	return f.Listing == peers.Started || f.Listing == peers.Added || f.Listing == peers.Unlisted
+}
+
+// mayJoin says that the place of the data directory is free for data that come from the others.
+func (f Facts) mayJoin() bool { return !f.Never && f.lost() && !f.Remains }
+
+// nobodyKnows says that of an empty volume the others can tell nothing. A volume of a start that was cut off in its first
+// moment counts as empty.
+func (f Facts) nobodyKnows() bool { return f.Condition == Empty && f.Listing == peers.Unknown }
+
+// asEver says that etcd is left to find its peers as it is configured: they can't be asked yet, as in a first start, or
+// --recover=never leaves to people what they say.
+func (f Facts) asEver() bool {
+	if f.Never && f.Condition == Empty && (f.Listing == peers.Added || f.Listing == peers.Unlisted) {
+		return true
+	}
+	return f.nobodyKnows() && !f.Store
+}
+
 // goesBack says that a restore is asked for and possible.
 func (f Facts) goesBack() bool {
-	return f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful)
+	return f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful)
 }
 
 // comesBack says that the store has what the volume lacks.
 func (f Facts) comesBack() bool {
-	return !f.Asked && f.Owner == Ours && f.Kept && (f.Condition != Valid || f.Behind)
+	return f.Alone && !f.Asked && f.Owner == Ours && f.Kept && (f.Condition != Valid || f.Behind)
 }

@@ -11,13 +11,8 @@ import (
 	"etcd-wrapper/bootstrap/recovery/seed"
 )
 
-// MemberOf finds in etcd's configuration who the member is. The error says that it cannot be used, or that certificates that
-// it names can't be read now.
-func MemberOf(yaml []byte, dataDir string) (Member, error) {
-	checked, err := etcdconf.Parse(yaml)
-	if err != nil {
-		return Member{}, err
-	}
+// MemberOf finds in etcd's configuration who the member is.
+func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
 	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken}
 	for _, url := range etcd.AdvertisePeerUrls {
@@ -29,7 +24,7 @@ func MemberOf(yaml []byte, dataDir string) (Member, error) {
 		member.PeerURLs = cluster[etcd.Name].StringSlice()
 		member.Alone = etcd.ClusterState == "new"
 	}
-	return member, nil
+	return member
 }
 
 // SeedOf is the data directory of the member of a restored cluster that etcd's configuration describes, with all of its

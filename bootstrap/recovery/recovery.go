@@ -12,25 +12,28 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/recovery/seed"
 	"etcd-wrapper/lifecycle/machine"
 )
 
-// Options are what a Recovery works with. Archive, VolumeDir and Validate are required.
+// Options are what a Recovery works with. VolumeDir and Validate are required.
 type Options struct {
-	Archive   *archive.Archive
-	VolumeDir string   // where the position is kept
-	Never     bool     // --recover=never
-	Request   *Request // to go back once; nil if that is not asked for
+	Archive   *archive.Archive // nil without a store: then only peers can bring data back
+	VolumeDir string           // where the position is kept
+	Never     bool             // --recover=never
+	Request   *Request         // to go back once; nil if that is not asked for
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
+	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
 	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.
 	FlushSpool func(ctx context.Context) error
 
 	Log   zerolog.Logger
-	Pause func(ctx context.Context, times int) // between two questions to the store; nil backs off up to 30 s
+	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s
 }
 
 // Request is a restore that is asked for.
@@ -46,6 +49,23 @@ type Member struct {
 	PeerURLs []string // that it advertises
 	Token    string   // initial-cluster-token
 	Alone    bool     // no other member is in initial-cluster, and the cluster is not one that exists already
+	Peers    Peers    // the other members; nil if the configuration names none
+}
+
+// Peers are the other members of the cluster; package peers has those that are asked over the network.
+type Peers interface {
+	// Ask tells how they have this member.
+	Ask(ctx context.Context, self peers.Self) peers.Census
+	// Remove takes this member's old identity out of the cluster. It may be repeated.
+	Remove(ctx context.Context, census *peers.Census) error
+	// Add has the cluster take this member in as a learner. It may be repeated.
+	Add(ctx context.Context, census *peers.Census) error
+}
+
+// Start is how etcd is to be started.
+type Start struct {
+	// InitialCluster has the members of a cluster that exists, which the member joins; empty if its configuration stands.
+	InitialCluster string
 }
 
 // Recovery decides what becomes of a data directory. One run goes on at a time; Facts may be called from any goroutine.
@@ -68,14 +88,15 @@ func New(options Options) *Recovery {
 	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom}
 }
 
-// Run brings the data directory into a state in which etcd may open it, and returns nil; or it says in one sentence why
-// that cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
+// Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
+// cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
 // is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
-func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) error {
+func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
 	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: machine.NewLegality(Table, Resume)}
-	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never}}
+	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
-	return now.drive()
+	err := now.drive()
+	return now.start, err
 }
 
 // run is one run of the machine.
@@ -88,13 +109,17 @@ type run struct {
 	core    machine.Core[Facts]
 	legal   *machine.Legality
 	ended   error // why it is refused
-	silent  int   // how often in a row the store has not answered
+	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
+	start   Start // how etcd is to be started
+
+	waitsFor string // why the peers are waited for
 
 	verdict  error            // against the volume
 	stands   datadir.Standing // of the volume
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has
 	position position         // of what is about to be claimed
+	census   peers.Census     // what the other members have told
 }
 
 // drive takes events until an end is reached.
@@ -145,9 +170,8 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 				return "", Payload{}, err
 			}
 		}
-		if action == PaceStore {
-			r.silent++
-			r.options.Pause(r.ctx, r.silent)
+		if action == PaceStore || action == PacePeers {
+			r.pause(action)
 			return Elapsed, Payload{}, nil
 		}
 		if event, payload := work[action](r); event != "" {
@@ -157,12 +181,28 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 	return "", Payload{}, nil
 }
 
+// pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
+// one after the other.
+func (r *run) pause(action Action) {
+	times := r.silent
+	if action == PaceStore {
+		times++
+	}
+	r.options.Pause(r.ctx, times)
+	r.silent++
+}
+
 // work is what the actions do. An empty event means that the next action follows.
 var work = map[Action]func(*run) (Event, Payload){
 	ReadPosition:    (*run).readPosition,
 	DropUnfinished:  (*run).dropUnfinished,
 	ForgetClaim:     (*run).forgetClaim,
 	ValidateVolume:  (*run).validateVolume,
+	AskThePeers:     (*run).askThePeers,
+	TellReturn:      (*run).tellReturn,
+	RemoveMember:    (*run).removeMember,
+	AddLearner:      (*run).addLearner,
+	AdoptCluster:    (*run).adoptCluster,
 	AskTheStore:     (*run).askTheStore,
 	TellLoss:        (*run).tellLoss,
 	FlushSpool:      (*run).flushSpool,

@@ -87,7 +87,10 @@ type spoken struct {
 var wayOut = map[spoken]string{
 	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or restore offline with every member stopped",
 	{Examine, Examined, AmongOthersBroken}: "",
+	{AskPeers, PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
+	{AskPeers, PeersTold, BornBroken}:      "move the data directory away if that is so",
 	{AskStore, StoreSilent, WillNotWait}:   "see that the store can be reached",
+	{AskStore, Answered, SeveralNever}:     "start with --recover=auto, or bring back the volume",
 	{AskStore, Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
 	{AskStore, Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
 	{AskStore, Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
@@ -117,12 +120,22 @@ func (r *run) report(from State, event Event, payload Payload, decision machine.
 		p.Reason = reason
 	})
 	line := r.options.Log.Debug()
-	if event == StoreSilent && r.silent == 0 {
+	if event == StoreSilent && r.silent == 0 || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
 	}
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
+}
+
+// waitsAnew says that the peers are waited for, for another reason than before.
+func (r *run) waitsAnew(event Event, decision machine.Decision, reason string) bool {
+	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && decision.To == AskPeers {
+		news := reason != r.waitsFor
+		r.waitsFor = reason
+		return news
+	}
+	return false
 }
 
 func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {

@@ -2,13 +2,17 @@ package recovery
 
 import "etcd-wrapper/lifecycle/machine"
 
-// pause is what people are told of the pause between two questions to a store that does not answer.
+// pause is what people are told of the pause between two questions to those who do not answer.
 const pause = "at most 30 s"
 
 // States describes every state, in the order of a run.
 var States = []machine.StateInfo{
 	{Name: Resume, Meaning: "see whether an earlier run was cut off", Bound: machine.ByCalls, Deadline: "the disk's"},
 	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: machine.ByCalls, Deadline: "that of the validation: none, a large database takes long"},
+	{Name: AskPeers, Meaning: "ask the other members how they have this one, and what would be in the way of replacing it", Bound: machine.ByCalls, Deadline: "some seconds for a question, " + pause + " between questions"},
+	{Name: GiveWay, Meaning: "move data out of the way that the others have all of", Bound: machine.ByCalls, Deadline: "the disk's"},
+	{Name: Leave, Meaning: "have the others take the old identity out of the cluster", Bound: machine.ByCalls, Deadline: "10s for the request"},
+	{Name: Enter, Meaning: "have the others take this member in, as a learner", Bound: machine.ByCalls, Deadline: "10s for the request"},
 	{Name: AskStore, Meaning: "ask the store whose it is, and what is kept", Bound: machine.ByCalls, Deadline: "2m for the question, " + pause + " between questions"},
 	{Name: Flush, Meaning: "bring into the store what only the volume has", Bound: machine.ByCalls, Deadline: "2m"},
 	{Name: MakeRoom, Meaning: "say what would be lost, compare the room on the volume with what is needed", Bound: machine.ByCalls, Deadline: "the disk's"},

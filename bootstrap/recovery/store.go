@@ -82,6 +82,9 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 // owner tells whose a store is that somebody has written.
 func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
 	id := hex(r.stands.ClusterID)
+	if !r.core.Facts.Alone {
+		return Ours, nil // a cluster that has grown does not have the id that the configuration would give it; its peers tell
+	}
 	if r.stands.ClusterID == 0 {
 		founded, err := r.seed().ClusterID()
 		if err != nil {
@@ -183,7 +186,7 @@ func (r *run) buildData() (Event, Payload) {
 	plan.Token = seed.NewToken()
 	began := time.Now()
 	result, err := plan.Build(r.ctx, r.source(), rebuild.Options{
-		Above:    r.above(),
+		Above: r.above(), Inspect: r.options.Inspect,
 		Progress: func(p rebuild.Progress) { r.advance(began, p) },
 	})
 	switch {

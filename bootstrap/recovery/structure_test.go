@@ -96,7 +96,7 @@ func TestNoWordIsForgotten(t *testing.T) {
 		assert.True(t, guard == machine.Always || conditions[guard] != nil, "guard %q means nothing", guard)
 	}
 	for action := range usedActions {
-		assert.True(t, action == PaceStore || work[action] != nil, "action %q does nothing", action)
+		assert.True(t, action == PaceStore || action == PacePeers || work[action] != nil, "action %q does nothing", action)
 	}
 	for action := range work {
 		assert.True(t, usedActions[action], "action %q is in no row", action)

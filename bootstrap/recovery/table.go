@@ -11,7 +11,7 @@ type entry machine.Entry
 const always = machine.Always
 
 // working is where something blocks that the volume, or this program, may not be able to do.
-var working = machine.Group{Resume, Examine, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+var working = machine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
@@ -22,15 +22,40 @@ var written = []entry{
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
 	{Examine, Examined, AmongOthersAsked, Refused, nil, "only a member that is alone can go back: the others would not follow"},
+	{Examine, Examined, AmongPeers, AskPeers, []Action{AskThePeers}, "the others have what it lacks, and may have had it with them before"},
 	{Examine, Examined, AmongOthers, Ready, nil, "a member of several starts as ever: the others have what it lacks"},
 	{Examine, Examined, AmongOthersBroken, Refused, nil, "a member of several is not restored: it would go back, and the others would not"},
 	{Examine, Examined, LeftAlone, Ready, nil, "with --recover=never a valid volume is started without asking the store"},
 	{Examine, Examined, BrokenAlone, AskStore, []Action{FlushSpool, AskTheStore}, "the store may have the data, or get them now: what waits for it on the volume need not be broken"},
 	{Examine, Examined, always, AskStore, []Action{AskTheStore}, "the store may know better"},
 
+	{AskPeers, PeersTold, PeersGoOn, Ready, nil, "the data are the member's last, as far as the others know: they bring it up to date"},
+	{AskPeers, PeersTold, KnownButNever, Refused, nil, "the member was lost, and comes back from the others, but --recover=never"},
+	{AskPeers, PeersTold, NotNow, AskPeers, []Action{PacePeers}, "the member comes back from the others as soon as nothing is in the way"},
+	{AskPeers, PeersTold, Replaceable, GiveWay, []Action{TellReturn, SetVolumeAside}, "what is on the volume is of no use: the others have all of it"},
+	{AskPeers, PeersTold, LostAmongPeers, Leave, []Action{TellReturn, RemoveMember}, "the member has lost its log, so it may never vote under its old identity again"},
+	{AskPeers, PeersTold, NotListed, Enter, []Action{TellReturn, AddLearner}, "the cluster takes the member in as a learner, which counts for no quorum until it has all data"},
+	{AskPeers, PeersTold, AddedByNow, Ready, []Action{AdoptCluster}, "the cluster expects the member, which gets its data from the others"},
+	{AskPeers, PeersTold, FirstStart, Ready, nil, "the cluster is founded, or was, with this member, which has never started"},
+	{AskPeers, PeersTold, BornBroken, Refused, nil, "the data are broken, and by its peers the member never had any"},
+	{AskPeers, PeersTold, AsEver, Ready, nil, "no peer knows better: etcd waits for a quorum of them itself"},
+	{AskPeers, PeersTold, StoreMayKnow, AskStore, []Action{AskTheStore}, "no peer can tell, but a cluster that was ever founded has a birth certificate"},
+	{AskPeers, PeersTold, always, AskPeers, []Action{PacePeers}, "a quorum of the other members is waited for, which has what this one has lost"},
+	{AskPeers, Elapsed, always, AskPeers, []Action{AskThePeers}, "time to ask again"},
+
+	{GiveWay, Moved, always, AskPeers, []Action{AskThePeers}, "the place is free"},
+	{Leave, Left, always, AskPeers, []Action{AskThePeers}, "the old identity is gone for good"},
+	{Leave, PeersSilent, always, AskPeers, []Action{PacePeers}, "whether it is gone is not known: the peers are asked how things are"},
+	{Enter, Entered, always, AskPeers, []Action{AskThePeers}, "the cluster has the member as a learner"},
+	{Enter, PeersSilent, always, AskPeers, []Action{PacePeers}, "whether it was taken in is not known: the peers are asked how things are"},
+
+	{AskStore, StoreSilent, SeveralWait, AskPeers, []Action{PacePeers}, "the store may know that the data are lost: it is waited for, or for the peers"},
 	{AskStore, StoreSilent, WillNotWait, Refused, nil, "without the store nothing can be brought back, and waiting is not wanted"},
 	{AskStore, StoreSilent, always, AskStore, []Action{PaceStore}, "the store may know that the data are lost or were put back: it is waited for"},
 	{AskStore, Elapsed, always, AskStore, []Action{AskTheStore}, "time to ask again"},
+	{AskStore, Answered, SeveralFounded, AskPeers, []Action{PacePeers}, "the cluster was founded before, so it is not begun anew: a quorum of the other members is waited for"},
+	{AskStore, Answered, SeveralNever, Refused, nil, "the cluster was founded before, so it is not begun anew, and --recover=never does not wait for its members"},
+	{AskStore, Answered, SeveralNew, Ready, nil, "a new cluster, for the only time in its life: etcd waits for a quorum of it"},
 	{AskStore, Answered, OtherCluster, Refused, nil, "another cluster's backups are never restored here"},
 	{AskStore, Answered, DoubtfulCluster, Refused, nil, "the volume does not tell whose it was, and the configuration is not that of the cluster in the store"},
 	{AskStore, Answered, AskedAndReadable, Flush, []Action{TellLoss, FlushVolume}, "go back once; what the volume has comes into the store first"},
@@ -75,6 +100,10 @@ var Elsewhere = []machine.Default{
 	{On: ClaimFound, Answer: machine.Reject, Why: "only Resume reads the position"},
 	{On: InstallFound, Answer: machine.Reject, Why: "only Resume reads the position"},
 	{On: Examined, Answer: machine.Reject, Why: "only Examine validates the volume"},
+	{On: PeersTold, Answer: machine.Reject, Why: "only AskPeers asks them"},
+	{On: PeersSilent, Answer: machine.Reject, Why: "only Leave and Enter change the cluster"},
+	{On: Left, Answer: machine.Reject, Why: "only Leave takes the member out"},
+	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
 	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, Build and Claim need the store"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},
@@ -86,10 +115,10 @@ var Elsewhere = []machine.Default{
 	{On: Unproved, Answer: machine.Reject, Why: "only Prove validates what was built"},
 	{On: Claimed, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: ClaimLost, Answer: machine.Reject, Why: "only Claim claims"},
-	{On: Moved, Answer: machine.Reject, Why: "only SetAside moves what is replaced"},
+	{On: Moved, Answer: machine.Reject, Why: "only SetAside and GiveWay move what is replaced"},
 	{On: Installed, Answer: machine.Reject, Why: "only Install installs"},
 	{On: Broke, Answer: machine.Reject, Why: "the run has ended"},
-	{On: Elapsed, Answer: machine.Reject, Why: "only AskStore and Claim wait"},
+	{On: Elapsed, Answer: machine.Reject, Why: "only AskPeers, AskStore and Claim wait"},
 }
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -38,6 +39,19 @@ var (
 	bringBack   = []Action{TellLoss, MeasureRoom}
 )
 
+// What a member of several finds on its volume, and what the others answer.
+var (
+	ofPeers  = func(c Condition) Facts { return Facts{Peers: true, Condition: c, Remains: c != Empty} }
+	unborn   = Facts{Peers: true, Condition: Empty, Remains: true}
+	stored   = Facts{Peers: true, Condition: Empty, Store: true}
+	ofNever  = Facts{Peers: true, Condition: Empty, Never: true}
+	told     = func(l Listing) Payload { return Payload{Listing: l, Free: true} }
+	hindered = func(l Listing) Payload { return Payload{Listing: l, Err: assert.AnError} }
+	outdated = Payload{Listing: peers.Started, Outdated: true, Free: true}
+	moveAway = []Action{TellReturn, SetVolumeAside}
+	askAgain = []Action{PacePeers}
+)
+
 var sentences = []sentence{
 	// Resume: what an earlier run left
 	{"a run first looks for one that was cut off", Resume, Facts{}, Begun, Payload{}, Resume, []Action{ReadPosition}},
@@ -51,6 +65,71 @@ var sentences = []sentence{
 	{"a broken member of several is refused as ever", Examine, Facts{}, Examined, Payload{Condition: Broken}, Refused, nil},
 	{"a member of several cannot go back alone", Examine, Facts{}, Examined, Payload{Condition: Valid, Asked: true}, Refused, nil},
 	{"nor if it is broken", Examine, Facts{}, Examined, Payload{Condition: Broken, Asked: true}, Refused, nil},
+
+	{"one whose peers are named asks them", Examine, Facts{}, Examined, Payload{Condition: Empty, Peers: true}, AskPeers, []Action{AskThePeers}},
+	{"so does one with valid data, which may have been put back", Examine, Facts{}, Examined, Payload{Condition: Valid, Peers: true}, AskPeers, []Action{AskThePeers}},
+	{"so does a broken one", Examine, Facts{}, Examined, Payload{Condition: Broken, Peers: true}, AskPeers, []Action{AskThePeers}},
+	{"--recover=never starts valid data as ever", Examine, Facts{Never: true}, Examined, Payload{Condition: Valid, Peers: true}, Ready, nil},
+	{"--recover=never refuses broken data as ever", Examine, Facts{Never: true}, Examined, Payload{Condition: Broken, Peers: true}, Refused, nil},
+	{"--recover=never asks about an empty volume, which must not be begun anew", Examine, Facts{Never: true}, Examined, Payload{Condition: Empty, Peers: true}, AskPeers, []Action{AskThePeers}},
+	{"peers do not make a member of several go back", Examine, Facts{}, Examined, Payload{Condition: Empty, Peers: true, Asked: true}, Refused, nil},
+
+	// AskPeers: valid data
+	{"data that the others know are started", AskPeers, ofPeers(Valid), PeersTold, told(peers.Started), Ready, nil},
+	{"also if nobody answers", AskPeers, ofPeers(Valid), PeersTold, told(peers.Unknown), Ready, nil},
+	{"or if they have removed the member", AskPeers, ofPeers(Valid), PeersTold, told(peers.Unlisted), Ready, nil},
+	{"data that were put back make way", AskPeers, ofPeers(Valid), PeersTold, outdated, GiveWay, moveAway},
+	{"but not while something is in the way", AskPeers, ofPeers(Valid), PeersTold, Payload{Listing: peers.Started, Outdated: true}, AskPeers, askAgain},
+
+	// AskPeers: broken data
+	{"broken data make way where the others have all of them", AskPeers, ofPeers(Broken), PeersTold, told(peers.Started), GiveWay, moveAway},
+	{"or where the member was added since", AskPeers, ofPeers(Broken), PeersTold, told(peers.Added), GiveWay, moveAway},
+	{"or removed", AskPeers, ofPeers(Broken), PeersTold, told(peers.Unlisted), GiveWay, moveAway},
+	{"but not while something is in the way", AskPeers, ofPeers(Broken), PeersTold, hindered(peers.Started), AskPeers, askAgain},
+	{"without a quorum they stay where they are", AskPeers, ofPeers(Broken), PeersTold, told(peers.Unknown), AskPeers, askAgain},
+	{"also if one of the others knows the member", AskPeers, ofPeers(Broken), PeersTold, told(peers.Claimed), AskPeers, askAgain},
+	{"broken data of a member that never started are for people", AskPeers, ofPeers(Broken), PeersTold, told(peers.Expected), Refused, nil},
+
+	// AskPeers: no data
+	{"a member that was lost leaves under its old identity", AskPeers, ofPeers(Empty), PeersTold, told(peers.Started), Leave, []Action{TellReturn, RemoveMember}},
+	{"as soon as nothing is in the way", AskPeers, ofPeers(Empty), PeersTold, hindered(peers.Started), AskPeers, askAgain},
+	{"one that is not listed is taken in", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
+	{"one at a time", AskPeers, ofPeers(Empty), PeersTold, hindered(peers.Unlisted), AskPeers, askAgain},
+	{"one that was added joins", AskPeers, ofPeers(Empty), PeersTold, told(peers.Added), Ready, []Action{AdoptCluster}},
+	{"what an etcd left that had just begun makes way first", AskPeers, unborn, PeersTold, told(peers.Added), GiveWay, moveAway},
+	{"also if the member is lost", AskPeers, unborn, PeersTold, told(peers.Started), GiveWay, moveAway},
+	{"one that never started is founded with the others", AskPeers, ofPeers(Empty), PeersTold, told(peers.Expected), Ready, nil},
+	{"one that no peer knows of is begun as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unknown), Ready, nil},
+	{"unless a store may know better", AskPeers, stored, PeersTold, told(peers.Unknown), AskStore, []Action{AskTheStore}},
+	{"one that a single peer knows waits for a quorum", AskPeers, ofPeers(Empty), PeersTold, told(peers.Claimed), AskPeers, askAgain},
+	{"so does what nothing is known of", AskPeers, alone, PeersTold, Payload{}, AskPeers, askAgain},
+	{"the peers are asked again", AskPeers, alone, Elapsed, Payload{}, AskPeers, []Action{AskThePeers}},
+
+	// AskPeers: --recover=never
+	{"never: a lost member is not begun anew", AskPeers, ofNever, PeersTold, told(peers.Started), Refused, nil},
+	{"never: nor where one peer knows it", AskPeers, ofNever, PeersTold, told(peers.Claimed), Refused, nil},
+	{"never: a first start is one", AskPeers, ofNever, PeersTold, told(peers.Expected), Ready, nil},
+	{"never: what nobody knows starts as ever", AskPeers, ofNever, PeersTold, told(peers.Unknown), Ready, nil},
+	{"never: whoever added the member has configured it", AskPeers, ofNever, PeersTold, told(peers.Added), Ready, nil},
+	{"never: nor does it add itself", AskPeers, ofNever, PeersTold, told(peers.Unlisted), Ready, nil},
+	{"never: unless a store may know better", AskPeers, Facts{Peers: true, Condition: Empty, Never: true, Store: true}, PeersTold, told(peers.Unknown), AskStore, []Action{AskTheStore}},
+
+	// The way back
+	{"the others are asked again when the place is free", GiveWay, alone, Moved, Payload{}, AskPeers, []Action{AskThePeers}},
+	{"and when the old identity is gone", Leave, alone, Left, Payload{}, AskPeers, []Action{AskThePeers}},
+	{"and when that is not known", Leave, alone, PeersSilent, Payload{}, AskPeers, askAgain},
+	{"and when the member was taken in", Enter, alone, Entered, Payload{}, AskPeers, []Action{AskThePeers}},
+	{"and when that is not known, either", Enter, alone, PeersSilent, Payload{}, AskPeers, askAgain},
+
+	// AskStore: a member of several whose peers know nothing
+	{"several: without a certificate it is a new cluster", AskStore, stored, Answered, nothing, Ready, nil},
+	{"several: with one the peers are waited for", AskStore, stored, Answered, certificate, AskPeers, askAgain},
+	{"several: --recover=never does not begin it anew, nor wait", AskStore, ofNever, Answered, certificate, Refused, nil},
+	{"several: without a certificate it begins", AskStore, ofNever, Answered, nothing, Ready, nil},
+	{"several: it does not wait for the store, either", AskStore, ofNever, StoreSilent, Payload{}, Refused, nil},
+	{"several: that needs no peers", AskStore, Facts{Condition: Empty, Store: true}, Answered, nothing, Ready, nil},
+	{"several: also if it has a certificate", AskStore, Facts{Peers: true, Condition: Empty, Owner: Ours}, StoreSilent, Payload{}, AskPeers, askAgain},
+	{"several: while the store is away the peers are asked", AskStore, Facts{Peers: true, Condition: Empty, Owner: Nobody}, StoreSilent, Payload{}, AskPeers, askAgain},
 
 	// Examine: a member alone
 	{"a valid volume is compared with the store", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, []Action{AskTheStore}},
@@ -119,34 +198,41 @@ var sentences = []sentence{
 	{"what the volume cannot do ends the run", working, alone, Broke, Payload{}, Refused, nil},
 }
 
-// refusals are told apart by nothing but their reasons, which people read.
-var refusals = []struct {
+// reasons are all that tells some steps apart for people.
+var reasons = []struct {
+	in      State
+	on      Event
 	given   Facts
 	payload Payload
 	because string
 }{
-	{asVolume(Valid), Payload{Owner: Others, Kept: true, Behind: true}, "another cluster's backups"},
-	{asVolume(Broken), Payload{Owner: Others, Kept: true, Asked: true}, "another cluster's backups"},
-	{asVolume(Empty), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
-	{asVolume(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
-	{asNever(Broken), kept, "but --recover=never"},
-	{asNever(Empty), ahead, "but --recover=never"},
-	{asVolume(Broken), nothing, "nothing is kept"},
-	{asVolume(Empty), certificate, "nothing is kept"},
+	{AskStore, Answered, asVolume(Valid), Payload{Owner: Others, Kept: true, Behind: true}, "another cluster's backups"},
+	{AskStore, Answered, asVolume(Broken), Payload{Owner: Others, Kept: true, Asked: true}, "another cluster's backups"},
+	{AskStore, Answered, asVolume(Empty), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
+	{AskStore, Answered, asVolume(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
+	{AskStore, Answered, asNever(Broken), kept, "but --recover=never"},
+	{AskStore, Answered, asNever(Empty), ahead, "but --recover=never"},
+	{AskStore, Answered, asVolume(Broken), nothing, "nothing is kept"},
+	{AskStore, Answered, asVolume(Empty), certificate, "nothing is kept"},
+	{AskPeers, PeersTold, ofNever, told(peers.Started), "but --recover=never"},
+	{AskStore, Answered, ofNever, certificate, "founded before"},
+	{AskPeers, PeersTold, ofPeers(Empty), hindered(peers.Started), "as soon as nothing is in the way"},
+	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Expected), "never had any"},
 }
 
-func refusalFailures(rules *rulesOf) (failures []string) {
-	for _, r := range refusals {
-		_, decision := rules.Step(machine.Core[Facts]{State: AskStore, Facts: r.given}, Answered, r.payload)
-		if decision.To != Refused || !strings.Contains(decision.Why, r.because) {
+func reasonFailures(rules *rulesOf) (failures []string) {
+	for _, r := range reasons {
+		_, decision := rules.Step(machine.Core[Facts]{State: r.in, Facts: r.given}, r.on, r.payload)
+		if !strings.Contains(decision.Why, r.because) {
 			failures = append(failures, fmt.Sprintf("%+v of %+v leads to %s, because %s", r.payload, r.given, decision.To, decision.Why))
 		}
 	}
 	return failures
 }
 
-func TestEveryRefusalSaysItsOwnReason(t *testing.T) {
-	assert.Empty(t, refusalFailures(NewRules(Table, Elsewhere)))
+func TestStepsThatLookTheSameSayTheirOwnReasons(t *testing.T) {
+	assert.Empty(t, reasonFailures(NewRules(Table, Elsewhere)))
 }
 
 // failure says how rules differ from the sentence in one of its states; empty if they don't.
@@ -220,7 +306,7 @@ func restFailure(rules *rulesOf, state State, event Event) string {
 // stepFailures is everything that the tests above have against a table.
 func stepFailures(table []Row, elsewhere []machine.Default) (failures []string) {
 	rules := NewRules(table, elsewhere)
-	failures = refusalFailures(rules)
+	failures = reasonFailures(rules)
 	for _, s := range sentences {
 		for _, from := range s.in.Each() {
 			if failure := s.failure(rules, from); failure != "" {

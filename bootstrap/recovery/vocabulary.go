@@ -19,6 +19,10 @@ type (
 const (
 	Resume   State = "Resume"
 	Examine  State = "Examine"
+	AskPeers State = "AskPeers"
+	GiveWay  State = "GiveWay"
+	Leave    State = "Leave"
+	Enter    State = "Enter"
 	AskStore State = "AskStore"
 	Flush    State = "Flush"
 	MakeRoom State = "MakeRoom"
@@ -38,6 +42,10 @@ const (
 	ClaimFound   Event = "claim found"   // one has, and what it built is there
 	InstallFound Event = "install found" // one has, and it is installed already
 	Examined     Event = "examined"      // how the data directory is
+	PeersTold    Event = "peers told"    // how the other members have this one, as far as they can be asked
+	PeersSilent  Event = "peers silent"  // the cluster has not changed its members, or not said so
+	Left         Event = "left"          // the cluster does not have this member any more
+	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
 	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
 	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
@@ -60,8 +68,26 @@ const (
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
+	AmongPeers        Guard = "one of several, peers named"
 	LeftAlone         Guard = "valid, --recover=never"
 	BrokenAlone       Guard = "alone, broken"
+
+	PeersGoOn      Guard = "valid, its last data"
+	KnownButNever  Guard = "started before, --recover=never"
+	NotNow         Guard = "known, something in the way"
+	Replaceable    Guard = "known, data of no use"
+	LostAmongPeers Guard = "started before, no data"
+	NotListed      Guard = "not listed, no data"
+	AddedByNow     Guard = "added, no data"
+	FirstStart     Guard = "never started, no data"
+	BornBroken     Guard = "never started, broken"
+	AsEver         Guard = "no data, none known of"
+	StoreMayKnow   Guard = "unknown, a store"
+
+	SeveralWait    Guard = "one of several"
+	SeveralFounded Guard = "one of several, a certificate"
+	SeveralNever   Guard = "one of several, a certificate, --recover=never"
+	SeveralNew     Guard = "one of several, no certificate"
 
 	WillNotWait Guard = "broken, or --recover=never"
 
@@ -84,6 +110,11 @@ const (
 	DropUnfinished  Action = "drop unfinished"  // what an attempt has built that claimed nothing
 	ForgetClaim     Action = "forget claim"     // it is not this restore's, or of no use any more
 	ValidateVolume  Action = "validate volume"  //
+	AskThePeers     Action = "ask the peers"    //
+	TellReturn      Action = "tell return"      // from whom the data come back
+	RemoveMember    Action = "remove member"    // take this one's old identity out of the cluster
+	AddLearner      Action = "add learner"      // have the cluster take this member in
+	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers have told, in a cluster that exists
 	AskTheStore     Action = "ask the store"    //
 	TellLoss        Action = "tell loss"        // in numbers
 	FlushSpool      Action = "flush spool"      // bring into the store what waits for it beside broken data
@@ -98,4 +129,5 @@ const (
 	Remember        Action = "remember"         // durably, that it was done
 
 	PaceStore Action = "pace store" // ask the store again later
+	PacePeers Action = "pace peers" // ask the peers again later
 )

@@ -82,8 +82,13 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.asked, err = r.wanted(); err != nil {
 		return broke(err)
 	}
+	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
+	found := condition(there, r.verdict)
+	if found == Valid && !alone && barelyBegun(r.stands) {
+		found = Empty
+	}
 	return Examined, Payload{
-		Condition: condition(there, r.verdict), Alone: r.member.Alone && r.stands.Members <= 1, Asked: r.asked, Err: r.verdict,
+		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
 	}
 }
 
@@ -124,9 +129,17 @@ func (r *run) proveData() (Event, Payload) {
 
 // setVolumeAside moves the data directory out of the way, unless that was done before.
 func (r *run) setVolumeAside() (Event, Payload) {
-	if err := setAside(r.member.DataDir, r.position.Aside); err != nil {
+	if r.position.Aside == "" { // nothing is built that would be in the place of it
+		r.position.Aside = r.asideName()
+	}
+	err := r.movable()
+	if err == nil {
+		err = setAside(r.member.DataDir, r.position.Aside)
+	}
+	if err != nil {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
+	r.stands, r.verdict = datadir.Standing{}, nil
 	return Moved, Payload{}
 }
 

@@ -3,7 +3,9 @@ package recovery
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -110,13 +112,25 @@ func (w *world) keys() (keys []string, revision int64) {
 func (w *world) run() error { return w.runWith(nil) }
 
 func (w *world) runWith(interrupt func(Action) error) error {
+	_, err := w.start(interrupt)
+	return err
+}
+
+func (w *world) start(interrupt func(Action) error) (Start, error) {
+	return w.startWithin(w.t.Context(), interrupt)
+}
+
+func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
 	r.interrupt = interrupt
-	return r.Run(w.t.Context(), w.member, w.examine)
+	return r.Run(ctx, w.member, w.examine)
 }
 
 // examine validates the data directory.
 func (w *world) examine(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was ever stored
+	}
 	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
 	return err
 }

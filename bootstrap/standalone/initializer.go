@@ -37,9 +37,9 @@ type Options struct {
 }
 
 // RecoverFunc brings the data directory into a state in which etcd may open it with that configuration, a YAML document, and
-// returns nil; or it says why that cannot be. It calls examine for a validation of what is there. It has to end soon after
-// ctx does.
-type RecoverFunc = func(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) error
+// returns the configuration that it is to be opened with, which is another one for a member that joins a cluster; or it says
+// why that cannot be. It calls examine for a validation of what is there. It has to end soon after ctx does.
+type RecoverFunc = func(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) ([]byte, error)
 
 // Initializer stands in for the sidecar: it holds the status of the one validation that may run at a time. Its methods
 // may be called from several goroutines.
@@ -125,7 +125,7 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	switch {
 	case err != nil:
 	case i.options.Recover != nil:
-		err = i.options.Recover(i.stopped, config.yaml, config.dataDir, examine)
+		config.yaml, err = i.options.Recover(i.stopped, config.yaml, config.dataDir, examine)
 	default:
 		err = examine(i.stopped)
 	}

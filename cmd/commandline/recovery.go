@@ -7,7 +7,7 @@ import (
 
 // Recovery are the flags about what happens with broken or lost data.
 type Recovery struct {
-	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"What happens with data that are broken, lost or were put back to an older state: auto brings them back from --backup-store where that is safe, never leaves them alone."`
+	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"What happens with data that are broken, lost or were put back to an older state: auto brings them back, from --backup-store or from the other members, where that is safe, never leaves them alone."`
 	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Go back once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
 	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of that restore; one that was done is not done again."`
 }

@@ -56,6 +56,7 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
+	settings.Inspect = inspectInChild()
 	told, err := do(ctx, settings)
 	return s.told(f.Output, told, err)
 }

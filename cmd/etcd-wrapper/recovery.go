@@ -10,20 +10,26 @@ import (
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/recovery"
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
 )
 
-// recovery returns what brings data back that are broken or lost; nil without a store.
+// recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which
+// owns that.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, log zerolog.Logger) *recovery.Recovery {
-	if settings.Store == nil {
+	if !c.Standalone {
 		return nil
 	}
-	return recovery.New(recovery.Options{
-		Archive: settings.Archive(), VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(),
-		Validate: validate(), Flush: flusher(kept), FlushSpool: kept.FlushSpool, Log: log,
-	})
+	options := recovery.Options{
+		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: validate(), Inspect: inspectInChild(), Log: log,
+	}
+	if settings.Store != nil {
+		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), kept.FlushSpool
+	}
+	return recovery.New(options)
 }
 
 // request is the restore that is asked for; nil if none is.
@@ -51,18 +57,34 @@ func flusher(kept *backup.Backups) func(context.Context, string, datadir.Standin
 }
 
 // recovers is how the stand-in for the sidecar asks for it; nil if there is none.
-func recovers(by *recovery.Recovery) standalone.RecoverFunc {
+func (c *startCommand) recovers(by *recovery.Recovery) standalone.RecoverFunc {
 	if by == nil {
 		return nil
 	}
-	return func(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) error {
-		member, err := recovery.MemberOf(yaml, dataDir)
+	return func(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) ([]byte, error) {
+		checked, err := etcdconf.Parse(yaml)
 		switch {
 		case errors.Is(err, bootstrap.ErrCertificates):
-			return err // they are being replaced, perhaps
+			return yaml, err // they are being replaced, perhaps
 		case err != nil:
-			return examine(ctx) // etcd will not be started with it, and the lifecycle says why
+			return yaml, examine(ctx) // etcd will not be started with it, and the lifecycle says why
 		}
-		return by.Run(ctx, member, examine)
+		others, err := peers.Of(checked.Etcd, peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath))
+		if err != nil {
+			return yaml, err
+		}
+		if others == nil && c.Backups.Store == "" {
+			return yaml, examine(ctx) // there is nobody to ask
+		}
+		member := recovery.MemberOf(checked, dataDir)
+		if others != nil {
+			defer others.Close()
+			member.Peers = others
+		}
+		start, err := by.Run(ctx, member, examine)
+		if err != nil || start.InitialCluster == "" {
+			return yaml, err
+		}
+		return etcdconf.Joining(yaml, start.InitialCluster)
 	}
 }

@@ -49,7 +49,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, s.meter()))
+	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter()))
 	return s.told(c.Output, made, err)
 }
 

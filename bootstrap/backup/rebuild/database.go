@@ -41,6 +41,9 @@ type Options struct {
 	Above int64
 	// Finish is called in the last transaction, if it is not nil.
 	Finish func(*bolt.Tx) error
+	// Inspect looks at the database before it is opened to be changed, if it is not nil: InspectInChild. Where pages of it
+	// contradict each other this process would end.
+	Inspect func(ctx context.Context, path string) error
 	// Beside is how many bytes are needed on the volume beside the database.
 	Beside int64
 	// Scratch says that the file is removed soon: it need not reach the disk.
@@ -89,6 +92,11 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 	told := &teller{tell: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
 	if err := receive(ctx, source.Snapshot, &receiver{file: file, sum: sha256.New(), told: told, scratch: options.Scratch}); err != nil {
 		return Result{}, err
+	}
+	if options.Inspect != nil {
+		if err := options.Inspect(ctx, file.Name()); err != nil {
+			return Result{}, err
+		}
 	}
 	err = guarded(func() error {
 		result, err = change(ctx, source, file.Name(), options, told)

@@ -42,6 +42,7 @@ var topics = []struct {
 	{"quorum", lossOfQuorum},
 	{"waking", wakeThree},
 	{"restart", rollingRestart},
+	{"defragmentation", defragmentation},
 	{"machine", machineStep},
 	{"log", inspection},
 	{"validation", fullValidation},

@@ -41,8 +41,8 @@ func rollingRestart(t *testing.T) []row {
 	}
 	return []row{
 		{what: "three times `MoveLeader`: longest gap of 16 writers, ms", plain: moved[0], wrapper: moved[1]},
-		{what: "rolling restart of three members: longest gap of 16 writers, ms", plain: restarted[0], wrapper: restarted[1]},
-		{what: "rolling restart of three members: writes that failed", plain: failed[0], wrapper: failed[1]},
+		row{what: "rolling restart of three members: longest gap of 16 writers, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(1500, "ms"),
+		row{what: "rolling restart of three members: writes that failed", plain: failed[0], wrapper: failed[1]}.neverMoreThan(0, "writes"),
 		row{what: "plain etcd's `MoveLeader`, and the wrapper's rolling restart: longest gap, ms", plain: moved[0], wrapper: restarted[1]}.timesAtMost(1.2, "`MoveLeader`"),
 	}
 }

@@ -28,11 +28,17 @@ type GapWriter struct {
 // StartWriters starts writers that know all endpoints, waits until each has written something, and returns what ends them.
 func StartWriters(t *testing.T, endpoints []string, count int) (end func() []*GapWriter) {
 	t.Helper()
+	return WritersOf(t, count, func() *clientv3.Client { return ClientOf(t, endpoints) })
+}
+
+// WritersOf is StartWriters with clients that somebody else makes, one for each.
+func WritersOf(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []*GapWriter
 	var working sync.WaitGroup
 	for i := range count {
-		w := &GapWriter{client: ClientOf(t, endpoints), Prefix: fmt.Sprintf("/registry/writer-%d/", i), first: make(chan struct{})}
+		w := &GapWriter{client: client(), Prefix: fmt.Sprintf("/registry/writer-%d/", i), first: make(chan struct{})}
 		all = append(all, w)
 		working.Go(func() { w.run(ctx) })
 	}

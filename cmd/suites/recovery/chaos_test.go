@@ -66,6 +66,7 @@ type cluster struct {
 	informer *informer
 	watching int // how often the informer had listed when it was last settled
 
+	etcd     *clientv3.Client // of the test itself
 	run      *harness.Run
 	id       string // the cluster's
 	must     int64  // what the store has to have, as the program said
@@ -78,12 +79,17 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: kept, dice: dice, book: newLedger()}
 	kept.use(c.Pod)
 	c.run = c.StartReady(quiet)
-	c.informer = newInformer(t, c.Etcd())
-	_, err := c.Etcd().UserAdd(t.Context(), "somebody", "secret")
+	c.etcd = c.Etcd()
+	c.informer = newInformer(t, c.etcd)
+	_, err := c.etcd.UserAdd(t.Context(), "somebody", "secret")
 	require.NoError(t, err)
-	reply, err := c.Etcd().Put(t.Context(), "brief/first", "")
+	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
+	harness.Eventually(t, "the user is in the store", func() bool { // in a segment that ends there
+		c.ask()
+		return c.must >= c.user
+	})
 	c.settle(nil)
 	return c
 }
@@ -209,7 +215,7 @@ func (c *cluster) everything() (have found, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
 	defer cancel()
-	reply, err := c.Etcd().Get(ctx, "", clientv3.WithPrefix())
+	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
 	require.NoError(c.T, err)
 	have = found{}
 	for _, kv := range reply.Kvs {
@@ -241,9 +247,9 @@ func (c *cluster) requireNewHistory(revision int64) {
 	defer cancel()
 	seen := c.book.highest()
 	require.Greater(c.T, revision, seen, "no revision is handed out twice")
-	_, err := c.Etcd().Get(ctx, "key", clientv3.WithRev(seen))
+	_, err := c.etcd.Get(ctx, "key", clientv3.WithRev(seen))
 	require.ErrorIs(c.T, err, rpctypes.ErrCompacted)
-	answer, open := <-c.Etcd().Watch(ctx, "key", clientv3.WithRev(seen+1))
+	answer, open := <-c.etcd.Watch(ctx, "key", clientv3.WithRev(seen+1))
 	require.True(c.T, open)
 	require.ErrorIs(c.T, answer.Err(), rpctypes.ErrCompacted)
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
@@ -262,20 +268,20 @@ func (c *cluster) requireLeases(have found) {
 		if !has {
 			continue
 		}
-		left, err := c.Etcd().TimeToLive(ctx, lease)
+		left, err := c.etcd.TimeToLive(ctx, lease)
 		require.NoError(c.T, err)
 		assert.EqualValues(c.T, leaseTime, left.GrantedTTL)
 		assert.Greater(c.T, left.TTL, int64(leaseTime/2), "a lease has its time")
 	}
 	harness.Eventually(c.T, "what had a lease of some seconds is gone", func() bool {
-		reply, err := c.Etcd().Get(ctx, "brief/", clientv3.WithRange("brief/9"))
+		reply, err := c.etcd.Get(ctx, "brief/", clientv3.WithRange("brief/9"))
 		return err == nil && len(reply.Kvs) == 0
 	})
 }
 
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
-	users, err := c.Etcd().UserList(c.T.Context())
+	users, err := c.etcd.UserList(c.T.Context())
 	require.NoError(c.T, err)
 	if at >= c.user {
 		require.Equal(c.T, []string{"somebody"}, users.Users)

@@ -70,7 +70,7 @@ func (d depot) generations() []archive.Generation {
 }
 
 // slowly is how long each piece takes to a store that is slow.
-const slowly = 150 * time.Millisecond
+const slowly = 20 * time.Millisecond
 
 // bucket makes stores of a real server, each behind a gate of its own and below a prefix of its own.
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {

@@ -1,9 +1,11 @@
 package recovery_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,6 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -192,4 +198,25 @@ func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
 	p.NeverOpened()
 	require.NoError(t, os.Mkdir(d.dir, 0o700))
 	run.AwaitReady()
+}
+
+// A database can have been broken before it was backed up. To open it makes a process crash: not the one that recovers.
+func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	other := newDepot(t)
+	database, err := os.ReadFile(l.Database())
+	require.NoError(t, err)
+	datadirtest.Contradict(database)
+	stands := datadir.Stand(l.DataDir())
+	cluster := strconv.FormatUint(stands.ClusterID, 16)
+	_, err = other.archive().Found(t.Context(), cluster, time.Now())
+	require.NoError(t, err)
+	_, err = other.archive().PutFull(t.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
+	}, bytes.NewReader(database))
+	require.NoError(t, err)
+	l.Flags = append(l.Flags, other.flag())
+	volumes["broken"](l)
+	l.requireRefused("the backups are damaged")
 }

@@ -1,0 +1,160 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+)
+
+const (
+	// fewest voting members that a cluster must have so that one of them may be replaced: the others are a quorum, and stay one
+	// when one more of them fails to answer for a moment.
+	fewest = 3
+	// quietTime is how long nobody must have been seen with this member's data where that cannot be known at once.
+	quietTime = time.Minute
+	// lookApart is how far apart two looks may be that count as watching all the time between.
+	lookApart = time.Minute
+)
+
+// inTheWay says what keeps this member from being replaced, or added, now.
+func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
+	if err := p.unfinished(c); err != nil {
+		return err
+	}
+	if c.Listing == Unlisted {
+		return nil
+	}
+	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
+		return fmt.Errorf("the cluster has %d voting members, and only one of at least %d is replaced", n, fewest)
+	}
+	if err := p.skew(ctx, by); err != nil {
+		return err
+	}
+	return p.busy(ctx, c)
+}
+
+// skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade.
+func (p *Peers) skew(ctx context.Context, by []*answer) error {
+	for _, a := range by {
+		var runs version.Versions
+		if _, err := p.fetch(ctx, p.peer, a.url+"/version", &runs); err != nil {
+			return fmt.Errorf("the version of the member at %s is not known: %w", a.url, err)
+		}
+		if minor(runs.Server) != minor(version.Version) {
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, runs.Server, version.Version)
+		}
+	}
+	return nil
+}
+
+func minor(of string) string {
+	parts := strings.SplitN(of, ".", 3)
+	return strings.Join(parts[:min(len(parts), 2)], ".")
+}
+
+// busy says that this member's data may be in use somewhere else. It is known not to be so when the others have no
+// connection to it and everything that they send to it comes here: then no process can take its place in the cluster as long
+// as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute.
+func (p *Peers) busy(ctx context.Context, c *Census) error {
+	now := p.now()
+	unsure := p.connected(ctx, c)
+	if errors.Is(unsure, errConnected) {
+		p.quietSince = time.Time{}
+		return unsure
+	}
+	if elsewhere := p.answersHere(ctx); elsewhere != nil {
+		unsure = elsewhere
+	}
+	if p.quietSince.IsZero() || now.Sub(p.looked) > lookApart {
+		p.quietSince = now
+	}
+	p.looked = now
+	if unsure == nil || now.Sub(p.quietSince) >= quietTime {
+		return nil
+	}
+	return fmt.Errorf("whether another process has its data is watched for a minute: %w", unsure)
+}
+
+var errConnected = errors.New("it is connected to a process that has this member's data; end that")
+
+// connected asks the others whether they are connected to this member. etcd tells that in its metrics.
+func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		page, err := p.page(ctx, m, "/metrics")
+		switch {
+		case err != nil:
+			unsure = fmt.Errorf("%s does not tell whom it is connected to: %w", called(m), err)
+		case hasConnection(page, m.ID.String(), c.Own.ID.String()):
+			return fmt.Errorf("%s says that %w", called(m), errConnected)
+		}
+	}
+	return unsure
+}
+
+// page reads what a member serves its clients.
+func (p *Peers) page(ctx context.Context, m Member, path string) (text string, err error) {
+	err = errors.New("it has told no client URL")
+	for _, at := range m.ClientURLs {
+		if _, err = p.fetch(ctx, p.client, strings.TrimSuffix(at, "/")+path, &text); err == nil {
+			return text, nil
+		}
+	}
+	return "", err
+}
+
+var connection = regexp.MustCompile(`(?m)^etcd_network_active_peers\{Local="([0-9a-f]+)",Remote="([0-9a-f]+)"\} (\S+)$`)
+
+func hasConnection(page, from, to string) bool {
+	for _, found := range connection.FindAllStringSubmatch(page, -1) {
+		if found[1] == from && found[2] == to && found[3] != "0" {
+			return true
+		}
+	}
+	return false
+}
+
+// forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.
+// etcd would take it, and die of it (tocommit is out of range) or break raft's promise. The leader forgets that with its
+// leadership, so that nil proves nothing.
+func (p *Peers) forgot(ctx context.Context, self Self, c *Census) error {
+	if c.Listing != Started || self.Index == 0 {
+		return nil
+	}
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		page, err := p.page(ctx, m, "/debug/vars")
+		if err != nil {
+			continue
+		}
+		if confirmed := confirmedBy(page, c.Own.ID.String()); confirmed > self.Index {
+			return fmt.Errorf("their log ends with entry %d, and this member has confirmed entry %d to %s", self.Index, confirmed, called(m))
+		}
+	}
+	return nil
+}
+
+// confirmedBy is the last entry that a leader knows a member to have.
+func confirmedBy(page, member string) uint64 {
+	var told struct {
+		Raft struct {
+			Progress map[string]struct {
+				Match uint64 `json:"match"`
+			} `json:"progress"`
+		} `json:"raft.status"`
+	}
+	if err := json.Unmarshal([]byte(page), &told); err != nil {
+		return 0
+	}
+	return told.Raft.Progress[member].Match
+}

@@ -1,0 +1,230 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/recovery/peers"
+)
+
+// others are the other two members of a cluster, as they are asked.
+type others struct {
+	listing  Listing
+	cluster  uint64
+	inTheWay []error // of the next answers
+	outdated error
+	silent   int    // so many answers have no quorum
+	fail     string // the change that fails once: "before" it is done, or "after"
+	changes  []string
+}
+
+func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
+	if o.silent > 0 {
+		o.silent--
+		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer")}
+	}
+	c := peers.Census{Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
+	c.Own.PeerURLs = []string{"http://m-2"}
+	other := peers.Member{ID: 1}
+	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
+	c.Members = []peers.Member{other, c.Own}
+	if self.MemberID != 0 {
+		c.Outdated = o.outdated
+	}
+	if len(o.inTheWay) > 0 {
+		c.InTheWay, o.inTheWay = o.inTheWay[0], o.inTheWay[1:]
+	}
+	return c
+}
+
+func (o *others) Remove(context.Context, *peers.Census) error {
+	return o.change("removed", peers.Unlisted)
+}
+func (o *others) Add(context.Context, *peers.Census) error { return o.change("added", peers.Added) }
+
+func (o *others) change(what string, to Listing) error {
+	fail := o.fail
+	o.fail = ""
+	if fail == "before" {
+		return errors.New("no quorum")
+	}
+	o.listing, o.changes = to, append(o.changes, what)
+	if fail == "after" {
+		return errors.New("no reply")
+	}
+	return nil
+}
+
+// ofThree is a member whose cluster has two others.
+func ofThree(t *testing.T) (*world, *others) {
+	t.Helper()
+	w := newWorld(t)
+	w.used()
+	o := &others{listing: peers.Started, cluster: datadir.Stand(w.member.DataDir).ClusterID}
+	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
+	return w, o
+}
+
+var takenIn = Start{InitialCluster: "m-0=http://m-0,m-2=http://m-2"}
+
+func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*world, *others)
+		asides  int
+		changes []string
+	}{
+		"lost":             {func(w *world, _ *others) { require.NoError(t, os.RemoveAll(w.member.DataDir)) }, 0, []string{"removed", "added"}},
+		"broken":           {func(w *world, _ *others) { w.spoil() }, 1, []string{"removed", "added"}},
+		"put back":         {func(_ *world, o *others) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
+		"removed, broken":  {func(w *world, o *others) { w.spoil(); o.listing = peers.Unlisted }, 1, []string{"added"}},
+		"added by someone": {func(w *world, o *others) { w.spoil(); o.listing = peers.Added }, 1, nil},
+		"hindered at first": {func(w *world, o *others) {
+			w.spoil()
+			o.silent, o.inTheWay = 2, []error{errors.New("a learner"), errors.New("a learner")}
+		}, 1, []string{"removed", "added"}},
+		"without a store": {func(w *world, _ *others) { w.spoil(); w.options.Archive = nil }, 1, []string{"removed", "added"}},
+		"with a store that is away": {func(w *world, _ *others) {
+			w.spoil()
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		}, 1, []string{"removed", "added"}},
+		"a change that fails":           {func(w *world, o *others) { w.spoil(); o.fail = "before" }, 1, []string{"removed", "added"}},
+		"a change that gets no reply":   {func(w *world, o *others) { w.spoil(); o.fail = "after" }, 1, []string{"removed", "added"}},
+		"an etcd that had barely begun": {func(w *world, _ *others) { barely(w) }, 1, []string{"removed", "added"}},
+		"a join that had barely begun":  {func(w *world, o *others) { barely(w); o.listing = peers.Added }, 1, nil},
+		"a growth that nobody had begun": {func(w *world, o *others) {
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = peers.Unlisted
+		}, 0, []string{"added"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			of.happens(w, o)
+			asked := len(w.store.Calls())
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Equal(t, takenIn, start)
+			assert.Len(t, w.asides(), of.asides)
+			assert.Equal(t, of.changes, o.changes)
+			assert.NoDirExists(t, w.member.DataDir)
+			assert.Len(t, w.store.Calls(), asked, "the store is not needed")
+		})
+	}
+}
+
+// barely leaves what an etcd does that was killed in the first moment of its first start.
+func barely(w *world) {
+	w.t.Helper()
+	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
+}
+
+func TestAValidMemberOfSeveralStartsAsItIs(t *testing.T) {
+	for _, listing := range []Listing{peers.Started, peers.Unlisted, peers.Unknown, peers.Claimed} {
+		w, o := ofThree(t)
+		o.listing = listing
+		start, err := w.start(nil)
+		require.NoError(t, err)
+		assert.Empty(t, start)
+		assert.Empty(t, w.asides())
+		assert.Empty(t, o.changes)
+	}
+}
+
+func TestAFirstStartOfSeveralIsOne(t *testing.T) {
+	for name, of := range map[string]struct {
+		listing Listing
+		founded bool // the store has a certificate
+	}{
+		"nobody answers":                      {peers.Unknown, false},
+		"the others are there already":        {peers.Expected, false},
+		"they were, and have founded a store": {peers.Expected, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = of.listing
+			if !of.founded {
+				w.options.Archive = newWorld(t).archive
+			}
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start)
+			assert.Empty(t, o.changes)
+		})
+	}
+}
+
+// While nobody answers, an empty member of a cluster that was founded is neither begun anew nor given up.
+func TestALostMemberOfAFoundedClusterWaitsForItsPeers(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Unknown
+	w.options.Pause = func(context.Context, int) { o.listing = peers.Started }
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Contains(t, w.log.String(), "the cluster was founded before")
+}
+
+func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Never = true
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	_, err := w.start(nil)
+	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
+	o.listing = peers.Unknown
+	_, err = w.start(nil)
+	require.ErrorContains(t, err, "founded before")
+	assert.Empty(t, o.changes)
+}
+
+func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
+	w, o := ofThree(t)
+	w.spoil()
+	o.cluster = 0xabc
+	ctx, cancel := context.WithCancel(t.Context())
+	w.options.Pause = func(context.Context, int) { cancel() }
+	_, err := w.startWithin(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, w.asides())
+	assert.Empty(t, o.changes)
+	assert.Contains(t, w.log.String(), "the others are cluster abc")
+}
+
+// The cluster's list of members is what a return goes on from, wherever it is cut off.
+func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
+	for at := 0; ; at++ {
+		w, o := ofThree(t)
+		w.spoil()
+		seen := 0
+		start, err := w.start(func(Action) error {
+			if seen++; seen > at {
+				return errCut
+			}
+			return nil
+		})
+		cut := err != nil
+		if cut {
+			require.ErrorIs(t, err, errCut)
+			start, err = w.start(nil)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, takenIn, start)
+		assert.Len(t, w.asides(), 1)
+		assert.Equal(t, []string{"removed", "added"}, o.changes)
+		if !cut {
+			require.Greater(t, at, 9)
+			return
+		}
+	}
+}

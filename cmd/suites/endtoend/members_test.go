@@ -1,0 +1,160 @@
+package endtoend_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// members has all of the tests about lost members run; otherwise a selection does. make test-recovery sets it.
+var members = flag.Bool("members", false, "run every test about members that are lost")
+
+// onlyWithMembers skips a test that takes its time.
+func onlyWithMembers(t *testing.T) {
+	t.Helper()
+	if !*members {
+		t.Skip("skipped: part of make test-recovery")
+	}
+}
+
+// three is a cluster without sidecars that has a key.
+type three struct {
+	*testing.T
+
+	pods []*harness.Pod
+	runs []*harness.Run
+}
+
+func newThree(t *testing.T, flags ...string) *three {
+	t.Helper()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	for _, p := range c.pods {
+		p.Flags = append(p.Flags, flags...)
+		c.runs = append(c.runs, p.Start())
+	}
+	for _, run := range c.runs {
+		run.AwaitReady()
+	}
+	c.pods[0].Put("key", "value")
+	return c
+}
+
+// requireWhole holds that all are voters, and that the last member has what the others have.
+func (c *three) requireWhole() {
+	c.Helper()
+	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
+	require.Zero(c, code, log)
+	assert.Equal(c, 3, strings.Count(out, ", started, "), "%s", out)
+	assert.Equal(c, 3, strings.Count(out, ", false"), "nobody is a learner in\n%s", out)
+	assert.Equal(c, "value", c.pods[2].Get("key"))
+}
+
+func lose(p *harness.Pod) {
+	p.T.Helper()
+	require.NoError(p.T, os.RemoveAll(p.Volume))
+	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
+}
+
+// fates are what can have become of the volume of one member of three, and how many data directories are set aside.
+var fates = map[string]struct {
+	happens func(c *three, p *harness.Pod)
+	says    string
+	asides  int
+}{
+	"lost": {func(_ *three, p *harness.Pod) { lose(p) }, "the volume is empty; the member gets its data from ", 0},
+	"broken": {func(_ *three, p *harness.Pod) {
+		harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+	}, "the volume is broken", 1},
+	"put back": {func(c *three, p *harness.Pod) {
+		old := filepath.Join(p.Dir, "old")
+		require.NoError(c, os.CopyFS(old, os.DirFS(p.Volume)))
+		run := p.StartReady()
+		for range 10 {
+			p.Put("later", "value")
+		}
+		run.Kill()
+		require.NoError(c, os.RemoveAll(p.Volume))
+		require.NoError(c, os.CopyFS(p.Volume, os.DirFS(old)))
+	}, "the volume was put back to an older state", 1},
+}
+
+func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, fate := range fates {
+		t.Run(name, func(t *testing.T) {
+			if name != "lost" {
+				onlyWithMembers(t)
+			}
+			t.Parallel()
+			c := newThree(t)
+			last := c.pods[2]
+			c.runs[2].Kill()
+			fate.happens(c, last)
+
+			run := last.StartReady()
+			run.AwaitLine(harness.Line{"message": fate.says, "level": "warn"})
+			c.requireWhole()
+			assert.Len(t, asides(last), fate.asides, "nothing is deleted")
+			run.Kill()
+			again := last.StartReady()
+			c.requireWhole()
+			again.StopCleanly()
+		})
+	}
+}
+
+// steps are lines that a return leaves in the log, one for each of its steps.
+var steps = []string{
+	"the volume is broken", "this member's old identity is out of the cluster", "the cluster has taken this member in as a learner",
+	"the cluster expects the member", "etcd is started", "etcd has joined its cluster",
+}
+
+// Wherever it is killed, it comes back.
+func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	last := c.pods[2]
+	run := c.runs[2]
+	run.Kill()
+	for round, step := range steps {
+		harness.FlipBits(t, last.Database(), 0, 16<<10)
+		run = last.Start()
+		run.AwaitLine(harness.Line{"message": step})
+		run.Kill()
+		run = last.StartReady()
+		c.requireWhole()
+		assert.Len(t, asides(last), round+1, "one for each round")
+		run.Kill()
+	}
+}
+
+// The third pod is scheduled long after the first two have formed their cluster.
+func TestAMemberThatIsLateForItsFirstStartIsNoLostOne(t *testing.T) {
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	store := filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.Mkdir(store, 0o700))
+	for _, p := range c.pods {
+		p.Flags = append(p.Flags, "--backup-store=file://"+store)
+	}
+	first := []*harness.Run{c.pods[0].Start(), c.pods[1].Start()}
+	for _, run := range first {
+		run.AwaitReady()
+	}
+	c.pods[0].Put("key", "value")
+	harness.Eventually(t, "the cluster has its birth certificate", func() bool {
+		_, err := os.Stat(filepath.Join(store, "cluster.json"))
+		return err == nil
+	})
+	late := c.pods[2].StartReady()
+	c.requireWhole()
+	assert.Empty(t, late.Log.Containing("takes the member in"))
+}
