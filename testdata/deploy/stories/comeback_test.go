@@ -24,6 +24,31 @@ func TestOneMemberGrowsToThreeByOneEditWhileClientsWrite(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
+// Where the bucket knows of the cluster, new members do not begin another one while they cannot reach the first.
+func TestNewMembersWaitForTheFirstIfTheirStoreKnowsOfIt(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply(w.overlay("standalone", `configMapGenerator:
+- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_BACKUP_STORE=s3://my-bucket/etcd-main"]}
+`))
+	w.awaitReady(1)
+	w.greet()
+	before, first := w.clusterID(), w.pods()["etcd-main-0"]
+	w.awaitVerified("etcd-main-0")
+	require.NoError(t, w.node.Cut(first))
+	w.apply("deploy/standalone-ha")
+	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
+		cluster.Eventually(t, name+" waits", func() error {
+			out, _ := w.tell(name, "status") // it is not ready, which is an error
+			return contains(out, "the cluster was founded before")
+		})
+	}
+	require.NoError(t, w.node.Mend(first))
+	w.awaitReady(3)
+	assert.Equal(t, before, w.clusterID())
+	assert.True(t, w.greeted())
+	w.checkBackups("etcd-main-1", w.startWriter())
+}
+
 func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
