@@ -8,10 +8,12 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
 CYCLES ?= 50
+ROUNDS ?= 10
 
 # The race detector needs a C compiler; without one the tests run all the same, and say so.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
+BACKUP_STORE ?= file://$(CURDIR)/.run/backups
 BENCH ?=
 PUSH ?=
 DEPLOY ?=
@@ -23,10 +25,10 @@ help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups; Ctrl-C stops it
+run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups or BACKUP_STORE; Ctrl-C stops it
 	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
-		--backup-store=file://$(CURDIR)/.run/backups
+		--backup-store='$(BACKUP_STORE)'
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
@@ -55,7 +57,8 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 	$(GO) test ./bootstrap/backup/...
 	$(GO) test ./bootstrap/backup -count=1 -timeout 30m -run EveryKept -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
-	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) ./cmd/suites/backups -args -servers
+	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
+	$(GO) test -count=1 -timeout 120m -run Server -v ./cmd/suites/backups -args -servers -cycles $(CYCLES)
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
@@ -67,16 +70,18 @@ test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with r
 test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
 	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
 	cd testdata/rules && $(GO) test -count=1 ./...
+	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
-test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
+test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Cut recovery off in front of every action, and fail every request of it to the store
+test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -rounds $(ROUNDS)
 	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two

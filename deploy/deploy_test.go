@@ -102,6 +102,28 @@ func TestEveryFlagInTheManifestsIsOneOfTheProgram(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
+// What is patched by its place is a list of operations and not an object.
+func TestEveryFlagThatAPatchAddsIsOneOfTheProgram(t *testing.T) {
+	known, checked := flags(t), 0
+	files, err := filepath.Glob("components/*/arguments.yaml")
+	require.NoError(t, err)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var operations []struct{ Path, Value string }
+		require.NoError(t, yaml.Unmarshal(content, &operations))
+		for _, operation := range operations {
+			if !strings.Contains(operation.Path, "/containers/0/args/") {
+				continue
+			}
+			name, _, _ := strings.Cut(operation.Value, "=")
+			assert.True(t, known[strings.TrimPrefix(name, "--")], "%s: start-etcd has no flag %s", file, name)
+			checked++
+		}
+	}
+	assert.NotZero(t, checked)
+}
+
 func listed(parts []document) (all []any) {
 	for _, part := range parts {
 		all = append(all, part)

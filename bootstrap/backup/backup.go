@@ -72,7 +72,7 @@ type Unable struct {
 }
 
 // ErrNotRunning says that etcd does not run, or that backups have not begun.
-var ErrNotRunning = errors.New("no backups are made now")
+var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status says why")
 
 // again is how long it takes until a spool that could not be used is tried again.
 const again = 30 * time.Second

@@ -49,6 +49,12 @@ func (p *proof) verify(_ context.Context, path archive.Path) (archive.Verdict, e
 	}, nil
 }
 
+func (p *proof) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
 func (p *proof) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

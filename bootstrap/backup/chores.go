@@ -17,7 +17,10 @@ const (
 	listEvery  = 10 * time.Minute
 	pruneEvery = time.Hour
 	daily      = 24 * time.Hour
-	retry      = 5 * time.Minute // after a chore that failed
+
+	// A chore that failed is tried again sooner than that: its trouble is told until then.
+	firstRetry   = 5 * time.Second
+	longestRetry = time.Minute
 )
 
 // chores are what is done beside shipping. One goroutine owns them, the one that calls run.
@@ -84,7 +87,7 @@ func (c *chores) look(ctx context.Context) {
 	for _, chore := range all {
 		switch {
 		case chore.ours && facts.Role != shipper.Writing:
-			c.note(chore.name, nil) // it is another member's now
+			c.note(chore.name, nil, 0) // it is another member's now
 		case ctx.Err() == nil && !time.Now().Before(c.due[chore.name]):
 			c.perform(ctx, chore)
 		}
@@ -98,21 +101,30 @@ func (c *chores) perform(ctx context.Context, chore chore) {
 		return
 	}
 	if err != nil {
-		pause = retry
+		pause = c.soon(chore.name)
 	}
 	c.due[chore.name] = later(c.due[chore.name], time.Now().Add(pause))
-	c.note(chore.name, err)
+	c.note(chore.name, err, pause)
 }
 
-// note has everybody told of a chore that is not done. The log has it once.
-func (c *chores) note(name string, err error) {
+// soon is how long a chore that has failed once more waits.
+func (c *chores) soon(name string) time.Duration {
+	wait := firstRetry
+	if before := c.failing[name]; before != nil {
+		wait <<= min(before.Times, 10)
+	}
+	return min(wait, longestRetry)
+}
+
+// note has everybody told of a chore that is not done, and when it is tried again. The log has it once.
+func (c *chores) note(name string, err error, pause time.Duration) {
 	before := c.failing[name]
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Err(err).Str("chore", name).Stringer("next_try", retry).Msg("backups: a chore is not done")
+			c.backups.options.Log.Warn().Err(err).Str("chore", name).Stringer("next_try", pause).Msg("backups: a chore is not done")
 		}
-		c.failing[name] = before.again(err, retry)
+		c.failing[name] = before.again(err, pause)
 	}
 	var told *Unable
 	for _, chore := range all {

@@ -20,16 +20,19 @@ const (
 var errStillAway = errors.New("the store was in trouble before, and still is")
 
 // Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned without an error. A member that another one writes the backups for has nothing to
-// bring. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind
+// is nil. It is for after End has returned; what had not ended then is waited for. A member that another one writes the backups
+// for has nothing to bring. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind
 // then: the process is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
-	r := b.running.Load()
-	if r == nil || !r.writes() {
+	began := b.running.Load()
+	if began == nil {
 		return nil
 	}
 	flushed := make(chan error, 1)
-	go func() { flushed <- b.bring(ctx, r, database) }()
+	go func() {
+		<-began.over
+		flushed <- b.bring(ctx, database)
+	}()
 	select {
 	case err := <-flushed:
 		return err
@@ -44,7 +47,11 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 }
 
 // bring looks at the database that etcd has closed.
-func (b *Backups) bring(ctx context.Context, r *running, database string) error {
+func (b *Backups) bring(ctx context.Context, database string) error {
+	r := b.running.Load()
+	if !r.writes() {
+		return nil
+	}
 	closed, err := atrest.Open(database, atrest.Identity{
 		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})

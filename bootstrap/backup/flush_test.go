@@ -21,11 +21,13 @@ import (
 type stuck struct {
 	store.Store
 	hangs   atomic.Bool
+	waiting atomic.Int32 // how many hang
 	release chan struct{}
 }
 
 func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	if s.hangs.Load() {
+		s.waiting.Add(1)
 		<-s.release
 	}
 	return s.Store.Put(ctx, name, content)
@@ -83,5 +85,28 @@ func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
 	})
 	away.Heal()
 	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.Equal(t, int64(12), s.stored(t))
+}
+
+func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
+	slow := &stuck{Store: memory.New(), release: make(chan struct{})}
+	s := newSubjectIn(t, slow, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	slow.hangs.Store(true)
+	s.put(t, 1)
+	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
+	atOnce, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, s.End(atOnce), "has not answered in time")
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+	var together atomic.Int32
+	time.AfterFunc(200*time.Millisecond, func() {
+		together.Store(slow.waiting.Load())
+		close(slow.release)
+	})
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.EqualValues(t, 1, together.Load(), "nothing is begun beside what has not ended")
 	require.Equal(t, int64(12), s.stored(t))
 }

@@ -3,6 +3,7 @@ package backup_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -72,12 +73,15 @@ func TestWhatADrillShowedIsTold(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
-func TestWhatKeepsATestRestoreFromBeingDoneIsTold(t *testing.T) {
+func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.proof.err = errors.New("no room")
+	s.proof.fail(errors.New("no room"))
 	s.Begin(shipper.Server(s.etcd.Server))
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Equal(t, "no room", s.Facts().Undone.Text)
+	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextTry, time.Minute)
+	s.proof.fail(nil)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Verdict != nil }, "the test restore")
 	require.NoError(t, s.End(soon(t)))
 }
 

@@ -21,19 +21,13 @@ func (m *Member) Close() (opened bool, err error) {
 // Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// closing is what a close does first, and handing what a leader of others does besides.
-const (
-	closing = "waits for its clients' requests to end"
-	handing = ", and for another member to take its leadership over"
-)
-
-// farewell is what the close of this member does first.
-func (m *Member) farewell() string {
+// farewell is what a close waits for, with what a leader of others waits for besides.
+func (m *Member) farewell(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
-		return closing + handing
+		return what + ", and for another member to take its leadership over"
 	}
-	return closing
+	return what
 }
 
 func (m *Member) closeInOrder() error {
@@ -43,9 +37,11 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
-	m.doing.Store("waits for what looks after its database to end")
+	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
+	defer impatient.Stop()
+	m.doing.Store(m.farewell("waits for what looks after its database to end"))
 	m.keeping.end()
-	first := m.farewell()
+	first := m.farewell("waits for its clients' requests to end")
 	m.doing.Store(first)
 	closed := make(chan struct{})
 	defer close(closed)
@@ -55,8 +51,6 @@ func (m *Member) closeInOrder() error {
 		// Without quorum etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
-	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
-	defer impatient.Stop()
 	m.etcd.Close()
 	return nil
 }

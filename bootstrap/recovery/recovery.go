@@ -10,6 +10,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/recovery/seed"
@@ -24,6 +25,8 @@ type Options struct {
 	Request   *Request         // to go back once; nil if that is not asked for
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
+	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
 	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.
@@ -73,7 +76,8 @@ type Recovery struct {
 	options Options
 	rules   *machine.Rules[Facts, Payload]
 
-	interrupt func(Action) error // for tests: an error ends the run in front of an action
+	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
+	measure   func(seed.Seed, rebuild.Source) error // whether there is room; tests have volumes of their own
 
 	mu    sync.Mutex
 	facts Progress
@@ -84,7 +88,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere)}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -117,6 +121,7 @@ type run struct {
 	stands   datadir.Standing // of the volume
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has
+	damaged  []string         // names of fulls that turned out to be
 	position position         // of what is about to be claimed
 	census   peers.Census     // what the other members have told
 }
@@ -140,6 +145,7 @@ func (r *run) drive() error {
 		}
 	}
 	if r.core.State == Ready {
+		r.relieve()
 		return nil
 	}
 	return r.ended

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 )
@@ -27,7 +25,7 @@ func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
 // asideName is where the data directory goes now.
 func (r *run) asideName() string {
-	return r.member.DataDir + asideInfix + time.Now().UTC().Format("20060102T150405.000Z")
+	return r.member.DataDir + asideInfix + time.Now().UTC().Format(asideTime)
 }
 
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
@@ -67,9 +65,8 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
 	}
-	var errno unix.Errno
-	if errors.As(r.verdict, &errno) {
-		return broke(r.verdict) // what the operating system says is no verdict on the data
+	if datadir.SaysNothing(r.verdict) {
+		return broke(r.verdict)
 	}
 	there, err := holdsMember(r.member.DataDir)
 	if err != nil {

@@ -123,13 +123,16 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
 	r.interrupt = interrupt
-	return r.Run(ctx, w.member, func(ctx context.Context) error {
-		if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
-			return nil // nothing was ever stored
-		}
-		_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
-		return err
-	})
+	return r.Run(ctx, w.member, w.examine)
+}
+
+// examine validates the data directory.
+func (w *world) examine(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was ever stored
+	}
+	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
+	return err
 }
 
 // spoil breaks the database.

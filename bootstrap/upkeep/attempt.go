@@ -80,9 +80,6 @@ func (k *Keeper) giveLeadershipAway(ctx context.Context, f facts, r request) err
 			return err
 		}
 	}
-	if err := breathe(ctx); err != nil {
-		return err
-	}
 	if err := cluster.handOver(ctx, to); err != nil {
 		return err
 	}

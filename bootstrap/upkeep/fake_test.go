@@ -101,6 +101,7 @@ type table struct {
 	ended   int
 
 	announced int
+	deaf      error // why no change of leadership can be announced
 }
 
 func (s *table) wish(context.Context) error { return nil }
@@ -125,7 +126,7 @@ func (s *table) announce(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced++
-	return nil
+	return s.deaf
 }
 
 // now is whether it is the member's turn, and how often it has announced a change of leadership.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -46,6 +47,7 @@ type Keeper struct {
 	asked   chan struct{} // holds one
 	away    away          // other members serve better
 	quiet   away          // leadership moves
+	writes  atomic.Int64  // of clients, that are under way
 
 	mu          sync.Mutex
 	state       State
@@ -64,7 +66,7 @@ type seat interface {
 	wish(ctx context.Context) error
 	wishes(ctx context.Context) ([]string, error)
 	take(ctx context.Context) error
-	announce(ctx context.Context) error // a change of leadership
+	announce(ctx context.Context) error // a change of leadership; returns when no write is on its way any more
 	keep(ctx context.Context) (stop func())
 	end(ctx context.Context)
 }
@@ -75,16 +77,20 @@ func New(options Options) *Keeper {
 	return &Keeper{options: options, asked: make(chan struct{}, 1), state: State{Phase: Idle, Since: time.Now()}}
 }
 
-// Run keeps the database of a server that has joined its cluster small until ctx ends. Call it once, and let it return
-// before etcd is closed: a defragmentation that runs can't be interrupted.
+// Run keeps the database of a server that has joined its cluster small until ctx ends, and gives its leadership away then.
+// Call it once, and let it return before etcd is closed: a defragmentation that runs can't be interrupted.
 func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
+	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
 	defer listening.Wait()
-	listening.Go(func() { k.listen(ctx, server) })
-	k.run(ctx, &service{
+	defer deaf()
+	listening.Go(func() { k.listen(hearing, server) })
+	s := &service{
 		cluster: embedded{server, &k.options},
-		seat:    func() seat { return &turn{server: server, name: k.options.Name} },
-	})
+		seat:    func() seat { return &turn{server: server, name: k.options.Name, active: k.options.Active} },
+	}
+	k.run(ctx, s)
+	k.leave(context.WithoutCancel(ctx), s)
 }
 
 func (k *Keeper) run(ctx context.Context, s *service) {

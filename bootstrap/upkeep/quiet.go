@@ -3,8 +3,10 @@ package upkeep
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -38,33 +40,76 @@ func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 				return
 			}
 			announced := func(e mvccpb.Event) bool { return e.Type == mvccpb.PUT }
-			if slices.ContainsFunc(reply.Events, announced) {
-				k.hush(ctx, server.LeaderChangedNotify())
+			if i := slices.IndexFunc(reply.Events, announced); i >= 0 {
+				handover := reply.Events[i].Kv
+				k.hush(ctx, server.LeaderChangedNotify(), func(ctx context.Context) { confirm(ctx, server, handover) })
 			}
 		}
 	}
 }
 
-// hush holds writes back until the leader has changed.
-func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}) {
+// hush holds writes back until the leader has changed, and confirms once none is under way any more.
+func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
+	defer cancel()
+	defer k.tellOfQuiet(time.Now())
 	defer k.quiet.begin("leadership moves")()
+	if !k.settled(ctx, changed) {
+		return
+	}
+	confirm(ctx)
 	select {
 	case <-changed:
 	case <-ctx.Done():
-	case <-time.After(longestQuiet):
 	}
 }
 
-// whenQuietIsOver returns once a write may go on. The error is the context's, as gRPC has it.
-func (k *Keeper) whenQuietIsOver(ctx context.Context, method string) error {
-	over := k.quiet.over()
-	if over == nil || !slices.Contains(writes, method) {
-		return nil
+func (k *Keeper) tellOfQuiet(since time.Time) {
+	k.options.Log.Debug().Stringer("duration", rounded(time.Since(since))).Msg("writes were held back while leadership moved")
+}
+
+// lookAgain is the pause between two looks at what is under way. To have the last write tell would cost each of them.
+const lookAgain = time.Millisecond
+
+// settled waits until no write is under way. It says no if that does not matter any more.
+func (k *Keeper) settled(ctx context.Context, changed <-chan struct{}) bool {
+	clock := time.NewTicker(lookAgain)
+	defer clock.Stop()
+	for k.writes.Load() > 0 {
+		select {
+		case <-clock.C:
+		case <-changed:
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
-	select {
-	case <-over:
-		return nil
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+	return true
+}
+
+// confirm tells the leader that gives its leadership away that it will get no writes from here. If that fails, it goes on after
+// a moment all the same.
+func confirm(ctx context.Context, server *etcdserver.EtcdServer, handover *mvccpb.KeyValue) {
+	_, _ = server.Put(server.AuthStore().WithRoot(ctx), &etcdserverpb.PutRequest{
+		Key: []byte(quietKeys + server.MemberID().String()), Value: []byte(strconv.FormatInt(handover.ModRevision, 10)), Lease: handover.Lease,
+	})
+}
+
+// admit counts a write as under way, until left is called, once it may go on. The error is the context's, as gRPC has it.
+func (k *Keeper) admit(ctx context.Context) error {
+	for {
+		k.writes.Add(1) // before it is looked at, so that whoever begins a quiet and waits misses none
+		over := k.quiet.over()
+		if over == nil {
+			return nil
+		}
+		k.left()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
 	}
 }
+
+func (k *Keeper) left() { k.writes.Add(-1) }

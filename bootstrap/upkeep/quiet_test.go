@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -19,7 +20,7 @@ func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
-		go k.hush(t.Context(), changed)
+		go k.hush(t.Context(), changed, func(context.Context) {})
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
@@ -35,12 +36,60 @@ func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
 		began := time.Now()
-		go k.hush(t.Context(), nil)
+		go k.hush(t.Context(), nil, func(context.Context) {})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.whenQuietIsOver(ctx, writes[0])))
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.admit(ctx)))
 		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
 		assert.Equal(t, longestQuiet, time.Since(began))
+		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
+	})
+}
+
+// slow is a write that takes its time.
+func slow(t *testing.T, k *Keeper, takes time.Duration) {
+	t.Helper()
+	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
+		time.Sleep(takes)
+		return "done", nil
+	})
+	assert.NoError(t, err)
+}
+
+func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		changed, began := make(chan struct{}), time.Now()
+		var confirmed time.Duration
+		go slow(t, k, 100*time.Millisecond)
+		synctest.Wait()
+		go k.hush(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
+		synctest.Wait()
+		go slow(t, k, 0) // waits, and is not waited for
+		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait() // so that what was written may be read
+		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
+		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+lookAgain)
+		assert.Zero(t, k.writes.Load())
+		time.Sleep(200 * time.Millisecond)
+		assert.Zero(t, k.writes.Load(), "what has waited is done")
+	})
+}
+
+func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		go slow(t, k, 10*time.Second)
+		synctest.Wait()
+		began := time.Now()
+		k.hush(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Equal(t, longestQuiet, time.Since(began))
+		changed := make(chan struct{})
+		close(changed)
+		k.hush(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Less(t, time.Since(began), longestQuiet+2*lookAgain, "the leader has changed already")
+		time.Sleep(10 * time.Second)
 	})
 }

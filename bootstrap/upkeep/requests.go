@@ -3,6 +3,7 @@ package upkeep
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
+	moveLeaderMethod = "/etcdserverpb.Maintenance/MoveLeader"
 )
 
 // Stream is for etcd's gRPC server: a client's snapshot is one of the readers of the whole database, and waits while that is
@@ -41,13 +43,19 @@ func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInf
 	if info.FullMethod == defragmentMethod {
 		return k.forClient(ctx, func() (any, error) { return handler(ctx, asked) })
 	}
+	if info.FullMethod == moveLeaderMethod {
+		defer k.quietly(ctx)()
+	}
 	if isRequest(info.FullMethod) {
 		if err := k.away.elsewhere(ctx); err != nil {
 			return nil, err
 		}
-		if err := k.whenQuietIsOver(ctx, info.FullMethod); err != nil {
+	}
+	if slices.Contains(writes, info.FullMethod) {
+		if err := k.admit(ctx); err != nil {
 			return nil, err
 		}
+		defer k.left()
 	}
 	return handler(ctx, asked)
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/lease"
 )
@@ -20,6 +21,7 @@ const (
 	turnKey = prefix + "turn" // its value is the name of the member whose turn it is
 	// handoverKey has the ID of a leader that gives its leadership away within a moment.
 	handoverKey = prefix + "handover"
+	quietKeys   = prefix + "quiet/"  // followed by the ID of a member that holds its writes back; its value is the handover's revision
 	wishKeys    = prefix + "wanted/" // followed by the ID of a member that wants to defragment; its value is the name
 )
 
@@ -37,7 +39,8 @@ const (
 type turn struct {
 	server *etcdserver.EtcdServer
 	name   string
-	lease  int64 // 0 if there is none
+	active func(self types.ID) map[types.ID]bool // the members that there is a connection to
+	lease  int64                                 // 0 if there is none
 }
 
 // root is a context whose requests may touch the keys where the cluster has authentication enabled.
@@ -68,8 +71,7 @@ func (t *turn) wish(ctx context.Context) error {
 func (t *turn) wishes(ctx context.Context) (names []string, err error) {
 	ctx, cancel := t.root(ctx)
 	defer cancel()
-	end := wishKeys[:len(wishKeys)-1] + string(wishKeys[len(wishKeys)-1]+1)
-	reply, err := t.server.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(wishKeys), RangeEnd: []byte(end)})
+	reply, err := t.server.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(wishKeys), RangeEnd: endOf(wishKeys)})
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be seen who else wants to defragment: %w", err)
 	}
@@ -80,6 +82,9 @@ func (t *turn) wishes(ctx context.Context) (names []string, err error) {
 	}
 	return names, nil
 }
+
+// endOf is where the keys below a prefix end.
+func endOf(below string) []byte { return []byte(clientv3.GetPrefixRangeEnd(below)) }
 
 // errTaken is that another member has its turn.
 var errTaken = errors.New("is being defragmented: wait for its end")
@@ -123,24 +128,13 @@ func holder(reply *etcdserverpb.TxnResponse) string {
 	return "another member"
 }
 
-// announce has all members hold writes back until the leader has changed.
-func (t *turn) announce(ctx context.Context) error {
-	ctx, cancel := t.root(ctx)
-	defer cancel()
-	id := []byte(t.server.MemberID().String())
-	if _, err := t.server.Put(ctx, &etcdserverpb.PutRequest{Key: []byte(handoverKey), Value: id, Lease: t.lease}); err != nil {
-		return fmt.Errorf("the others were not told that leadership moves: %w", err)
-	}
-	return nil
-}
-
 // begin gets a lease, of which the keys live.
 func (t *turn) begin(ctx context.Context) error {
 	ctx, cancel := t.root(ctx)
 	defer cancel()
 	granted, err := t.server.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: turnTTL})
 	if err != nil {
-		return fmt.Errorf("no lease for the turn to defragment: %w", err)
+		return fmt.Errorf("no lease for the keys of this member: %w", err)
 	}
 	t.lease = granted.ID
 	return nil

@@ -37,7 +37,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return Exported{}, fmt.Errorf("%s %w", file, ErrExists)
 	}
 	defer meter.Clear()
-	options := rebuild.Options{Progress: func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) }}
+	options := rebuild.Options{Inspect: settings.Inspect, Progress: func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) }}
 	exported, err := exportOwn(ctx, settings.Archive(), target, file, options)
 	if !errors.Is(err, archive.ErrNotKept) || target.Generation != 0 {
 		return exported, err

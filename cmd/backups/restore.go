@@ -53,7 +53,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	if err != nil {
 		return Restored{}, err
 	}
-	return build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, above, kept.String(), meter)
+	options := rebuild.Options{Above: above, Inspect: settings.Inspect}
+	return build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, options, kept.String(), meter)
 }
 
 // above is the revision that nothing was handed out above.
@@ -80,13 +81,13 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 	if _, err := Export(ctx, settings, target, file, meter); err != nil {
 		return Restored{}, err
 	}
-	restored, err = RestoreSnapshot(ctx, file, plan, meter)
+	restored, err = RestoreSnapshot(ctx, file, plan, settings.Inspect, meter)
 	restored.From = settings.Store.String()
 	return restored, err
 }
 
 // RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
-func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, meter *Meter) (Restored, error) {
+func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (Restored, error) {
 	defer meter.Clear()
 	database, err := atrest.Open(file, atrest.Identity{})
 	if err != nil {
@@ -99,13 +100,12 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, meter *Me
 	source := rebuild.Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
 	}
-	return build(ctx, plan, source, revision, revision+beyond, file, meter)
+	return build(ctx, plan, source, revision, rebuild.Options{Above: revision + beyond, Inspect: inspect}, file, meter)
 }
 
-func build(ctx context.Context, plan seed.Seed, source rebuild.Source, revision, above int64, from string, meter *Meter) (Restored, error) {
-	built, err := plan.Build(ctx, source, rebuild.Options{
-		Above: above, Progress: func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) },
-	})
+func build(ctx context.Context, plan seed.Seed, source rebuild.Source, revision int64, options rebuild.Options, from string, meter *Meter) (Restored, error) {
+	options.Progress = func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) }
+	built, err := plan.Build(ctx, source, options)
 	if err != nil {
 		return Restored{}, err
 	}

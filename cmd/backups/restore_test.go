@@ -37,7 +37,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			return Restore(ctx, l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
 		},
 		"a snapshot": func(ctx context.Context, plan seed.Seed) (Restored, error) {
-			return RestoreSnapshot(ctx, file, plan, NewMeter(nil))
+			return RestoreSnapshot(ctx, file, plan, nil, NewMeter(nil))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,12 @@ type Settings struct {
 	Policy     keep.Policy
 	Interval   time.Duration
 	SpoolLimit int64 // bytes
+	Inspect    Inspect
 }
+
+// Inspect looks at a database in a process of its own, before it is opened to be changed: rebuild.Options has more about it.
+// It may be nil.
+type Inspect = func(ctx context.Context, path string) error
 
 // Read looks at everything that the flags name but the store, which is not contacted. The error is one sentence that begins with
 // a flag: call it before anything starts.

@@ -38,6 +38,8 @@ type StartEtcd struct {
 	DefragThreshold  Threshold     `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi" placeholder:"WHEN" help:"The database is defragmented when this part of it and at least so many bytes are free; or never."`
 	DefragMaxPause   time.Duration `name:"defrag-max-pause" group:"etcd" default:"15s" help:"A defragmentation that is expected to take longer is not begun."`
 
+	Leases bool `name:"leases" group:"Without a sidecar" help:"In a pod, with --standalone: renew the Kubernetes leases of the member and of its backups, which the operator's tools read."`
+
 	Backups  Backups  `embed:""`
 	Recovery Recovery `embed:""`
 
@@ -59,6 +61,8 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
 	case f.EtcdConfigFile != "" && !f.Standalone:
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
+	case f.Leases && !f.Standalone:
+		return errors.New("--leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
 	case f.DefragMaxPause < 0:
 		return fmt.Errorf("--defrag-max-pause: %s is negative", f.DefragMaxPause)
 	case f.StoredConfigPath == "" || f.VolumeDir == "":

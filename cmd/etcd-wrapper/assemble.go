@@ -54,6 +54,11 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	all.BackedUpBy(kept)
 	all.RecoveredBy(recoverer)
+	renewed, err := c.leases(all, kept, log)
+	if err != nil {
+		return failed(exitcode.Usage, err)
+	}
+	all.Leased(renewed)
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		World: all.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})

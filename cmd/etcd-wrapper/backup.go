@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os/signal"
 	"syscall"
 	"time"
@@ -54,6 +56,7 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
+	settings.Inspect = inspectInChild()
 	told, err := do(ctx, settings)
 	return s.told(f.Output, told, err)
 }
@@ -77,7 +80,7 @@ func (s streams) told(output string, told document, err error) exitcode.Code {
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	log := s.logger()
-	log.Error().Err(err).Msg("etcd-wrapper backup has failed")
+	log.Error().Err(err).Msg("etcd-wrapper " + cmp.Or(s.command, "backup") + " has failed")
 	return status
 }
 
@@ -89,6 +92,7 @@ func backupStatus(err error) exitcode.Code {
 		{archive.ErrNotKept, exitcode.NotKept},
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrExists, exitcode.Usage},
+		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},

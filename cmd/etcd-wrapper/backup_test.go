@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -92,4 +93,16 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 	}
 	_, err := os.Lstat(file)
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
+	for _, args := range [][]string{
+		{"restore", "--backup-store=file:///nowhere/at/all", "--data-dir=" + t.TempDir()},
+		{"restore", "--snapshot=x", "--to=revision:1", "--data-dir=" + t.TempDir()},
+		{"backup", "list", "--backup-store=file:///nowhere/at/all"},
+	} {
+		var log bytes.Buffer
+		run(args, streams{out: io.Discard, log: &log})
+		assert.Contains(t, log.String(), `"message":"etcd-wrapper `+args[0]+` has failed"`)
+	}
 }

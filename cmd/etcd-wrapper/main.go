@@ -33,8 +33,9 @@ func main() {
 type streams struct {
 	out      io.Writer
 	log      io.Writer
-	terminal bool // somebody reads the log at a terminal
-	colour   bool // which has colours
+	terminal bool   // somebody reads the log at a terminal
+	colour   bool   // which has colours
+	command  string // that runs, for its errors; empty is backup
 }
 
 // logger is for commands that visitors run: JSON lines, or sentences at a terminal.
@@ -67,6 +68,7 @@ type commandLine struct {
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Verify       verifyCommand       `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
+	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
 }

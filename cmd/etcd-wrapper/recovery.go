@@ -24,7 +24,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		return nil
 	}
 	options := recovery.Options{
-		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: validate(), Log: log,
+		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: validate(), Inspect: inspectInChild(), Log: log,
 	}
 	if settings.Store != nil {
 		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), kept.FlushSpool

@@ -36,6 +36,7 @@ func (*restoreCommand) Notes() string {
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {
+	s.command = "restore"
 	plan, err := c.plan()
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
@@ -48,7 +49,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, s.meter()))
+	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter()))
 	return s.told(c.Output, made, err)
 }
 

@@ -8,7 +8,9 @@ import (
 	"syscall"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/exitcode"
 )
 
@@ -33,4 +35,22 @@ func verifyInChild() standalone.VerifyFunc {
 	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
 	})
+}
+
+// inspectCommand is the process of its own in which a database of a backup is opened for the first time.
+type inspectCommand struct {
+	Database string `arg:"" name:"database" help:"The database's file."`
+}
+
+func (c *inspectCommand) execute(streams) exitcode.Code {
+	rebuild.Inspect(c.Database)
+	return exitcode.Clean
+}
+
+func inspectInChild() backups.Inspect {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return rebuild.InspectInChild(executable, func(path string) []string { return []string{"inspect-database", path} })
 }

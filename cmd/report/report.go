@@ -32,6 +32,7 @@ type World interface {
 	Backup() *status.Backup           // nil without a store
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Upkeep() *status.Upkeep           // nil before etcd is opened
+	Leases() []status.Lease           // nil without --leases
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }

@@ -109,6 +109,7 @@ func (w *World) Open(ctx context.Context) error {
 	w.memberID.Store(w.etcd.ID().String())
 	w.past.serves()
 	w.beginBackups()
+	w.beginLeases()
 	watching, stop := context.WithCancel(context.Background())
 	w.stopMonitor, w.monitored = stop, make(chan struct{})
 	go func() {
@@ -145,6 +146,7 @@ func (w *World) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
+	w.endLeases()
 	w.endBackups()
 	opened, err = w.etcd.Close()
 	w.closed.settle(opened && err == nil, began)

@@ -15,6 +15,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/bootstrap/leases"
 	"etcd-wrapper/bootstrap/member"
 	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/bootstrap/upkeep/gate"
@@ -45,6 +46,7 @@ type World struct {
 	crash    func(error)        // set before the lifecycle begins
 	backups  *backup.Backups    // nil without a store; set before the lifecycle begins
 	recovery *recovery.Recovery // nil without a store; set before the lifecycle begins
+	leases   *leases.Leases     // nil without --leases; set before the lifecycle begins
 	closed   closed             // how etcd was closed, for the backups' last look
 	gate     gate.Gate          // for who reads the whole database
 

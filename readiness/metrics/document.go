@@ -17,6 +17,7 @@ type document struct {
 
 	backup backup
 	upkeep upkeep
+	leases leases
 }
 
 func newDocument(now func() status.Document, states []string) *document {
@@ -33,6 +34,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
+		leases:      newLeases(),
 	}
 }
 
@@ -47,6 +49,7 @@ func (d *document) Describe(to chan<- *prometheus.Desc) {
 	}
 	d.backup.describe(to)
 	d.upkeep.describe(to)
+	d.leases.describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -71,6 +74,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	d.backup.collect(is.Backup, to)
 	d.upkeep.collect(is.Upkeep, to)
+	d.leases.collect(is.Leases, to)
 	spent := spent(is, now)
 	for _, state := range d.states {
 		gauge(d.state, state == is.State, state)

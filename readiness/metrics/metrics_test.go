@@ -28,6 +28,9 @@ func document() status.Document {
 			Phase: "running", Done: 3, Failed: 2, Freed: 12, Lifted: 1, Readers: make([]status.DatabaseReader, 1),
 			Last: &status.Defragmentation{Took: 2.5},
 		},
+		Leases: []status.Lease{
+			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Trouble: &status.LeaseTrouble{Message: "forbidden"}},
+		},
 		Backup: &status.Backup{
 			Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
 			Window:       &status.BackupWindow{From: time.Unix(1e9, 0)},
@@ -97,11 +100,13 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
 		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,
 		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
+		`lease_renewed_timestamp_seconds{kind="member"} 5e+09`, `lease_trouble{kind="member"} 0`, `lease_trouble{kind="full_snapshot"} 1`,
 		`backup_trouble 1`, `backup_next_try_timestamp_seconds 4e+09`,
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
 	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
+	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "what never was has no time")
 }
 
 // An alert on a backup's age must not fire because the age is not known yet, nor stay silent because it is taken for 0.

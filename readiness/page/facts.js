@@ -14,6 +14,7 @@ function showFacts(now) {
     ...recovery(now.recovery),
     ...upkeep(now.upkeep),
     ...backups(now.backup),
+    ...renewed(now.leases ?? []),
     ...ending(now.certificates ?? []),
     now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
     now.last_exit && ["last exit", [now.last_exit]],
@@ -90,6 +91,14 @@ function backups(b) {
       : ["never"], proof && !proof.passed ? "trouble" : ""],
     b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],
   ].filter(Boolean);
+}
+
+// renewed are the leases that the member renews, and what keeps it from that.
+function renewed(leases) {
+  return leases.map((lease) => {
+    const says = lease.renewed ? [lease.name + " says " + lease.holder + ", renewed ", ticking(() => ago(lease.renewed))] : [lease.name + ", not renewed yet"];
+    return ["lease", [...says, lease.trouble ? ": " + lease.trouble.message : ""], lease.trouble && "trouble"];
+  });
 }
 
 // ending is the certificates that are worth a look.

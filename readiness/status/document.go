@@ -31,6 +31,7 @@ type Document struct {
 	Upkeep       *Upkeep       `json:"upkeep,omitempty"`       // once etcd is opened
 	Backup       *Backup       `json:"backup,omitempty"`       // with a store for backups
 	Recovery     *Recovery     `json:"recovery,omitempty"`     // while data come back from the store, after they did, or if they cannot
+	Leases       []Lease       `json:"leases,omitempty"`       // with --leases, once there is something to write into them
 	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
 	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started

@@ -16,6 +16,10 @@ func (d Document) printable() Document {
 	d.Validation = copied(d.Validation, func(v *Validation) []*string { return []*string{&v.Reason} })
 	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
 	d.Upkeep = d.Upkeep.printable()
+	d.Leases = slices.Clone(d.Leases)
+	for i, lease := range d.Leases {
+		d.Leases[i] = lease.printable()
+	}
 	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
 	d.Certificates = shown(d.Certificates, func(c *Certificate) *string { return &c.Path })
 	d.Peers = shown(d.Peers, func(p *Peer) *string { return &p.Name })

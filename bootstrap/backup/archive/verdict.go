@@ -2,10 +2,12 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // Outcome is what a test restore showed.
@@ -43,10 +45,20 @@ func verdictName(v Verdict) string {
 	return verdictPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
 }
 
-// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts.
-func (a *Archive) PutVerdict(ctx context.Context, verdict Verdict) error {
+// sameSecond is how many verdicts may be given within a second.
+const sameSecond = 10
+
+// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts. Of those of the same
+// second the later ones are put down to the seconds behind it.
+func (a *Archive) PutVerdict(ctx context.Context, verdict Verdict) (err error) {
 	verdict.Heading, verdict.At = heading(verdictKind), verdict.At.UTC().Truncate(time.Second)
-	return a.state(ctx, verdictName(verdict), verdict)
+	for range sameSecond {
+		if err = a.state(ctx, verdictName(verdict), verdict); !errors.Is(err, store.ErrExists) {
+			return err
+		}
+		verdict.At = verdict.At.Add(time.Second)
+	}
+	return err
 }
 
 func (a *Archive) verdict(ctx context.Context, name string) (Verdict, error) {

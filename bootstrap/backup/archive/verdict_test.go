@@ -43,6 +43,25 @@ func TestTheNewestVerdictOfAFullCounts(t *testing.T) {
 	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a drill says nothing of the full alone")
 }
 
+// A member and somebody at a terminal may restore the same full at the same time.
+func TestVerdictsOfTheSameSecondAreAllKept(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	for _, drill := range []bool{false, true} {
+		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
+			require.NoError(t, w.PutVerdict(w.ctx, archive.Verdict{
+				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(20), Drill: drill,
+				Seconds: float64(len(w.names("gen/"))), // they differ in something
+			}))
+		}
+	}
+	assert.Len(t, w.names("gen/000001/verified/"), 3)
+	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Verdict.Outcome, "the last one counts")
+	drills, err := w.Drills(w.ctx, 1, At(20))
+	require.NoError(t, err)
+	assert.Len(t, drills, 3)
+}
+
 func TestAVerdictThatNobodyTrustedGaveIsIgnored(t *testing.T) {
 	w := begin(t, sealtest.New(t).Load(t))
 	full := *w.head().Full

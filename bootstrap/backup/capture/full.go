@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -101,8 +102,8 @@ func (s *Snapshot) Close() error {
 // Held is how long the transaction was open, once it is closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// CopyTo writes the database to a file, and ends the transaction. The kernel copies from the page cache to the page cache
-// where it can, or shares the blocks; nothing is forced to the disk meanwhile. It ends early with ctx.
+// CopyTo writes the database to a file, and ends the transaction. Where it can, it goes past the page cache: a database that
+// is left there for the kernel to write makes etcd's own flushes wait behind it. It ends early with ctx.
 func (s *Snapshot) CopyTo(ctx context.Context, file *os.File) error {
 	return s.write(ctx, &paced{ctx: ctx, Writer: file, file: file})
 }
@@ -134,7 +135,8 @@ type paced struct {
 	file *os.File // nil if it is none
 }
 
-const piece = 64 << 20
+// piece is how many bytes are copied at a time.
+const piece = 4 << 20
 
 func (p *paced) Write(b []byte) (int, error) {
 	if p.ctx.Err() != nil {
@@ -143,25 +145,15 @@ func (p *paced) Write(b []byte) (int, error) {
 	return p.Writer.Write(b)
 }
 
-// ReadFrom is what io.Copy uses. The limited reader of a file is what lets the kernel copy.
+// ReadFrom is what io.Copy uses. bbolt reads its data pages through a section of the database's file.
 func (p *paced) ReadFrom(from io.Reader) (copied int64, err error) {
-	limited, ok := from.(*io.LimitedReader)
-	if p.file == nil || !ok {
-		return io.Copy(onlyWriter{p}, from)
-	}
-	for limited.N > 0 && err == nil {
-		if p.ctx.Err() != nil {
-			return copied, context.Cause(p.ctx)
-		}
-		part := &io.LimitedReader{R: limited.R, N: min(limited.N, piece)}
-		var n int64
-		n, err = p.file.ReadFrom(part)
-		copied, limited.N = copied+n, limited.N-n
-		if n == 0 {
+	if limited, ok := from.(*io.LimitedReader); ok && p.file != nil {
+		copied, err = p.direct(limited)
+		if !errors.Is(err, errors.ErrUnsupported) {
 			return copied, err
 		}
 	}
-	return copied, err
+	return io.CopyBuffer(onlyWriter{p}, from, make([]byte, piece))
 }
 
 // onlyWriter hides ReadFrom from io.Copy.

@@ -41,6 +41,9 @@ type Options struct {
 	Above int64
 	// Finish is called in the last transaction, if it is not nil.
 	Finish func(*bolt.Tx) error
+	// Inspect looks at the database before it is opened to be changed, if it is not nil: InspectInChild. Where pages of it
+	// contradict each other this process would end.
+	Inspect func(ctx context.Context, path string) error
 	// Beside is how many bytes are needed on the volume beside the database.
 	Beside int64
 	// Scratch says that the file is removed soon: it need not reach the disk.
@@ -90,6 +93,11 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 	if err := receive(ctx, source.Snapshot, &receiver{file: file, sum: sha256.New(), told: told, scratch: options.Scratch}); err != nil {
 		return Result{}, err
 	}
+	if options.Inspect != nil {
+		if err := options.Inspect(ctx, file.Name()); err != nil {
+			return Result{}, err
+		}
+	}
 	err = guarded(func() error {
 		result, err = change(ctx, source, file.Name(), options, told)
 		return err
@@ -115,7 +123,12 @@ func flush(file *os.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(file.Name()))
+	return flushNames(filepath.Dir(file.Name()))
+}
+
+// flushNames makes what a directory holds durable.
+func flushNames(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,13 @@ import (
 var histories = flag.Uint64("histories", 2, "how many random histories of an etcd are rebuilt")
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == inspected {
+		Inspect(os.Args[2])
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "unknown" {
+		os.Exit(3)
+	}
 	status := m.Run()
 	datadirtest.Clean()
 	os.Exit(status)

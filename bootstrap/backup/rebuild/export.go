@@ -8,14 +8,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"syscall"
 )
 
 // partial is what the name of a file ends with that is not finished.
 const partial = ".partial"
 
 // Export rebuilds a database in a file that does not exist yet, and ends it with its SHA-256: a stock snapshot, which
-// `etcdutl snapshot restore` takes. It is made under another name, PATH.partial, which one that was interrupted leaves
-// behind and the next one replaces.
+// `etcdutl snapshot restore` takes. A file that has come to exist meanwhile is fs.ErrExist. It is made under another name,
+// PATH.partial, which one that was interrupted leaves behind and the next one replaces.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("cannot write %s: it exists already, or cannot be looked at", path)
@@ -27,11 +29,34 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	if err != nil {
 		return Result{}, err
 	}
-	if err := seal(ctx, path+partial); err != nil {
-		return Result{}, errors.Join(fmt.Errorf("cannot write %s: %w", path, err), os.Remove(path+partial))
+	err = seal(ctx, path+partial)
+	if err == nil {
+		err = name(path+partial, path)
+	}
+	if left := os.Remove(path + partial); !errors.Is(left, fs.ErrNotExist) {
+		err = errors.Join(err, left)
+	}
+	if err == nil {
+		err = flushNames(filepath.Dir(path))
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	result.Bytes += sha256.Size
-	return result, os.Rename(path+partial, path)
+	return result, nil
+}
+
+// name gives a file a name that nobody else has: a rename alone would replace what has come to have it meanwhile.
+func name(path, name string) error {
+	err := os.Link(path, name)
+	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
+		return err
+	}
+	taken, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600) // the file system has no hard links
+	if err != nil {
+		return err
+	}
+	return errors.Join(taken.Close(), os.Rename(path, name))
 }
 
 // seal appends a file's SHA-256.

@@ -3,6 +3,8 @@ package rebuild
 import (
 	"context"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -128,6 +130,25 @@ func TestAnExportReplacesOneThatWasInterrupted(t *testing.T) {
 	require.NoError(t, err)
 	require.NoFileExists(t, exported+".partial")
 	restore(t, exported)
+}
+
+// Somebody else may have taken the name while the backup was fetched.
+func TestAnExportIsNeverWrittenOverAFileThatHasComeMeanwhile(t *testing.T) {
+	h := newHistory(t, 5)
+	h.live(5)
+	exported := filepath.Join(t.TempDir(), "exported")
+	source := h.source(h.fulls[0], h.fulls[0].moment)
+	open := source.Snapshot
+	source.Snapshot = func(ctx context.Context) (io.ReadCloser, error) {
+		require.NoError(t, os.WriteFile(exported, []byte("somebody else's"), 0o600))
+		return open(ctx)
+	}
+	_, err := Export(t.Context(), source, exported, Options{})
+	require.ErrorIs(t, err, fs.ErrExist)
+	content, err := os.ReadFile(exported)
+	require.NoError(t, err)
+	require.Equal(t, "somebody else's", string(content))
+	require.NoFileExists(t, exported+".partial")
 }
 
 // Kubernetes' watchers list again when they are told that their revision is compacted, and miss events otherwise.

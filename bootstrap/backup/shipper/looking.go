@@ -179,7 +179,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	s.remember(head)
 	if head.Empty() {
 		s.discard() // it goes on from a full that is not there
-		s.startChain("there is no full yet")
+		s.startChain("there was no full yet")
 		return
 	}
 	s.align(head)

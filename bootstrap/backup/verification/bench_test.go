@@ -24,7 +24,7 @@ var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is verif
 
 // BenchmarkVerify verifies a full with rows of 1 KB out of a folder.
 func BenchmarkVerify(b *testing.B) {
-	s, err := locate.Open("file://" + filepath.Join(b.TempDir(), "store"))
+	s, err := locate.Open("file://" + b.TempDir())
 	require.NoError(b, err)
 	a, rows, path := archive.New(s, &seal.Keys{}), *mebibytes<<10, filepath.Join(b.TempDir(), "full")
 	_, err = a.Found(b.Context(), cluster, time.Now())

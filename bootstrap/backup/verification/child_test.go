@@ -67,7 +67,7 @@ func inChild(what, store, scratch string) func(context.Context, archive.Path) (a
 }
 
 func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
-	url := "file://" + filepath.Join(t.TempDir(), "store")
+	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	w := newWorld(t, s, &seal.Keys{})

@@ -23,7 +23,7 @@ func withoutHash(full *archive.Full) { full.Hash = nil }
 
 // bbolt panics in a goroutine of its own.
 func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
-	url := "file://" + filepath.Join(t.TempDir(), "store")
+	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	w := newWorld(t, s, &seal.Keys{})

@@ -61,8 +61,9 @@ type Peers struct {
 	user, password     string
 	answersHere        func(context.Context) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
-	quietSince, looked time.Time // since when nobody was seen to have the member's data, and when that was last looked at
-	called             time.Time // when the roll was called first
+	heard              map[types.ID]string // how many bytes others with a connection to the member had from it
+	quietSince, looked time.Time           // since when nobody was seen to have the member's data, and when that was last looked at
+	called             time.Time           // when the roll was called first
 }
 
 // Of finds the other members in etcd's configuration. It returns nil if it names none. The error says that certificates that
@@ -77,7 +78,8 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		return nil, nil //nolint:nilerr,nilnil // etcd says it
 	}
 	p := &Peers{
-		name: config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
+		heard: map[types.ID]string{},
+		name:  config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
 		founding: uint64(founded.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo, user: options.User, password: options.Password,
 		now: time.Now,
 	}

@@ -1,6 +1,7 @@
 package backups_test
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -18,29 +19,48 @@ import (
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/bootstrap/backup/store/folder"
+	"etcd-wrapper/bootstrap/backup/store/locate"
 )
 
-// depot is a folder of backups. Mount is what it lies in: where that is missing, nothing is created.
+// depot is where backups are kept.
 type depot struct {
-	mount string
-	dir   string
+	url     string // of --backup-store, as these tests read it
+	through string // the same for the program, if that is led another way
+
+	mount, dir string // of a folder, and what it lies in: where that is missing, nothing is created
 }
 
 func newDepot(t *testing.T) depot {
 	t.Helper()
 	mount := filepath.Join(t.TempDir(), "mount")
-	require.NoError(t, os.Mkdir(mount, 0o700))
-	return depot{mount, filepath.Join(mount, "backups")}
+	dir := filepath.Join(mount, "backups")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	return depot{url: "file://" + dir, mount: mount, dir: dir}
 }
 
-func (d depot) flag() string { return "--backup-store=file://" + d.dir }
+func (d depot) flag() string { return "--backup-store=" + cmp.Or(d.through, d.url) }
+
+func (d depot) store(t *testing.T) store.Store {
+	t.Helper()
+	in, err := locate.Open(d.url)
+	require.NoError(t, err)
+	return in
+}
 
 func (d depot) archive(t *testing.T) *archive.Archive {
 	t.Helper()
-	in, err := folder.New(d.dir)
-	require.NoError(t, err)
-	return archive.New(in, &seal.Keys{})
+	return archive.New(d.store(t), &seal.Keys{})
+}
+
+// objects are all that there are, with their sizes.
+func (d depot) objects(t *testing.T) map[string]int64 {
+	t.Helper()
+	found := map[string]int64{}
+	for object, err := range d.store(t).List(t.Context(), "", "") {
+		require.NoError(t, err)
+		found[object.Name] = object.Size
+	}
+	return found
 }
 
 // generation is what is kept of the only one.
@@ -156,6 +176,9 @@ func (s state) take(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err
+	}
+	if len(kv.Key) == 0 {
+		return nil // with this a restore raises the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // it is marked as a deletion
 		delete(s, string(kv.Key))

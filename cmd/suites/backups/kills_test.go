@@ -3,10 +3,7 @@ package backups_test
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,7 +27,8 @@ const (
 // victim is a member that is killed again and again, and what its clients know.
 type victim struct {
 	*member
-	dice *rand.Rand
+	dice   *rand.Rand
+	faults []fault // what may happen to the store
 
 	mu    sync.Mutex
 	acked []ack // of this life
@@ -48,10 +46,30 @@ type ack struct {
 // taken away and comes back at others.
 func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.T) {
 	t.Parallel()
+	livesOut(t, func(t *testing.T, _ int) *victim {
+		m := newMember(t)
+		m.asWhoMayNotWriteEverywhere()
+		return newVictim(m, m.awayOrClosed())
+	})
+}
+
+// The same with a store that is reached over a network.
+func TestServersLoseNothingThatWasAcknowledgedToKillsAndANetworkThatFails(t *testing.T) {
+	t.Parallel()
+	service := clouds["s3"].start(t)
+	livesOut(t, func(t *testing.T, number int) *victim {
+		way, bucket := service.another(t), fmt.Sprintf("bucket-%d", number)
+		way.make(t, bucket)
+		return newVictim(way.member(t, bucket, "--recover=never"), failing(way.proxy))
+	})
+}
+
+// livesOut runs all cycles, so many of them with a volume and a store of their own.
+func livesOut(t *testing.T, begin func(t *testing.T, number int) *victim) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
 			t.Parallel()
-			v := newVictim(t)
+			v := begin(t, done/lifetime)
 			for cycle := range min(lifetime, *cycles-done) {
 				v.lives(cycle)
 			}
@@ -60,28 +78,10 @@ func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.
 	}
 }
 
-func newVictim(t *testing.T) *victim {
+func newVictim(m *member, faults []fault) *victim {
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	v := &victim{member: newMember(t), dice: rand.New(rand.NewPCG(seed, seed)), known: state{}}
-	v.asWhoMayNotWriteEverywhere()
-	return v
-}
-
-// faults are what happens to the store, and how it is undone.
-var faults = []struct{ begin, end func(v *victim) error }{
-	{func(v *victim) error { return os.Rename(v.mount, v.mount+".away") }, func(v *victim) error { return os.Rename(v.mount+".away", v.mount) }},
-	{func(v *victim) error { return v.allow(0o500) }, func(v *victim) error { return v.allow(0o700) }},
-}
-
-// allow sets what may be done in all directories of the store.
-func (v *victim) allow(mode fs.FileMode) error {
-	return filepath.WalkDir(v.mount, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil // it was a file of an upload
-		}
-		return os.Chmod(path, mode)
-	})
+	m.T.Logf("seed %d", seed)
+	return &victim{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
 // lives is one life, which ends by SIGKILL.
@@ -115,13 +115,13 @@ func (v *victim) lives(cycle int) {
 // suffer has the store fail, and perhaps come back, and returns what it must have.
 func (v *victim) suffer(run *harness.Run) (owed int64) {
 	v.T.Helper()
-	fault := faults[v.dice.IntN(len(faults))]
+	fault := v.faults[v.dice.IntN(len(v.faults))]
 	owed = v.owed()
-	require.NoError(v.T, fault.begin(v))
+	require.NoError(v.T, fault.begin())
 	v.pass(run, time.Second)
 	back := v.dice.IntN(2) == 0
 	if back {
-		require.NoError(v.T, fault.end(v))
+		require.NoError(v.T, fault.end())
 		v.pass(run, time.Second)
 	}
 	if v.dice.IntN(3) == 0 {
@@ -130,7 +130,7 @@ func (v *victim) suffer(run *harness.Run) (owed int64) {
 	}
 	run.Kill()
 	if !back {
-		require.NoError(v.T, fault.end(v))
+		require.NoError(v.T, fault.end())
 	}
 	return owed
 }

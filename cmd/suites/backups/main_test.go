@@ -5,6 +5,7 @@ package backups_test
 import (
 	"flag"
 	"os"
+	"strings"
 	"testing"
 
 	"etcd-wrapper/cmd/suites/harness"
@@ -15,7 +16,15 @@ var (
 	whole  = flag.Bool("whole", false, "run what takes longer, too")
 )
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+func TestMain(m *testing.M) {
+	for _, cloud := range clouds {
+		for _, set := range cloud.credentials {
+			name, value, _ := strings.Cut(set, "=")
+			_ = os.Setenv(name, value) // these tests read what is kept; the program has an environment of its own
+		}
+	}
+	os.Exit(harness.Main(m))
+}
 
 // onlyAsAWhole skips a test that takes its time.
 func onlyAsAWhole(t *testing.T) {

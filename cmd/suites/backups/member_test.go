@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// member is an etcd of its own that makes backups into a folder.
+// member is an etcd of its own that makes backups.
 type member struct {
 	*harness.Pod
 	depot
@@ -22,8 +22,13 @@ type member struct {
 // newMember has a folder, which lies in another one as a volume that is mounted there.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	m := &member{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
-	m.Flags = append(append(m.Flags, m.flag(), "--backup-interval=200ms", "--recover=never"), flags...) // recovery has tests of its own
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has tests of its own
+}
+
+func newMemberOn(t *testing.T, d depot, flags ...string) *member {
+	t.Helper()
+	m := &member{Pod: harness.NewStandalonePod(t, nil), depot: d}
+	m.Flags = append(append(m.Flags, m.flag(), "--backup-interval=200ms"), flags...)
 	return m
 }
 
@@ -56,12 +61,18 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
+// visit runs a command that must succeed, and returns what it printed.
+func (m *member) visit(args ...string) (out string) {
+	m.T.Helper()
+	out, log, status := m.Begin(args...).Wait()
+	require.Zero(m.T, status, "%v: %s", args, log)
+	return out
+}
+
 // list is backup list.
 func (m *member) list() (seen backups.Overview) {
 	m.T.Helper()
-	out, log, status := m.Begin("backup", "list", m.flag(), "-o", "json").Wait()
-	require.Zero(m.T, status, log)
-	require.NoError(m.T, json.Unmarshal([]byte(out), &seen))
+	require.NoError(m.T, json.Unmarshal([]byte(m.visit("backup", "list", m.flag(), "-o", "json")), &seen))
 	return seen
 }
 
@@ -69,8 +80,7 @@ func (m *member) list() (seen backups.Overview) {
 func (m *member) export(to string) string {
 	m.T.Helper()
 	file := filepath.Join(m.T.TempDir(), "snapshot")
-	_, log, status := m.Begin("backup", "export", m.flag(), "--to="+to, file).Wait()
-	require.Zero(m.T, status, log)
+	m.visit("backup", "export", m.flag(), "--to="+to, file)
 	return file
 }
 

@@ -1,103 +1,125 @@
 package backups_test
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
-	"net/http"
-	"net/url"
-	"path/filepath"
+	"os"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
 )
 
-// clouds are the stores that a server stands for, each made ready, with its URL. What the program needs beside that is in the
-// environment, where each cloud's own tools look.
-var clouds = map[string]func(t *testing.T) string{"s3": onS3, "gs": onGCS, "azblob": onAzure}
-
-func onS3(t *testing.T) string {
-	endpoint := servers.S3(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
-	client, err := minio.New(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
-	require.NoError(t, client.MakeBucket(t.Context(), "bucket", minio.MakeBucketOptions{}))
-	return "s3://bucket/main?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(endpoint.String())
+// story is the life of a member whose backups a cloud's server keeps, as a user goes through it.
+type story struct {
+	*member
+	then       int64 // a revision, and what etcd had then
+	at, latest state
 }
 
-func onGCS(t *testing.T) string {
-	endpoint := servers.GCS(t)
-	created, err := http.Post(endpoint.JoinPath("storage/v1/b").String()+"?project=test", "application/json", strings.NewReader(`{"name":"bucket"}`))
-	require.NoError(t, err)
-	require.NoError(t, created.Body.Close())
-	require.Equal(t, http.StatusOK, created.StatusCode)
-	return "gs://bucket/main?endpoint=" + url.QueryEscape(endpoint.String())
-}
-
-func onAzure(t *testing.T) string {
-	endpoint := servers.Azure(t)
-	t.Setenv("AZURE_STORAGE_KEY", servers.AzureKey)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, endpoint.JoinPath("container").String()+"?restype=container", nil)
-	require.NoError(t, err)
-	sign(t, request)
-	created, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	require.NoError(t, created.Body.Close())
-	require.Equal(t, http.StatusCreated, created.StatusCode)
-	return "azblob://container/main?account=" + servers.AzureAccount + "&endpoint=" + url.QueryEscape(endpoint.String())
-}
-
-// sign is Azure's Shared Key for a request without a body that creates a container.
-func sign(t *testing.T, request *http.Request) {
-	t.Helper()
-	key, err := base64.StdEncoding.DecodeString(servers.AzureKey)
-	require.NoError(t, err)
-	request.Header.Set("x-ms-date", time.Now().UTC().Format(http.TimeFormat))
-	request.Header.Set("x-ms-version", "2023-11-03")
-	digest := hmac.New(sha256.New, key)
-	fmt.Fprintf(digest, "PUT%sx-ms-date:%s\nx-ms-version:%s\n/%s%s\nrestype:container", strings.Repeat("\n", 12),
-		request.Header.Get("x-ms-date"), request.Header.Get("x-ms-version"), servers.AzureAccount, request.URL.Path)
-	request.Header.Set("Authorization", "SharedKey "+servers.AzureAccount+":"+base64.StdEncoding.EncodeToString(digest.Sum(nil)))
-}
-
-// From the first write to a stock etcd on what was exported, with each of the clouds' servers.
+// From the first write to a stock etcd on what was exported, through kills and the loss of the volume.
 func TestServersKeepWhatWasAcknowledgedAndGiveItBack(t *testing.T) {
-	for name, made := range clouds {
-		t.Run(name, func(t *testing.T) {
-			store := "--backup-store=" + made(t)
-			m := &member{Pod: harness.NewStandalonePod(t, nil)}
-			m.Flags = append(m.Flags, store, "--backup-interval=200ms")
-			run := m.StartReady()
-			m.live()
-			then := m.write("between", "1")
-			at := now(m.Pod)
-			awaitStored(run, then)
-			awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
-			m.write("last", "just before the end")
-			latest := now(m.Pod)
-			run.StopCleanly()
+	onEachCloud(t, func(t *testing.T, c cloud) {
+		service := c.start(t)
+		service.make(t, "bucket")
+		s := &story{member: service.member(t, "bucket")}
+		run := s.isBackedUp()
+		s.answersWhoAsks()
+		s.isStopped(run)
+		s.isKilled()
+		s.isExported("latest", s.latest)
+		s.isExported(fmt.Sprint("revision:", s.then), s.at)
+		s.losesItsVolume()
+		s.isRestoredElsewhere()
+	})
+}
 
-			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", then): at} {
-				file := filepath.Join(t.TempDir(), "snapshot")
-				_, log, status := m.Begin("backup", "export", store, "--to="+to, file).Wait()
-				require.Zero(t, status, log)
-				assert.Equal(t, want, ofSnapshot(t, file), to)
-				again := restored(t, file)
-				second := again.StartReady()
-				assert.Equal(t, want, now(again), "an etcd on it has the same keys")
-				second.StopCleanly()
-			}
-		})
-	}
+func (s *story) isBackedUp() *harness.Run {
+	s.T.Helper()
+	run := s.StartReady()
+	s.live()
+	s.then = s.write("between", "1")
+	s.at = now(s.Pod)
+	awaitStored(run, s.then)
+	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	return run
+}
+
+// answersWhoAsks runs the commands beside the member, which tells them where the store is.
+func (s *story) answersWhoAsks() {
+	s.T.Helper()
+	scratch := "--scratch-dir=" + s.T.TempDir()
+	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
+	assert.Contains(s.T, s.visit("backup", "now"), "is in the store")
+	assert.Contains(s.T, s.visit("backup", "verify", scratch), "could be restored")
+	assert.Contains(s.T, s.visit("backup", "verify", scratch, "--to=revision:"+fmt.Sprint(s.then)), fmt.Sprintf("revision %d could be restored", s.then))
+	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "stays")
+}
+
+// isStopped sees that a stop in order brings the rest.
+func (s *story) isStopped(run *harness.Run) {
+	s.T.Helper()
+	last := s.write("last", "just before the end")
+	run.StopCleanly()
+	require.GreaterOrEqual(s.T, s.head(s.T), last)
+}
+
+// isKilled sees that the chain is gone on with.
+func (s *story) isKilled() {
+	s.T.Helper()
+	run := s.StartReady()
+	awaitStored(run, s.write("killed", "stored"))
+	s.write("killed", "perhaps not")
+	run.Kill()
+	again := s.StartReady()
+	s.write("killed", "and gone on")
+	s.latest = now(s.Pod)
+	again.StopCleanly()
+	require.Len(s.T, s.requireSound(s.T), 1)
+	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
+}
+
+// isExported has etcd's own tool restore a snapshot.
+func (s *story) isExported(to string, want state) {
+	s.T.Helper()
+	file := s.export(to)
+	assert.Equal(s.T, want, ofSnapshot(s.T, file), to)
+	again := restored(s.T, file)
+	run := again.StartReady()
+	assert.Equal(s.T, want, now(again), "an etcd on it has the same keys")
+	run.StopCleanly()
+}
+
+// losesItsVolume sees that a new one is filled from the store, and goes on there.
+func (s *story) losesItsVolume() {
+	s.T.Helper()
+	require.NoError(s.T, os.RemoveAll(s.Volume))
+	require.NoError(s.T, os.Mkdir(s.Volume, 0o700))
+	run := s.StartReady()
+	run.AwaitLine(harness.Line{"message": "the volume is empty; the cluster comes back with revision", "level": "warn"})
+	assert.Equal(s.T, s.latest, now(s.Pod))
+	last := s.write("after the loss", "of the volume")
+	s.latest = now(s.Pod)
+	awaitStored(run, last)
+	run.StopCleanly()
+	head, err := s.archive(s.T).Head(s.T.Context(), 2)
+	require.NoError(s.T, err)
+	assert.GreaterOrEqual(s.T, head.Revision(), last, "in a generation of its own")
+	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
+}
+
+// isRestoredElsewhere makes the data directory of an etcd that does not run.
+func (s *story) isRestoredElsewhere() {
+	s.T.Helper()
+	elsewhere := harness.NewStandalonePod(s.T, nil)
+	config := elsewhere.Flags[1]
+	require.True(s.T, strings.HasPrefix(config, "--etcd-config-file="))
+	s.visit("restore", s.flag(), "--to=latest", "--data-dir="+elsewhere.DataDir(), config)
+	run := elsewhere.StartReady()
+	assert.Equal(s.T, s.latest, now(elsewhere))
+	run.StopCleanly()
 }

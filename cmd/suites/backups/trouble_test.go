@@ -111,6 +111,7 @@ func TestAStoreThatWasEmptiedIsBegunAnew(t *testing.T) {
 	awaitStored(run, m.write("key", "before"))
 	run.StopCleanly()
 	require.NoError(t, os.RemoveAll(m.dir))
+	require.NoError(t, os.Mkdir(m.dir, 0o700))
 	again := m.StartReady()
 	awaitStored(again, m.write("another key", "after"))
 	again.StopCleanly()

@@ -34,7 +34,9 @@ const (
 // backedUp is the wrapper without a sidecar, which makes backups into a folder beside its volume, and apart the same without.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
-		return []string{"--backup-store=file://" + filepath.Join(p.Dir, "backups")}
+		store := filepath.Join(p.Dir, "backups")
+		require.NoError(p.T, os.MkdirAll(store, 0o700))
+		return []string{"--backup-store=file://" + store}
 	})
 	apart = standaloneSide(func(*harness.Pod) []string { return nil })
 )
@@ -163,13 +165,13 @@ func fullBackup(t *testing.T) []row {
 	r = backedUp.start(t, p)
 	peak := r.peak(t, func() bool { told := r.backup(); return told.LastFull != nil && told.BehindRevisions == 0 })
 	clients := connect(p)
-	without := longestPut(t, clients, func() bool { return true })
 	var made atomic.Bool
 	go func() {
 		defer made.Store(true)
 		require.NoError(t, askForFull(r))
 	}()
-	with := longestPut(t, clients, made.Load)
+	with, rounds := longestPut(t, clients, func(int) bool { return made.Load() })
+	without, _ := longestPut(t, clients, func(round int) bool { return round >= rounds }) // of as many, the longest
 	held := r.held()
 	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
 	return []row{
@@ -195,10 +197,10 @@ func (r *process) peak(t *testing.T, done func() bool) (most float64) {
 }
 
 // longestPut is the slowest of a few rounds of puts, in milliseconds, and of more of them until it is over.
-func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool) float64 {
+func longestPut(t *testing.T, clients []*clientv3.Client, over func(round int) bool) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64
-	for round := 0; round < loadRounds || !over(); round++ {
+	for ; rounds < loadRounds || !over(rounds); rounds++ {
 		drive(t, clients, func(ctx context.Context, client *clientv3.Client, n int) error {
 			began := time.Now()
 			err := putKilobyte(ctx, client, n)
@@ -207,7 +209,7 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool) floa
 			return err
 		})
 	}
-	return milliseconds(time.Duration(longest.Load()))
+	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
 // askForFull has the process make a full and waits for it.

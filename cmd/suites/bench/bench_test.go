@@ -41,11 +41,14 @@ var topics = []struct {
 	{"probes", underProbes},
 	{"quorum", lossOfQuorum},
 	{"waking", wakeThree},
+	{"restart", rollingRestart},
+	{"defragmentation", defragmentation},
 	{"machine", machineStep},
 	{"log", inspection},
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
 	{"backup", backups},
+	{"restore", restores},
 }
 
 // TestBench measures plain etcd and the wrapper side by side and prints one table.

@@ -52,9 +52,11 @@ func memberOfThree(t *testing.T) []row {
 	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
 }
 
-func launchThree(t *testing.T, s *side) (members []*process) {
+// launchThree waits until three members can be used. The flags are for the wrapper.
+func launchThree(t *testing.T, s *side, flags ...string) (members []*process) {
 	t.Helper()
 	for _, p := range harness.Members(t, 3) {
+		p.Flags = append(p.Flags, flags...)
 		members = append(members, s.launch(t, p))
 	}
 	for _, r := range members {

@@ -31,6 +31,8 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--backup-identities":           {"start-etcd", "--standalone", store, "--backup-identities=/nowhere", volume},
 		"--backup-signing-key":          {"start-etcd", "--standalone", store, "--backup-signing-key=/dev/null", volume},
 		"--backup-trusted-keys":         {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
+		"--leases: only with":           {"start-etcd", "--leases"},
+		"--leases: only in a pod":       {"start-etcd", "--standalone", "--leases", volume},
 		"unexpected argument etcd-main": {"etcd-main"},
 	} {
 		t.Run(flag, func(t *testing.T) {

@@ -23,11 +23,11 @@ const slowFlush = "delay_enter=700000"
 func TestFaultPowerLossOfAFollowerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
-	needStrace(t)
+	harness.NeedStrace(t)
 	trial(t, "following, behind", "power loss")
 	pods := harness.Members(t, 3)
 	follower := pods[2]
-	disk := newDisk(t, follower)
+	disk := harness.NewDisk(follower, diskSize)
 	first, second := pods[0].Start(), pods[1].Start()
 	first.AwaitReady() // with a leader among these two
 	follower.ExpectTerminationMessage()
@@ -35,11 +35,11 @@ func TestFaultPowerLossOfAFollowerThatIsBehind(t *testing.T) {
 	run := follower.Start()
 	for losses := 0; readyOrDead(run); losses++ {
 		require.Less(t, losses, 20, "its database is ahead at some moment")
-		attach(run, spot{call: "fdatasync", path: wal(follower)}.hit(slowFlush)...)
+		attach(run, harness.Spot{Call: "fdatasync", Path: wal(follower)}.Hit(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
 			began := time.Now()
 			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(began) > 4*time.Second })
-			disk.losePower(run)
+			disk.LosePower(run)
 		})...)
 		run = follower.Start()
 	}

@@ -18,7 +18,7 @@ var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	for call, errno := range diskErrors {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
@@ -26,7 +26,7 @@ func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
 			run := p.StartReady()
-			attach(run, spot{call: call, path: wal(p)}.hit("error="+errno)...)
+			attach(run, harness.Spot{Call: call, Path: wal(p)}.Hit("error="+errno)...)
 			require.Error(t, p.TryPut("key", "value", 2*time.Second))
 			assert.Equal(t, 2, run.Exit(harness.StopBudget))
 			assertTruth(run, 2, nil)
@@ -65,7 +65,7 @@ func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 
 func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	for errno, at := range map[string]string{"EROFS": "unlinkat", "EPERM": "unlinkat", "EIO": "fsync"} {
 		t.Run(errno, func(t *testing.T) {
 			t.Parallel()
@@ -74,7 +74,7 @@ func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
 			p.ExpectTerminationMessage()
 			p.WriteRecord("terminated")
 			path := map[string]string{"unlinkat": p.RecordPath(), "fsync": p.Volume}[at]
-			straced(p, spot{call: at, path: path}.hit("error="+errno)...)
+			p.Straced(harness.Spot{Call: at, Path: path}.Hit("error=" + errno)...)
 			run := p.Start()
 			assert.Equal(t, 74, run.Exit(harness.Patience))
 			p.NeverOpened()
@@ -87,14 +87,14 @@ func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
 
 func TestFaultRecordThatCannotBeWrittenIsNoCleanEnd(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	for call, errno := range map[string]string{"write": "ENOSPC", "fsync": "EIO", "renameat": "EROFS", "openat": "EPERM"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			trial(t, "closing", errno+" on "+call+" of the record")
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
-			straced(p, spot{call: call, path: p.RecordPath() + ".tmp"}.hit("error="+errno)...)
+			p.Straced(harness.Spot{Call: call, Path: p.RecordPath() + ".tmp"}.Hit("error=" + errno)...)
 			run := p.StartReady()
 			status, took := run.Stop(syscall.SIGTERM)
 			assert.Equal(t, 74, status)
@@ -109,13 +109,13 @@ func TestFaultRecordThatCannotBeWrittenIsNoCleanEnd(t *testing.T) {
 
 func TestFaultSyncThatHangsInTheCloseIsNotWaitedForForEver(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	onlyWithFaults(t)
 	trial(t, "closing", "fsync of the database hangs")
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
 	run := p.StartReady()
-	detach := attach(run, spot{call: "fdatasync", path: p.Database()}.hit("delay_enter=60000000")...)
+	detach := attach(run, harness.Spot{Call: "fdatasync", Path: p.Database()}.Hit("delay_enter=60000000")...)
 	watch := harness.StartWatch()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})

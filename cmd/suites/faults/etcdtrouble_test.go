@@ -50,7 +50,7 @@ var etcdTroubles = map[string]struct {
 	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.Database(), 8192)) }, 70, "the database was cut off"},
 	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 2, "3.7"},
 	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
-	"read-only data directory": {func(p *harness.Pod) { mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
+	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
 }
 
 func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
@@ -90,7 +90,7 @@ func setClusterVersion(p *harness.Pod, version string) {
 	require.NoError(p.T, database.Close())
 }
 
-func makeReadOnly(p *harness.Pod) { mount(p.T, "--bind", "-o", "ro", p.Volume, p.Volume) }
+func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.Volume, p.Volume) }
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestFaultFullDisk(t *testing.T) {
 			trial(t, map[string]string{"at birth": "opening", "while serving": "serving"}[name], "disk full")
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
-			mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", free), "none", p.Volume)
+			harness.Mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", free), "none", p.Volume)
 			run := p.Start()
 			if name == "while serving" {
 				run.AwaitReady()
@@ -145,7 +145,7 @@ func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
 		},
 		"data on another volume than the record": func(p *harness.Pod) string {
 			other := t.TempDir()
-			mount(p.T, "-t", "tmpfs", "none", other)
+			harness.Mount(p.T, "-t", "tmpfs", "none", other)
 			p.Config["data-dir"] = filepath.Join(other, "new.etcd")
 			return "another volume than the exit record"
 		},

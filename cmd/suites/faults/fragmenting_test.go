@@ -1,16 +1,13 @@
 package faults_test
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -18,7 +15,7 @@ import (
 // clientOfAll knows all members, as an API server does.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
-	return clientOf(t, endpointsOf(pods))
+	return harness.ClientOf(t, endpointsOf(pods))
 }
 
 func endpointsOf(pods []*harness.Pod) (endpoints []string) {
@@ -26,14 +23,6 @@ func endpointsOf(pods []*harness.Pod) (endpoints []string) {
 		endpoints = append(endpoints, p.Endpoint())
 	}
 	return endpoints
-}
-
-func clientOf(t *testing.T, endpoints []string) *clientv3.Client {
-	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 // large is a value of 40 KiB that nothing can make smaller.
@@ -78,59 +67,12 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// gapWriter puts one key after the other, reads it back, and knows how long it had to wait.
-type gapWriter struct {
-	client *clientv3.Client
-	prefix string
-	acked  int
-	gap    time.Duration // the longest between two acknowledged writes
-	at     time.Time     // when that ended
-	failed []error
-}
-
-// run writes until ctx ends. What fails is tried again: its outcome is unknown, so the next write may find it done.
-func (w *gapWriter) run(ctx context.Context) {
-	last := time.Now()
-	for ctx.Err() == nil {
-		_, err := w.client.Put(ctx, fmt.Sprintf("%s%06d", w.prefix, w.acked), fmt.Sprint(w.acked))
-		if err != nil {
-			if ctx.Err() == nil {
-				w.failed = append(w.failed, fmt.Errorf("at %s: %w", time.Now().UTC().Format(time.StampMilli), err))
-			}
-			continue
-		}
-		w.acked++
-		if gap := time.Since(last); gap > w.gap {
-			w.gap, w.at = gap, time.Now()
-		}
-		last = time.Now()
-	}
-}
-
-// startWriters starts writers and returns what ends them.
-func startWriters(t *testing.T, endpoints []string, count int) (end func() []*gapWriter) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	var all []*gapWriter
-	var working sync.WaitGroup
-	for i := range count {
-		w := &gapWriter{client: clientOf(t, endpoints), prefix: fmt.Sprintf("/registry/writer-%d/", i)}
-		all = append(all, w)
-		working.Go(func() { w.run(ctx) })
-	}
-	return func() []*gapWriter {
-		cancel()
-		working.Wait()
-		return all
-	}
-}
-
 // nothingIsLost says that every write that was acknowledged is there.
-func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*gapWriter) {
+func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*harness.GapWriter) {
 	t.Helper()
 	for _, w := range writers {
-		reply, err := c.Get(t.Context(), w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		reply, err := c.Get(t.Context(), w.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, reply.Count, int64(w.acked), "of the writes below %s", w.prefix)
+		require.GreaterOrEqual(t, reply.Count, int64(w.Acked), "of the writes below %s", w.Prefix)
 	}
 }

@@ -18,14 +18,14 @@ import (
 // its database and its log. Never is a record clean after an etcd that was not closed, and the next start works.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	for _, at := range killSpots(t) {
 		t.Run(at.name(), func(t *testing.T) {
 			t.Parallel()
-			trial(t, "in a call on "+at.where(), "SIGKILL in "+at.call)
+			trial(t, "in a call on "+at.where(), "SIGKILL in "+at.Call)
 			p := harness.NewPod(t)
 			p.StartAndStop()
-			straced(p, here(p, at).hit(fmt.Sprintf("signal=KILL:when=%d", at.count))...)
+			p.Straced(here(p, at).Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 			seen := watchOrder(p)
 			run := p.Start()
 			if readyOrDead(run) {
@@ -33,7 +33,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			}
 			status := run.Exit(harness.Patience)
 			assert.Contains(t, []int{0, -1}, status)
-			if at.count == 1 {
+			if at.Count == 1 {
 				assert.Equal(t, -1, status, "the call was made")
 			}
 			assertTruth(run, status, seen)
@@ -52,13 +52,13 @@ func killSpots(t *testing.T) (spots []spot) {
 	p := harness.NewPod(t)
 	p.StartAndStop()
 	for _, at := range trace(p) {
-		ofDatabase := at.path == p.Database()
-		ofLog := filepath.Ext(at.path) == ".wal" && at.count <= logCalls
-		chosen := *faults || at.call == "renameat" || at.call == "fsync"
+		ofDatabase := at.Path == p.Database()
+		ofLog := filepath.Ext(at.Path) == ".wal" && at.Count <= logCalls
+		chosen := *faults || at.Call == "renameat" || at.Call == "fsync"
 		if chosen && (at.ofRecord(p) || *faults && (ofDatabase || ofLog)) {
-			relative, err := filepath.Rel(p.Volume, at.path)
+			relative, err := filepath.Rel(p.Volume, at.Path)
 			require.NoError(t, err)
-			spots = append(spots, spot{at.call, relative, at.count})
+			spots = append(spots, spot{harness.Spot{Call: at.Call, Path: relative, Count: at.Count}})
 		}
 	}
 	require.NotEmpty(t, spots)
@@ -68,46 +68,46 @@ func killSpots(t *testing.T) (spots []spot) {
 
 // here is the spot on this pod's volume.
 func here(p *harness.Pod, at spot) spot {
-	return spot{at.call, filepath.Join(p.Volume, at.path), at.count}
+	return spot{harness.Spot{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
 // TestFaultOrderOnDisk is what a power loss cannot be made to show here: the order in which things become durable.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
-	needStrace(t)
+	harness.NeedStrace(t)
 	trial(t, "a whole life", "order of fsync")
 	p := harness.NewPod(t)
 	p.StartAndStop()
 	calls := trace(p)
 	record, temporary := p.RecordPath(), p.RecordPath()+".tmp"
-	removed := after(t, calls, 0, spot{call: "unlinkat", path: record})
-	durable := after(t, calls, removed, spot{call: "fsync", path: p.Volume})
+	removed := after(t, calls, 0, callOn("unlinkat", record))
+	durable := after(t, calls, removed, callOn("fsync", p.Volume))
 	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record is gone for good before any data is written")
 
-	written := after(t, calls, durable, spot{call: "write", path: temporary})
+	written := after(t, calls, durable, callOn("write", temporary))
 	assert.Less(t, last(calls, p.DataDir()), written, "etcd's last call comes before the record")
-	synced := after(t, calls, written, spot{call: "fsync", path: temporary})
-	renamed := after(t, calls, synced, spot{call: "renameat", path: temporary})
-	after(t, calls, renamed, spot{call: "fsync", path: p.Volume})
+	synced := after(t, calls, written, callOn("fsync", temporary))
+	renamed := after(t, calls, synced, callOn("renameat", temporary))
+	after(t, calls, renamed, callOn("fsync", p.Volume))
 }
 
 // after is the index of the next such call after an index.
 func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	t.Helper()
-	at := slices.IndexFunc(calls[from:], func(s spot) bool { return s.call == wanted.call && s.path == wanted.path })
-	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", wanted.call, wanted.path, from)
+	at := slices.IndexFunc(calls[from:], func(s spot) bool { return s.Call == wanted.Call && s.Path == wanted.Path })
+	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", wanted.Call, wanted.Path, from)
 	return from + at
 }
 
 // firstWrite is the index of the first call that changes anything below a path; looking for locks does not.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
-	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.path, path) && slices.Contains(changes, s.call) })
+	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
 // first and last are the indices of calls on a path or below it.
 func first(calls []spot, path string) int {
-	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.path, path) })
+	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }
 
 func last(calls []spot, path string) int {

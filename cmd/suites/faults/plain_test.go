@@ -57,20 +57,20 @@ func TestUpkeepOfPlainEtcdForComparison(t *testing.T) {
 	for _, member := range members {
 		endpoints = append(endpoints, member.Config().AdvertiseClientUrls[0].String())
 	}
-	c := clientOf(t, endpoints)
+	c := harness.ClientOf(t, endpoints)
 	grow(t, c, "/kept/", *inUse)
 	grow(t, c, "/garbage/", *inUse)
 	thin(t, c, "/garbage/")
-	end := startWriters(t, endpoints, 16)
+	end := harness.StartWriters(t, endpoints, 16)
 	watch := harness.StartWatch()
 	for _, endpoint := range endpoints {
 		_, err := c.Defragment(t.Context(), endpoint)
 		require.NoError(t, err)
 	}
 	took, writers := watch.Took(), end()
-	longest := slices.MaxFunc(writers, func(a, b *gapWriter) int { return int(a.gap - b.gap) })
+	longest := harness.Longest(writers)
 	t.Logf("plain etcd: the longest gap of %d writers while three members were defragmented in %s: %s; of the writer with it these failed: %v",
-		len(writers), took, longest.gap.Round(time.Millisecond), longest.failed)
+		len(writers), took, longest.Gap.Round(time.Millisecond), longest.Failed)
 }
 
 // leading is 1 for the member that leads.

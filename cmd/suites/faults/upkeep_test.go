@@ -38,7 +38,7 @@ func TestUpkeepOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
 	for _, run := range runs {
 		require.Zero(t, run.Status().Upkeep.Done)
 	}
-	end := startWriters(t, endpointsOf(pods), 16)
+	end := harness.StartWriters(t, endpointsOf(pods), 16)
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
 		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Upkeep.Done == 1 })
@@ -53,13 +53,13 @@ func TestUpkeepOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
 	nothingIsLost(t, c, writers)
 }
 
-func nobodyWaitedLong(t *testing.T, writers []*gapWriter) {
+func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
 	t.Helper()
-	longest := slices.MaxFunc(writers, func(a, b *gapWriter) int { return int(a.gap - b.gap) })
-	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.gap, longest.at.UTC().Format(time.StampMilli))
-	assert.Less(t, longest.gap, longestGap)
+	longest := harness.Longest(writers)
+	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Gap, longest.At.UTC().Format(time.StampMilli))
+	assert.Less(t, longest.Gap, longestGap)
 	for _, w := range writers {
-		assert.Empty(t, w.failed, "no write is refused")
+		assert.Empty(t, w.Failed, "no write is refused")
 	}
 }
 
@@ -82,9 +82,9 @@ func TestUpkeepOfADayInFastMotionLosesNothing(t *testing.T) {
 	c := clientOfAll(t, pods)
 	grow(t, c, "/kept/", 40)
 	history, endHistory := loadHistory(t, pods)
-	var all []*gapWriter
+	var all []*harness.GapWriter
 	for round := range *rounds {
-		end := startWriters(t, endpointsOf(pods), 4)
+		end := harness.StartWriters(t, endpointsOf(pods), 4)
 		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
 		writers := end()
 		nobodyWaitedLong(t, writers)

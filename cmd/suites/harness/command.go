@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,8 @@ func (p *Pod) begin(cmd *exec.Cmd) *Command {
 	require.NoError(p.T, err)
 	defer out.Close() // the command has it, too
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
-	c.cmd.Env = p.environment("ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())
+	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
+		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
 	require.NoError(p.T, c.cmd.Start())
 	go func() {

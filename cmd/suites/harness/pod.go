@@ -22,7 +22,7 @@ type Pod struct {
 	Sidecar *Sidecar
 	Config  map[string]any // what the sidecar serves; nobody changes it while a process runs
 	Flags   []string
-	Env     []string
+	Env     []string // of all its processes
 	Under   []string // the command that runs the program, if it does not run by itself
 
 	Port, ClientPort, PeerPort int         // of the wrapper and of etcd

@@ -40,6 +40,7 @@ func facts(d status.Document, now time.Time) (all []fact) {
 	all = append(all, recovered(d.Recovery)...)
 	all = append(all, upkeep(d.Upkeep, now)...)
 	all = append(all, backup(d.Backup, now)...)
+	all = append(all, renewed(d.Leases, now)...)
 	for _, file := range d.Certificates {
 		if file.ExpiresSoon(now) {
 			add("certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path))

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 )
 
 // Checkout is the root of the project, seen from a package of this module that is two folders below the module's.
@@ -20,40 +22,40 @@ func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 // release is the version of Kubernetes whose programs are built; their go.mod has it, too.
 const release = "v1.36.3"
 
+// stamp is what the programs of Kubernetes say of themselves. Its order is fixed, or they would be linked anew each time.
+const stamp = "-s -w -X k8s.io/component-base/version.gitVersion=" + release +
+	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
+	" -X k8s.io/component-base/version.gitTreeState=clean"
+
 // Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are built
-// from, runc and the project's image. The first time takes a quarter of an hour on two
-// cores; what Go has cached, seconds.
+// from, runc, a server of S3's protocol, the scripted sidecar and the project's image. The first time takes a quarter of an
+// hour on two cores; what Go has cached, seconds.
 func Build() error {
-	stamp := "-s -w"
-	for key, value := range map[string]string{"gitVersion": release, "gitMajor": "1", "gitMinor": "36", "gitTreeState": "clean"} {
-		stamp += " -X k8s.io/component-base/version." + key + "=" + value
-	}
-	control := []string{"build", "-p", "2", "-ldflags", stamp, "-o", tools() + "/"}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
-		control = append(control, "k8s.io/kubernetes/cmd/"+name)
-	}
-	if err := run(filepath.Join(Checkout(), "testdata/kubernetes"), []string{"CGO_ENABLED=0"}, "go", control...); err != nil {
-		return err
-	}
-	// runc enters namespaces before Go begins, which takes a C compiler.
-	module := filepath.Join(Checkout(), "testdata/deploy")
-	if err := run(module, []string{"CGO_ENABLED=1"}, "go", "build", "-p", "2", "-o", tools()+"/", "github.com/opencontainers/runc"); err != nil {
-		return err
-	}
-	if err := run(module, []string{"CGO_ENABLED=0"}, "go", "build", "-o", tools()+"/", "./sidecar"); err != nil {
-		return err
-	}
-	if err := run(filepath.Join(Checkout(), "testdata/crds"), nil, "go", "mod", "download"); err != nil {
-		return err
-	}
-	return run(Checkout(), nil, "make", "image", "VERSION=v0.0.0-test")
+	const kubernetes = "k8s.io/kubernetes/cmd/"
+	return errors.Join(
+		build("testdata/kubernetes", "0", "-ldflags", stamp,
+			kubernetes+"kube-apiserver", kubernetes+"kube-controller-manager", kubernetes+"kube-scheduler", kubernetes+"kubectl"),
+		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before Go begins, which takes C
+		build("testdata/deploy", "0", "./sidecar"),
+		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
+		run("testdata/crds", nil, "go", "mod", "download"),
+		run(".", nil, "make", "image", "VERSION="+Version),
+	)
 }
 
-func run(dir string, env []string, name string, args ...string) error {
+// Version is what the image is stamped with.
+const Version = "v0.0.0-test"
+
+// build makes programs of a module of the project.
+func build(module, cgo string, args ...string) error {
+	return run(module, []string{"CGO_ENABLED=" + cgo}, "go", append([]string{"build", "-p", "2", "-o", tools() + "/"}, args...)...)
+}
+
+func run(folder string, env []string, name string, args ...string) error {
 	command := exec.Command(name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), env...)
+	command.Dir, command.Env = filepath.Join(Checkout(), folder), append(os.Environ(), env...)
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", name, args[0], err, out)
+		return fmt.Errorf("%s in %s: %w\n%s", strings.Join(append([]string{name}, args...), " "), folder, err, out)
 	}
 	return nil
 }

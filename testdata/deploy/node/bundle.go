@@ -16,9 +16,9 @@ import (
 // bundle writes what runc needs to run a container as its manifest says: user, read-only root, no capabilities, mounts,
 // variables, arguments, and the pod's network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
-	image, ok := n.images[repository(container.Image)]
-	if !ok {
-		return "", fmt.Errorf("there is no image %s", container.Image)
+	image, err := n.imageOf(container)
+	if err != nil {
+		return "", err
 	}
 	variables, err := n.environment(ctx, pod, container)
 	if err != nil {
@@ -54,14 +54,6 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 		return "", err
 	}
 	return folder, os.WriteFile(filepath.Join(folder, "config.json"), text, 0o600)
-}
-
-func repository(image string) string {
-	name, _, _ := strings.Cut(image, "@")
-	if at := strings.LastIndex(name, ":"); at > strings.LastIndex(name, "/") {
-		name = name[:at]
-	}
-	return name
 }
 
 // rootfs is a layer of its own over the image's files, where mount points can be made.

@@ -60,6 +60,7 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 	folder, err := c.node.bundle(ctx, c.pod, c.spec, folders)
 	if err != nil {
 		ended.Message, ended.FinishedAt = err.Error(), metav1.Now()
+		c.node.log("%s of %s does not start: %v", c.spec.Name, c.pod.Name, err)
 		return ended
 	}
 	defer unmount(filepath.Join(folder, "rootfs"))
@@ -69,7 +70,7 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 		return ended
 	}
 	defer log.Close()
-	command := exec.Command(c.node.runc, "--root", c.node.state(), "run", "--bundle", folder, c.id)
+	command := exec.Command(c.node.runc, "--root", c.node.State(), "run", "--bundle", folder, c.id)
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		ended.Message = err.Error()
@@ -94,7 +95,7 @@ func (c *container) last(ended *corev1.ContainerStateTerminated, err error, fold
 	}
 	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // there may be none
 	ended.Message = string(bytes.TrimSpace(words))
-	_ = exec.Command(c.node.runc, "--root", c.node.state(), "delete", "--force", c.id).Run() // it may be gone
+	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // it may be gone
 	return ended
 }
 
@@ -129,16 +130,20 @@ func (c *container) current() corev1.ContainerStatus {
 }
 
 func (c *container) signal(name string) {
-	_ = exec.Command(c.node.runc, "--root", c.node.state(), "kill", c.id, name).Run() // it may have ended
+	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // it may have ended
 }
 
 // stop asks the container to end, and makes it after the grace period. ended is closed when it has.
 func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
-	c.signal("TERM")
+	if grace > 0 {
+		c.signal("TERM")
+	}
 	select {
 	case <-ended:
 	case <-time.After(grace):
-		c.node.log("%s/%s did not end within %s", c.pod.Name, c.spec.Name, grace)
+		if grace > 0 {
+			c.node.log("%s/%s did not end within %s", c.pod.Name, c.spec.Name, grace)
+		}
 		c.signal("KILL")
 		<-ended
 	}

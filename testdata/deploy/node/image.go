@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
 // Image is what a container is made of.
@@ -34,6 +36,23 @@ func Unpack(folder, root string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	return unpackIndex(index, root)
+}
+
+// pull takes the image for this machine out of a registry.
+func pull(reference, root string) (*Image, error) {
+	tag, err := name.ParseReference(reference)
+	if err != nil {
+		return nil, err
+	}
+	index, err := remote.Index(tag)
+	if err != nil {
+		return nil, err
+	}
+	return unpackIndex(index, root)
+}
+
+func unpackIndex(index v1.ImageIndex, root string) (*Image, error) {
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		return nil, err
@@ -43,7 +62,7 @@ func Unpack(folder, root string) (*Image, error) {
 			return unpackPart(index, part.Digest, root)
 		}
 	}
-	return nil, fmt.Errorf("%s has no image for %s", folder, runtime.GOARCH)
+	return nil, fmt.Errorf("there is no image for %s", runtime.GOARCH)
 }
 
 func unpackPart(index v1.ImageIndex, digest v1.Hash, root string) (*Image, error) {

@@ -7,7 +7,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -26,17 +24,17 @@ import (
 // tick is how often everything is looked at.
 const tick = 250 * time.Millisecond
 
-// Node runs the pods of one cluster. Start makes one.
+// Node runs the pods of one namespace. Start makes one.
 type Node struct {
-	client  kubernetes.Interface
-	runc    string
-	images  map[string]*Image // by repository
-	dir     string
-	prefix  string // of all that has a name on this machine
-	network *network
-	log     func(format string, args ...any)
-	disks   int64 // bytes of each; 0 leaves them as large as the machine's
-	loops   sync.WaitGroup
+	client    kubernetes.Interface
+	runc      string
+	shelf     shelf
+	dir       string
+	namespace string
+	network   *network
+	log       func(format string, args ...any)
+	disks     int64 // bytes of each; 0 leaves them as large as the machine's
+	loops     sync.WaitGroup
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod // as the API server has them
@@ -48,12 +46,12 @@ type Option func(*Node)
 // SmallDisks makes every volume a file system of so many bytes of its own.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start begins to run pods. Everything ends with the test. Only root may call it.
-func Start(t testing.TB, client kubernetes.Interface, runc string, images map[string]*Image, options ...Option) *Node {
+// Start begins to run the pods of a namespace, on the nodes that Register has made. Everything ends with the test. Only root
+// may call it, in what Contain runs.
+func Start(t testing.TB, client kubernetes.Interface, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
-	sweep()
 	n := &Node{
-		client: client, runc: runc, images: images, dir: t.TempDir(), prefix: named(os.Getpid()),
+		client: client, runc: runc, shelf: shelf{images: images}, dir: t.TempDir(), namespace: namespace,
 		log: t.Logf, pods: map[types.UID]*corev1.Pod{},
 	}
 	for _, option := range options {
@@ -62,18 +60,15 @@ func Start(t testing.TB, client kubernetes.Interface, runc string, images map[st
 	reachable(t, n.dir)
 	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "logs"), 0o700))
 	var err error
-	n.network, err = newNetwork(n.prefix)
+	n.network, err = newNetwork(namespace)
 	require.NoError(t, err)
 	t.Cleanup(n.network.close)
 	n.serveNames(t)
 	ctx, stop := context.WithCancel(context.Background())
-	require.NoError(t, n.offerStorage(ctx))
-	n.offerNodes(t)
 	n.loops.Go(func() { n.watch(ctx) })
 	t.Cleanup(func() {
 		stop()
 		n.loops.Wait()
-		n.removeGroups()
 		n.removeDisks()
 		if t.Failed() {
 			n.showLogs(t)
@@ -99,32 +94,13 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// offerNodes registers three machines in three zones.
-func (n *Node) offerNodes(t testing.TB) {
-	room := corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("50"), "ephemeral-storage": resource.MustParse("100Gi")}
-	for i := range 3 {
-		name := fmt.Sprintf("node-%d", i)
-		made, err := n.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", i)},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		made.Status.Capacity, made.Status.Allocatable = room, room
-		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-		made, err = n.client.CoreV1().Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
-		require.NoError(t, err)
-		made.Spec.Taints = nil // a controller that is not run here would do that
-		_, err = n.client.CoreV1().Nodes().Update(t.Context(), made, metav1.UpdateOptions{})
-		require.NoError(t, err)
-	}
-}
-
 // watch begins to run what is bound to a node and does not run yet. It returns when all pods have ended.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}
 	for ; ctx.Err() == nil; sleep(ctx, tick) {
 		n.provision(ctx)
-		list, err := n.client.CoreV1().Pods(corev1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		list, err := n.client.CoreV1().Pods(n.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			continue
 		}
@@ -155,23 +131,16 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-func (n *Node) sandboxName(pod *corev1.Pod) string { return n.prefix + "-" + string(pod.UID) }
+func (n *Node) sandboxName(pod *corev1.Pod) string { return n.namespace + "-" + string(pod.UID) }
 
 func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
-	return filepath.Join("/", n.prefix, string(pod.UID)+"-"+container.Name)
+	return filepath.Join("/", group(), string(pod.UID)+"-"+container.Name)
 }
 
-func (n *Node) state() string { return filepath.Join(n.dir, "runc") }
+// State is where runc keeps what it knows of the containers.
+func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
 // LogFile is where the output of a container goes, of all its runs and all pods of that name.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
-}
-
-// removeGroups takes the control groups away that runc leaves above its own.
-func (n *Node) removeGroups() {
-	left, _ := filepath.Glob("/sys/fs/cgroup/*/" + n.prefix)
-	for _, group := range left {
-		_ = os.Remove(group)
-	}
 }

@@ -32,7 +32,7 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 				c.keep(wanted, folders)
 			}()
 			<-wanted.Done()
-			c.stop(n.graceOf(pod), ended)
+			c.stop(n.graceOf(ctx, pod), ended)
 		})
 	}
 	for n.wanted(wanted, pod) {
@@ -86,7 +86,7 @@ func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		if volume.Secret != nil || volume.ConfigMap != nil {
-			if _, err := n.mount(ctx, pod, volume); err != nil {
+			if _, err := n.mount(ctx, pod, volume); err != nil && ctx.Err() == nil {
 				n.log("%s keeps the old %s: %v", pod.Name, volume.Name, err)
 			}
 		}
@@ -115,7 +115,11 @@ func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	return ok && latest.DeletionTimestamp == nil
 }
 
-func (n *Node) graceOf(pod *corev1.Pod) time.Duration {
+// graceOf is nothing when the test is over.
+func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
 	if latest, ok := n.seen(pod); ok && latest.DeletionGracePeriodSeconds != nil {
 		seconds = *latest.DeletionGracePeriodSeconds
@@ -151,7 +155,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	if equality.Semantic.DeepEqual(before, status) {
 		return
 	}
-	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil {
+	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
 		n.log("the status of %s is not taken: %v", pod.Name, err)
 	}
 }

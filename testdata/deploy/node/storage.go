@@ -8,26 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const class = "folders"
-
-// offerStorage makes a class of volumes the cluster's default.
-func (n *Node) offerStorage(ctx context.Context) error {
-	immediately := storagev1.VolumeBindingImmediate
-	_, err := n.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta:  metav1.ObjectMeta{Name: class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
-		Provisioner: "test.invalid/" + class, VolumeBindingMode: &immediately,
-	}, metav1.CreateOptions{})
-	return err
-}
-
 // provision makes a folder for every claim that has none, and leaves it to the controller to bind the two.
 func (n *Node) provision(ctx context.Context) {
-	claims, err := n.client.CoreV1().PersistentVolumeClaims(corev1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return
 	}

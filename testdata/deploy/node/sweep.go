@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,37 +10,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// named is what everything on the machine begins with that a process of ours has made.
-func named(pid int) string { return fmt.Sprintf("ew%d", pid) }
+// left is what the control groups and the folder of a run begin with, before its process id: what outlives its processes.
+const left = "test-deploy-"
 
-// sweep takes away what an earlier run has left that was cut off: containers, namespaces, control groups. What belongs to a
-// process that lives is not touched.
+// group is the control group of this run.
+func group() string { return left + os.Getenv(containedBy) }
+
+// ownFolder is for the temporary files of a run. Users of pods get through to their volumes.
+func ownFolder() (string, error) {
+	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return "", err
+	}
+	return folder, os.Chmod(folder, 0o755)
+}
+
+// sweep takes away what is left of runs that have ended, and the control groups of this process's copy.
 func sweep() {
-	spaces, _ := filepath.Glob("/run/netns/ew*")
-	for _, space := range spaces {
-		prefix, _, _ := strings.Cut(filepath.Base(space), "-")
-		pid, err := strconv.Atoi(strings.TrimPrefix(prefix, "ew"))
-		if err != nil || unix.Kill(pid, 0) == nil {
-			continue
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
+	for _, folder := range folders {
+		if pid, ok := owner(folder); ok && !lives(pid) {
+			_ = os.RemoveAll(folder) // what stays is among the system's temporary files
 		}
-		sweepGroups(prefix)
-		unplug(filepath.Base(space))
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")
+	for _, group := range groups {
+		if pid, ok := owner(group); ok && (pid == os.Getpid() || !lives(pid)) {
+			removeGroup(group)
+		}
 	}
 }
 
-func sweepGroups(prefix string) {
-	members, _ := filepath.Glob("/sys/fs/cgroup/*/" + prefix + "/*/cgroup.procs")
-	for _, file := range members {
-		content, _ := os.ReadFile(file)
-		for _, pid := range bytes.Fields(content) {
-			if number, err := strconv.Atoi(string(pid)); err == nil {
-				_ = unix.Kill(number, unix.SIGKILL) // it may have ended
-			}
-		}
-		_ = os.Remove(filepath.Dir(file)) // the next sweep finds those that are still ending
+func owner(path string) (pid int, ok bool) {
+	pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), left))
+	return pid, err == nil
+}
+
+func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
+
+func removeGroup(group string) {
+	members, _ := filepath.Glob(group + "/*")
+	for _, member := range members {
+		_ = os.Remove(member) // a file of the kernel's, which stays, or a container's group
 	}
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + prefix)
-	for _, group := range groups {
-		_ = os.Remove(group)
-	}
+	_ = os.Remove(group)
 }

@@ -1,6 +1,7 @@
 // Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper beside it, and makes no backups. It
 // validates nothing: every initialization is successful. It fails where the real one would in a pod that is not as it
-// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home.
+// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home. Its arguments say how it serves, and how
+// it reaches etcd, as the real one's do.
 package main
 
 import (
@@ -27,15 +28,15 @@ func main() {
 			log.Fatalf("%s is not set", name)
 		}
 	}
-	for _, argument := range os.Args[1:] {
-		if strings.Contains(argument, "$(") {
-			log.Fatalf("%s names a variable that nobody has set", argument)
-		}
-	}
+	told := arguments()
 	s := &sidecar{status: "New"}
 	http.HandleFunc("GET /initialization/status", s.tell)
 	http.HandleFunc("GET /initialization/start", s.start)
 	http.HandleFunc("GET /config", config)
+	go told.reachEtcd()
+	if told["server-cert"] != "" {
+		log.Fatal(http.ListenAndServeTLS(":8080", told["server-cert"], told["server-key"], nil))
+	}
 	log.Fatal(http.ListenAndServe(":8080", nil))
 }
 

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,33 +14,55 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
+// disk is how large volumes are in these stories; a log of etcd's takes 64 MB from its beginning.
+const disk = 256 << 20
+
 // A volume that is full ends etcd. When there is room again the member comes back, with all that was acknowledged.
 func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
-	w := newWorld(t, node.SmallDisks(256<<20))
+	w := newWorld(t, node.SmallDisks(disk))
 	w.apply("deploy/standalone")
 	w.awaitReady(1)
 	w.greet()
-	ballast := filepath.Join(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-etcd-main-0"), "ballast")
-	require.Error(t, os.WriteFile(ballast, make([]byte, 256<<20), 0o600), "the disk is full now")
+	makeRoom := w.fillDisk("etcd-main-0")
 	writes := w.startWriter()
-	cluster.Eventually(t, "etcd ends", func() error {
-		status := w.pods()["etcd-main-0"].Status.ContainerStatuses[0]
-		if status.RestartCount == 0 {
-			return tooLong(w)
-		}
-		return nil
-	})
-	require.NoError(t, os.Remove(ballast))
+	w.writeUntilItEnds("etcd-main-0")
+	makeRoom()
 	w.awaitReady(1)
 	assert.True(t, w.greeted())
-	cluster.Eventually(t, "it takes writes", func() error { return tryPut(w.etcd(), "after", "all", 5*time.Second) })
 	w.check(writes)
 }
 
-// tooLong writes what fills a log sooner than a small key does.
-func tooLong(w *world) error {
-	if err := tryPut(w.etcd(), "large", string(make([]byte, 1<<20)), 5*time.Second); err != nil {
-		return err
-	}
-	return errNotYet
+// One of three whose volume is full hinders nobody.
+func TestClientsDoNotWaitForAMemberWhoseDiskIsFull(t *testing.T) {
+	w := newWorldWithBucket(t, node.SmallDisks(disk))
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	makeRoom := w.fillDisk("etcd-main-1")
+	writes := w.startWriter()
+	w.writeUntilItEnds("etcd-main-1")
+	w.greet()
+	makeRoom()
+	w.awaitReady(3)
+	assert.True(t, w.greeted())
+	w.checkBackups("etcd-main-0", writes)
+}
+
+// fillDisk takes all the room of a member's volume, and returns how to give it back.
+func (w *world) fillDisk(member string) (makeRoom func()) {
+	w.t.Helper()
+	ballast := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "ballast")
+	require.Error(w.t, os.WriteFile(ballast, make([]byte, disk), 0o600), "the disk is full now")
+	return func() { require.NoError(w.t, os.Remove(ballast)) }
+}
+
+// writeUntilItEnds writes what fills a log sooner than a small key does, again and again the same.
+func (w *world) writeUntilItEnds(member string) {
+	w.t.Helper()
+	client, large := w.etcd(), string(make([]byte, 1<<20))
+	cluster.Eventually(w.t, "etcd ends", func() error {
+		if w.restarts(member) > 0 {
+			return nil
+		}
+		return errors.Join(tryPut(client, "large", large, 5*time.Second), errNotYet)
+	})
 }

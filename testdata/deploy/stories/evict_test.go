@@ -11,14 +11,14 @@ import (
 
 // evict asks the API server, as kubectl drain does.
 func (w *world) evict(pod string) error {
-	return w.Client.PolicyV1().Evictions(namespace).Evict(context.Background(), &policyv1.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace},
+	return w.Client.PolicyV1().Evictions(w.namespace).Evict(context.Background(), &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: w.namespace},
 	})
 }
 
 func (w *world) secret(name string, files map[string]string) {
 	w.t.Helper()
-	_, err := w.Client.CoreV1().Secrets(namespace).Create(w.t.Context(), &corev1.Secret{
+	_, err := w.Client.CoreV1().Secrets(w.namespace).Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: files,
 	}, metav1.CreateOptions{})
 	require.NoError(w.t, err)

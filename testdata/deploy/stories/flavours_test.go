@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -25,16 +26,43 @@ func TestThreeMembersWithSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// The volume, its exit record and the members' names are the same in both flavours.
+// The volume, its exit record and the members' names are the same in both flavours. The data stay readable to the sidecar's
+// etcd, as docs/upgrade.md says.
 func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply("deploy/sidecar")
 	w.awaitReady(1)
 	w.greet()
-	for _, variant := range []string{"standalone", "sidecar"} {
-		w.apply("deploy/" + variant)
+	asFirst := strings.Count(w.log("etcd-main-0"), "full validation")
+	for _, folder := range []string{w.overlay("standalone", readableFor35), "deploy/sidecar"} {
+		w.apply(folder)
 		w.awaitReady(1)
-		require.True(t, w.greeted(), "after moving to %s", variant)
+		require.True(t, w.greeted(), "after moving to %s", folder)
 	}
 	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each took over from an orderly end")
+	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
+}
+
+// readableFor35 is what docs/upgrade.md has those do who may want to go back.
+const readableFor35 = `configMapGenerator:
+- {name: etcd-main-backup, behavior: merge, literals: [ETCD_WRAPPER_ETCD_DATA_VERSION=3.5]}
+`
+
+func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply("deploy/sidecar-ha")
+	w.awaitReady(3)
+	writes := w.startWriter()
+	w.apply(w.overlay("standalone-ha", readableFor35))
+	w.awaitReady(3)
+	w.awaitVerified("etcd-main-0")
+	w.apply("deploy/sidecar-ha")
+	w.awaitReady(3)
+	w.apply(w.overlay("standalone-ha", readableFor35)) // its backups go on where they were
+	w.awaitReady(3)
+	w.checkBackups("etcd-main-1", writes)
+	for name := range w.pods() {
+		status := w.asked(name, "status")
+		assert.Contains(t, status, "3.5 wanted, kept", name)
+	}
 }

@@ -2,19 +2,53 @@
 package stories
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"etcd-wrapper/testdata/deploy/cluster"
+	"etcd-wrapper/testdata/deploy/node"
+)
+
+// All stories share a control plane, in which each has a namespace of its own, and the image.
+var (
+	shared  *cluster.Cluster
+	wrapper *node.Image
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := cluster.Build(); err != nil {
+	if err := node.Outside(cluster.Build); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(node.Contain(func() int { return tell(m) }))
+}
+
+// tell runs the stories on a control plane, and returns the exit status.
+func tell(m *testing.M) (status int) {
+	files, err := os.MkdirTemp("", "image-")
+	if err == nil {
+		defer os.RemoveAll(files)
+		wrapper, err = node.Unpack(filepath.Join(cluster.Checkout(), "bin/image"), filepath.Join(files, "wrapper"))
+	}
+	if err == nil {
+		shared, err = cluster.Start(context.Background())
+	}
+	if err == nil {
+		err = node.Register(context.Background(), shared.Client)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if status = m.Run(); status == 0 {
+		shared.Stop(nil)
+	} else {
+		shared.Stop(os.Stderr)
+	}
+	return status
 }

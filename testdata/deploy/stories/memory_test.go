@@ -16,30 +16,37 @@ import (
 
 // With a limit, which the manifests have not, the kernel kills a container that takes more memory.
 func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
-	w := newWorld(t)
-	w.apply(w.overlay("standalone", `patches:
+	w := newWorldWithBucket(t)
+	w.apply(w.overlay("standalone-ha", `patches:
 - target: {kind: StatefulSet}
   patch: '[{"op": "add", "path": "/spec/template/spec/containers/0/resources/limits", "value": {"memory": "512Mi"}}]'
 `))
-	w.awaitReady(1)
-	w.greet()
+	w.awaitReady(3)
+	client := w.etcd()
 	for i := range 64 {
-		require.NoError(t, tryPut(w.etcd(), fmt.Sprintf("large/%d", i), string(make([]byte, 1<<20)), 10*time.Second))
+		cluster.Eventually(t, "a large value is written", func() error {
+			return tryPut(client, fmt.Sprintf("large/%d", i), string(make([]byte, 1<<20)), 10*time.Second)
+		})
 	}
+	writes := w.startWriter()
 	stop := w.readEverything("large/", 32)
-	cluster.Eventually(t, "it is killed", func() error {
-		if w.pods()["etcd-main-0"].Status.ContainerStatuses[0].RestartCount == 0 {
-			return errNotYet
+	killed := ""
+	cluster.Eventually(t, "one is killed", func() error {
+		for name := range w.pods() {
+			if w.restarts(name) > 0 {
+				killed = name
+				return nil
+			}
 		}
-		return nil
+		return errNotYet
 	})
 	stop()
-	status := w.pods()["etcd-main-0"].Status.ContainerStatuses[0]
+	status := w.pods()[killed].Status.ContainerStatuses[0]
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
-	w.awaitReady(1)
-	assert.True(t, w.greeted())
-	assert.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "last exit        killed")
+	w.awaitReady(3)
+	assert.NoError(t, contains(w.log(killed), "full validation"))
+	assert.Contains(t, w.asked(killed, "status"), "last exit        killed")
+	w.checkBackups(killed, writes)
 }
 
 // readEverything has many clients read all there is, each as a whole, until it is told to stop.

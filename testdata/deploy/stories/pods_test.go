@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -11,8 +12,8 @@ import (
 )
 
 // members are the pods of the StatefulSet, by name.
-func members(c *cluster.Cluster, namespace string) (map[string]*corev1.Pod, error) {
-	list, err := c.Client.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{
+func (w *world) members() (map[string]*corev1.Pod, error) {
+	list, err := w.Client.CoreV1().Pods(w.namespace).List(context.Background(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=etcd-statefulset",
 	})
 	if err != nil {
@@ -25,15 +26,35 @@ func members(c *cluster.Cluster, namespace string) (map[string]*corev1.Pod, erro
 	return found, nil
 }
 
-// havePods says whether there are as many pods as the StatefulSet wants.
-func havePods(c *cluster.Cluster, namespace string) error {
-	set, err := c.Client.AppsV1().StatefulSets(namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
-	if err != nil {
+func (w *world) pods() map[string]*corev1.Pod {
+	w.t.Helper()
+	found, err := w.members()
+	require.NoError(w.t, err)
+	return found
+}
+
+// awaitPods waits until as many pods are admitted as the StatefulSet wants.
+func (w *world) awaitPods() {
+	w.t.Helper()
+	cluster.Eventually(w.t, "the pods are admitted", func() error {
+		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pods, err := w.members()
+		if err == nil && len(pods) != int(*set.Spec.Replicas) {
+			err = fmt.Errorf("there are %d pods, not %d", len(pods), *set.Spec.Replicas)
+		}
 		return err
+	})
+}
+
+// restarts is how often a member's containers have ended, or -1 where it has none yet.
+func (w *world) restarts(member string) int {
+	w.t.Helper()
+	pod := w.pods()[member]
+	if pod == nil || len(pod.Status.ContainerStatuses) == 0 {
+		return -1
 	}
-	pods, err := members(c, namespace)
-	if err == nil && len(pods) != int(*set.Spec.Replicas) {
-		err = fmt.Errorf("there are %d pods, not %d", len(pods), *set.Spec.Replicas)
-	}
-	return err
+	return int(pod.Status.ContainerStatuses[0].RestartCount)
 }

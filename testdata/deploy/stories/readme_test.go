@@ -1,44 +1,108 @@
 package stories
 
 import (
+	"context"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// registry is what the README calls the reader's own.
-const registry = "registry.example.org/etcd-wrapper"
+// The names of the README that are its readers' own, beside that of the bucket.
+const (
+	theirRegistry = "registry.example.org"
+	theirBucket   = "my-bucket"
+)
 
-// kustomization is what the README has its readers write, word by word.
-func kustomization(t *testing.T) string {
+// deployCommands is what the README has its readers run, word by word.
+func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
 	require.NoError(t, err)
-	found := regexp.MustCompile(`(?s)cat > my-etcd/kustomization\.yaml <<EOF\n(.*?) *EOF\n`).FindSubmatch(readme)
+	found := regexp.MustCompile(`(?s)\n## Deploy\n.*?\n\n((?:    [^\n]*\n)+)`).FindSubmatch(readme)
 	require.NotNil(t, found)
-	return strings.ReplaceAll(string(found[1]), "\n    ", "\n")
+	commands := regexp.MustCompile(`(?m)^    `).ReplaceAllString(string(found[1]), "")
+	require.Contains(t, commands, theirRegistry)
+	require.Contains(t, commands, theirBucket)
+	return commands
 }
 
-func TestAStrangerGetsThreeMembersByTheReadmeAlone(t *testing.T) {
-	w := newWorld(t)
-	folder := filepath.Join(cluster.Checkout(), "bin", "my-etcd")
-	require.NoError(t, os.MkdirAll(folder, 0o755))
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	text := strings.ReplaceAll(strings.TrimPrefix(kustomization(t), "    "), "../deploy/", "../../deploy/") // from where a test may write
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600))
-	w.apply("bin/my-etcd")
-	w.awaitReady(3)
-	w.greet()
-	assert.True(t, w.greeted())
+func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	w := &world{Cluster: shared, t: t, namespace: "etcd"} // which the README makes
+	t.Cleanup(w.end)
+	w.run()
+	w.offerBucket()
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	mine := strings.TrimPrefix(server.URL, "http://")
+	w.node.PullFrom(mine)
+
+	said := w.follow(strings.ReplaceAll(deployCommands(t), theirRegistry, mine))
+	assert.Contains(t, said, "partitioned roll out complete")
 	for name, pod := range w.pods() {
-		assert.Equal(t, registry+":v1", pod.Spec.Containers[0].Image)
-		assert.Contains(t, w.asked(name, "status"), "Serving, ready")
+		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s runs what was pushed", name)
 	}
+	writes := w.startWriter()
+	w.checkBackups("etcd-main-0", writes)
+	assert.Len(t, w.voters(), 3)
+}
+
+// follow runs commands in the checkout, as a person does who has the credentials of the bucket in a file, and takes away the
+// folder that they have made. kubectl exec goes past the API server: no kubelet listens that it could ask.
+func (w *world) follow(commands string) (said string) {
+	w.t.Helper()
+	folder := filepath.Join(cluster.Checkout(), "my-etcd")
+	require.NoDirExists(w.t, folder)
+	w.t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	secrets := ""
+	for name, value := range credentials {
+		secrets += name + "=" + value + "\n"
+	}
+	home := w.t.TempDir()
+	require.NoError(w.t, os.WriteFile(filepath.Join(home, "aws.env"), []byte(secrets), 0o600))
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*cluster.Patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, "bash", "-euvc", `kubectl() {
+	if [ "$3" = exec ]; then
+		uid=$(command kubectl -n "$2" get pod "$4" -o "jsonpath={.metadata.uid}")
+		shift 5
+		"$RUNC" --root "$RUNC_STATE" exec "$uid-etcd" "$@"
+	else
+		command kubectl "$@"
+	fi
+}
+`+commands)
+	command.Dir, command.WaitDelay = cluster.Checkout(), time.Second // kubectl may hold its output open
+	command.Env = append(w.Environment(), "HOME="+home, "VERSION="+cluster.Version, "RUNC="+cluster.Tool("runc"), "RUNC_STATE="+w.node.State())
+	command.Env = append(command.Env, built(w.t)...)
+	out, err := command.CombinedOutput()
+	w.t.Logf("%s", out)
+	require.NoError(w.t, err)
+	return string(out)
+}
+
+// built is where Go finds, from any home, what it has built before.
+func built(t *testing.T) (variables []string) {
+	t.Helper()
+	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}
+	values, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	require.NoError(t, err)
+	for i, value := range strings.Fields(string(values)) {
+		variables = append(variables, names[i]+"="+value)
+	}
+	return variables
 }

@@ -26,7 +26,7 @@ func (w *world) overlay(variant, changes string) (folder string) {
 // A new configuration is a new ConfigMap, whose name rolls the pods, the last first, one at a time, each after the one
 // before is ready.
 func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
 	before := w.pods()
@@ -39,7 +39,7 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte(changed), 0o600))
 	w.apply(folder)
 	w.awaitReady(3)
-	w.check(writes)
+	w.checkBackups("etcd-main-0", writes)
 	after := w.pods()
 	for name := range before {
 		require.NotEqual(t, before[name].UID, after[name].UID, "%s is a new pod", name)
@@ -51,16 +51,18 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 }
 
 // log is what a member has logged, over all pods of its name.
-func (w *world) log(member string) string {
+func (w *world) log(member string) string { return w.logOf(member, "etcd") }
+
+func (w *world) logOf(member, container string) string {
 	w.t.Helper()
-	content, err := os.ReadFile(w.node.LogFile(namespace, member, "etcd"))
+	content, err := os.ReadFile(w.node.LogFile(w.namespace, member, container))
 	require.NoError(w.t, err)
 	return string(content)
 }
 
 // The budget is asked by the API server, before each eviction.
 func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
 	cluster.Eventually(t, "the budget is counted", func() error { return w.allowed(1) })
@@ -79,7 +81,7 @@ func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
 	require.NoError(t, w.evict("etcd-main-2"))
 	cluster.Eventually(t, "all are back", func() error { return w.allowed(1) })
 	w.awaitReady(3)
-	w.check(writes)
+	w.checkBackups("etcd-main-2", writes)
 }
 
 func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
@@ -138,7 +140,7 @@ func TestTheRefusalOfAStrangerReachesKubectlDescribe(t *testing.T) {
 }
 
 func (w *world) allowed(want int32) error {
-	budget, err := w.Client.PolicyV1().PodDisruptionBudgets(namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
+	budget, err := w.Client.PolicyV1().PodDisruptionBudgets(w.namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
 	if err == nil && budget.Status.DisruptionsAllowed != want {
 		err = errNotYet
 	}

@@ -28,11 +28,11 @@ func TestOneMember(t *testing.T) {
 	assert.Contains(t, w.asked("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
 }
 
-func TestThreeMembers(t *testing.T) {
-	w := newWorld(t)
+func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
+	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
-	w.greet()
+	writes := w.startWriter()
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 	nodes := map[string]bool{}
 	for name, pod := range w.pods() {
@@ -40,4 +40,7 @@ func TestThreeMembers(t *testing.T) {
 		assert.Contains(t, w.asked(name, "status"), name+": Serving, ready")
 	}
 	assert.Len(t, nodes, 3, "each is on a node of its own")
+	w.checkBackups("etcd-main-0", writes)
+	verdict := w.asked("etcd-main-1", "backup", "verify")
+	assert.Contains(t, verdict, "could be restored", "any member can ask for it")
 }

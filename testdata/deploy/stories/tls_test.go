@@ -3,6 +3,7 @@ package stories
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -24,57 +25,113 @@ func secrets(a *authority) map[string]map[string]string {
 }
 
 func TestThreeMembersSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
+	w := newWorldWithBucket(t)
+	ca := w.withCertificates()
+	w.apply(w.overlay("standalone-ha", components("tls-three")))
+	w.awaitReady(3)
+	writes := w.startWriter()
+	w.renewAll(ca)
+	w.checkBackups("etcd-main-0", writes)
+	w.unharmed()
+	w.awaitMetrics()
+}
+
+// The sidecar has a certificate of its own to show, and one to show to etcd.
+func TestThreeMembersAndTheirSidecarsSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
 	w := newWorld(t)
-	ca := newAuthority(t)
+	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
+	ca := w.withCertificates()
+	w.apply(w.overlay("sidecar-ha", components("tls-three, tls-sidecar")))
+	w.awaitReady(3)
+	writes := w.startWriter()
+	w.awaitSidecarsReachEtcd()
+	w.renewAll(ca)
+	w.check(writes)
+	w.unharmed()
+}
+
+func TestOneMemberAndItsSidecarSpeakTLS(t *testing.T) {
+	w := newWorld(t)
+	w.withCertificates()
+	w.apply(w.overlay("sidecar", components("tls-one, tls-sidecar")))
+	w.awaitReady(1)
+	w.greet()
+	assert.Contains(t, w.asked("etcd-main-0", "status"), "Serving, ready")
+	w.awaitSidecarsReachEtcd()
+}
+
+// awaitSidecarsReachEtcd waits until every sidecar says so, which is told to reach it as the real one is.
+func (w *world) awaitSidecarsReachEtcd() {
+	w.t.Helper()
+	for member := range w.pods() {
+		cluster.Eventually(w.t, "the sidecar of "+member+" reaches etcd", func() error {
+			return contains(w.logOf(member, "backup-restore"), "https://etcd-main-local:2379 answers")
+		})
+	}
+}
+
+// withCertificates makes the Secrets by hand.
+func (w *world) withCertificates() *authority {
+	w.t.Helper()
+	ca := newAuthority(w.t)
 	w.identity = ca.identity()
 	for name, files := range secrets(ca) {
 		w.secret(name, files)
 	}
-	w.apply(w.overlay("standalone-ha", "components: [../../deploy/components/tls-three]\n"))
-	w.awaitReady(3)
-	w.greet()
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "Serving, ready")
-	writes := w.startWriter()
+	return ca
+}
 
-	before := w.serial("etcd-main-0")
+// renewAll puts new certificates into the Secrets, and waits until the members show them.
+func (w *world) renewAll(ca *authority) {
+	w.t.Helper()
+	before := ca.issued + 1
 	for name, files := range secrets(ca) {
 		w.renew(name, files)
 	}
 	for member := range w.pods() {
-		cluster.Eventually(t, member+" shows the new certificate", func() error {
-			if now := w.serial(member); now <= before {
-				return fmt.Errorf("it is still number %d: %w", now, errNotYet)
+		cluster.Eventually(w.t, member+" shows the new certificate", func() error {
+			if now, err := w.serial(member); err != nil || now <= before {
+				return errors.Join(err, fmt.Errorf("it is still number %d: %w", now, errNotYet))
 			}
 			return nil
 		})
 	}
-	w.check(writes)
+}
+
+// unharmed says that no container had to be started again.
+func (w *world) unharmed() {
+	w.t.Helper()
 	for name, pod := range w.pods() {
-		assert.Zero(t, pod.Status.ContainerStatuses[0].RestartCount, "%s was not started again", name)
+		for _, container := range pod.Status.ContainerStatuses {
+			assert.Zero(w.t, container.RestartCount, "%s of %s was not started again", container.Name, name)
+		}
+		assert.Contains(w.t, w.asked(name, "status"), "Serving, ready")
 	}
-	w.awaitReady(3)
 }
 
 // serial is the number of the certificate that a member shows to clients.
-func (w *world) serial(member string) int64 {
-	w.t.Helper()
+func (w *world) serial(member string) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := w.node.Dial(ctx, namespace, member+".etcd-main-peer:2379")
-	require.NoError(w.t, err)
+	conn, err := w.node.Dial(ctx, w.namespace, member+".etcd-main-peer:2379")
+	if err != nil {
+		return 0, err
+	}
 	defer conn.Close()
 	config := w.identity.Clone()
 	config.ServerName = member + ".etcd-main-peer"
 	secured := tls.Client(conn, config)
-	require.NoError(w.t, secured.HandshakeContext(ctx))
-	return secured.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return 0, err
+	}
+	return secured.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
 }
 
 func (w *world) renew(name string, files map[string]string) {
 	w.t.Helper()
-	found, err := w.Client.CoreV1().Secrets(namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+	found, err := w.Client.CoreV1().Secrets(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
 	require.NoError(w.t, err)
 	found.StringData = files
-	_, err = w.Client.CoreV1().Secrets(namespace).Update(w.t.Context(), found, metav1.UpdateOptions{})
+	_, err = w.Client.CoreV1().Secrets(w.namespace).Update(w.t.Context(), found, metav1.UpdateOptions{})
 	require.NoError(w.t, err)
 }

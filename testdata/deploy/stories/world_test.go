@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,57 +16,91 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"etcd-wrapper/testdata/deploy/cluster"
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// namespace is where the stories play.
-const namespace = "play"
-
-// world is a cluster whose pods are run.
+// world is a namespace of the cluster whose pods are run.
 type world struct {
 	*cluster.Cluster
-	t    *testing.T
-	node *node.Node
+	t         *testing.T
+	node      *node.Node
+	namespace string
 
 	identity *tls.Config // of clients; nil without TLS
 }
 
+var stories atomic.Int32
+
+// newNamespace begins a story in which nothing is run. It is told beside others.
+func newNamespace(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1))}
+	w.restricted()
+	return w
+}
+
+// newWorld begins a story whose pods are run.
 func newWorld(t *testing.T, options ...node.Option) *world {
+	t.Helper()
+	needsRoot(t)
+	w := newNamespace(t)
+	w.run(options...)
+	return w
+}
+
+func needsRoot(t *testing.T) {
 	t.Helper()
 	if !node.Root() {
 		t.Skip("SKIPPED: pods are run in network namespaces, which only root may make")
 	}
-	root := filepath.Join(t.TempDir(), "wrapper")
-	image, err := node.Unpack(filepath.Join(cluster.Checkout(), "bin/image"), root)
-	require.NoError(t, err)
-	c := cluster.Start(t)
-	images := map[string]*node.Image{"etcd-wrapper": image, registry: image, sidecarImage: scriptedSidecar(t)}
-	w := &world{Cluster: c, t: t, node: node.Start(t, c.Client, cluster.Tool("runc"), images, options...)}
-	restricted(t, c, namespace)
-	return w
 }
 
+// run begins to run pods.
+func (w *world) run(options ...node.Option) {
+	w.t.Helper()
+	images := map[string]*node.Image{"etcd-wrapper": wrapper, sidecarImage: scriptedSidecar(w.t)}
+	w.node = node.Start(w.t, w.Client, w.namespace, cluster.Tool("runc"), images, options...)
+}
+
+// restricted makes the namespace, which takes no pod but what the strictest of the Pod Security Standards allows.
+func (w *world) restricted() {
+	w.t.Helper()
+	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: w.namespace, Labels: map[string]string{
+			"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest",
+			"pod-security.kubernetes.io/warn": "restricted",
+		},
+	}}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	w.t.Cleanup(w.end)
+}
+
+// end takes away what the story has made in the cluster, without waiting for it.
+func (w *world) end() {
+	err := w.Client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.t.Errorf("namespace %s stays: %v", w.namespace, err)
+	}
+}
+
+// apply is what the README tells users to do, and does not let an unknown field pass, nor a violation of the pod standard.
 func (w *world) apply(folder string) {
 	w.t.Helper()
-	out, err := apply(w.Cluster, namespace, folder)
+	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-k", folder)
 	require.NoError(w.t, err, out)
-}
-
-func (w *world) pods() map[string]*corev1.Pod {
-	w.t.Helper()
-	found, err := members(w.Cluster, namespace)
-	require.NoError(w.t, err)
-	return found
+	require.NotContains(w.t, out, "Warning")
 }
 
 // awaitReady waits until the StatefulSet says that as many pods of its newest revision are ready as there should be.
 func (w *world) awaitReady(count int) {
 	w.t.Helper()
 	cluster.Eventually(w.t, fmt.Sprintf("%d members are ready", count), func() error {
-		set, err := w.Client.AppsV1().StatefulSets(namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
+		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -88,7 +122,7 @@ func (w *world) etcd() *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{scheme + "://etcd-main-client:2379"}, TLS: w.identity, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return w.node.Dial(ctx, namespace, address)
+			return w.node.Dial(ctx, w.namespace, address)
 		})},
 	})
 	require.NoError(w.t, err)
@@ -99,7 +133,8 @@ func (w *world) etcd() *clientv3.Client {
 // greet writes the key that greeted looks for.
 func (w *world) greet() {
 	w.t.Helper()
-	require.NoError(w.t, tryPut(w.etcd(), "greeting", "hello", 10*time.Second))
+	client := w.etcd()
+	cluster.Eventually(w.t, "a write is acknowledged", func() error { return tryPut(client, "greeting", "hello", 10*time.Second) })
 }
 
 func tryPut(client *clientv3.Client, key, value string, within time.Duration) error {
@@ -111,86 +146,57 @@ func tryPut(client *clientv3.Client, key, value string, within time.Duration) er
 
 func (w *world) greeted() bool {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	reply, err := w.etcd().Get(ctx, "greeting")
-	require.NoError(w.t, err)
+	reply := w.get("greeting")
 	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
+}
+
+// get reads through a quorum, as soon as there is one.
+func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
+	w.t.Helper()
+	client := w.etcd()
+	cluster.Eventually(w.t, key+" is read", func() (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		reply, err = client.Get(ctx, key, options...)
+		return err
+	})
+	return reply
 }
 
 // asked runs the program's other commands in a pod, as kubectl exec does.
 func (w *world) asked(pod string, args ...string) string {
 	w.t.Helper()
-	out, err := w.node.Exec(w.pods()[pod], "etcd", append([]string{"/etcd-wrapper"}, args...)...)
-	require.NoError(w.t, err, out)
+	out, err := w.tell(pod, args...)
+	require.NoError(w.t, err)
 	return out
+}
+
+// tell is asked for commands that may fail.
+func (w *world) tell(pod string, args ...string) (string, error) {
+	found := w.pods()[pod]
+	if found == nil {
+		return "", fmt.Errorf("there is no pod %s: %w", pod, errNotYet)
+	}
+	return w.node.Exec(found, "etcd", append([]string{"/etcd-wrapper"}, args...)...)
 }
 
 // voters are the members that etcd itself counts.
 func (w *world) voters() (names []string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	reply, err := w.etcd().MemberList(ctx)
-	require.NoError(w.t, err)
+	client := w.etcd()
+	var reply *clientv3.MemberListResponse
+	cluster.Eventually(w.t, "members are listed", func() (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		reply, err = client.MemberList(ctx)
+		return err
+	})
 	for _, member := range reply.Members {
 		if !member.IsLearner {
 			names = append(names, member.Name)
 		}
 	}
 	return names
-}
-
-// writer writes without end and remembers what was acknowledged.
-type writer struct {
-	stop    context.CancelFunc
-	ended   chan struct{}
-	written []string
-	longest time.Duration // between two acknowledgements
-	failed  []string      // when and why a write was not acknowledged
-}
-
-func (w *world) startWriter() *writer {
-	ctx, stop := context.WithCancel(context.Background())
-	writes := &writer{stop: stop, ended: make(chan struct{})}
-	client := w.etcd()
-	go func() {
-		defer close(writes.ended)
-		last := time.Now()
-		for i := 0; ctx.Err() == nil; i++ {
-			key := fmt.Sprintf("written/%06d", i)
-			began := time.Now()
-			if err := tryPut(client, key, key, 5*time.Second); err != nil {
-				writes.failed = append(writes.failed, fmt.Sprintf("%s, after %s: %v", began.UTC().Format("15:04:05.000"), time.Since(began).Round(time.Millisecond), err))
-				continue
-			}
-			writes.written = append(writes.written, key)
-			writes.longest, last = max(writes.longest, time.Since(last)), time.Now()
-		}
-	}()
-	w.t.Cleanup(func() { stop(); <-writes.ended })
-	return writes
-}
-
-// check ends the writing and looks whether all that was acknowledged is there.
-func (w *world) check(writes *writer) {
-	w.t.Helper()
-	writes.stop()
-	<-writes.ended
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	reply, err := w.etcd().Get(ctx, "written/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	require.NoError(w.t, err)
-	there := map[string]bool{}
-	for _, kv := range reply.Kvs {
-		there[string(kv.Key)] = true
-	}
-	require.NotEmpty(w.t, writes.written)
-	for _, key := range writes.written {
-		require.True(w.t, there[key], "%s was acknowledged and is lost", key)
-	}
-	w.t.Logf("%d writes failed:\n%s", len(writes.failed), strings.Join(writes.failed[:min(len(writes.failed), 10)], "\n"))
-	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
 var errNotYet = errors.New("not yet")

@@ -139,34 +139,37 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 
 func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
 	query := url.Values{"restype": {"container"}, "comp": {"list"}, "prefix": {s.prefix + prefix}, "maxresults": {"5000"}}
-	return func(yield func(store.Object, error) bool) {
-		for {
-			found, err := s.page(ctx, query)
-			if err != nil {
-				yield(store.Object{}, s.failed("cannot list", err))
-				return
-			}
-			for _, blob := range found.Blobs {
-				modified, err := http.ParseTime(blob.Modified)
-				if !yield(store.Object{Name: blob.Name, Size: blob.Size, Modified: modified}, err) {
-					return
-				}
-			}
-			if found.Next == "" {
-				return
-			}
-			query.Set("marker", found.Next)
+	return wire.Pages(func(mark string) (objects []store.Object, next string, err error) {
+		if mark != "" {
+			query.Set("marker", mark)
 		}
-	}
+		found, err := s.page(ctx, query)
+		if err != nil {
+			return nil, "", s.failed("cannot list", err)
+		}
+		for _, blob := range found.Blobs {
+			objects = append(objects, store.Object{Name: blob.Name, Size: blob.Size, Modified: blob.Modified.Time})
+		}
+		return objects, found.Next, nil
+	})
 }
 
 type page struct {
 	Next  string `xml:"NextMarker"`
 	Blobs []struct {
-		Name     string `xml:"Name"`
-		Size     int64  `xml:"Properties>Content-Length"`
-		Modified string `xml:"Properties>Last-Modified"`
+		Name     string   `xml:"Name"`
+		Size     int64    `xml:"Properties>Content-Length"`
+		Modified httpTime `xml:"Properties>Last-Modified"`
 	} `xml:"Blobs>Blob"`
+}
+
+// httpTime is a time as HTTP's headers have it.
+type httpTime struct{ time.Time }
+
+// UnmarshalText is encoding.TextUnmarshaler's.
+func (t *httpTime) UnmarshalText(text []byte) (err error) {
+	t.Time, err = http.ParseTime(string(text))
+	return err
 }
 
 // maxXML bounds what is read of a page, in bytes; one of 5,000 blobs has 5 MB.

@@ -26,40 +26,41 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
-	pieces := wire.NewPieces(content)
-	defer pieces.Close()
-	piece, last, err := pieces.Next()
-	if err != nil {
-		return err
-	}
-	doing := "cannot create " + name
-	if last {
-		return s.failed(doing, s.create(ctx, s.prefix+name, nil, piece))
-	}
 	// Uploads of one name may run side by side, each with blocks of its own.
-	upload := &upload{store: s, ctx: ctx, key: s.prefix + name, id: rand.Text()[:16]}
-	for !last || len(piece) > 0 {
-		if err := upload.block(piece); err != nil {
-			return s.failed(doing, err)
-		}
-		if last {
-			break
-		}
-		if piece, last, err = pieces.Next(); err != nil {
-			return err
-		}
-	}
-	return s.failed(doing, upload.commit())
+	upload := &upload{store: s, ctx: ctx, name: name, id: rand.Text()[:16]}
+	return wire.Upload(content, upload.whole, upload.begin)
 }
 
 // upload is a blob on its way.
 type upload struct {
 	store  *Store
 	ctx    context.Context
-	key    string
+	name   string
 	id     string
 	blocks []string
 }
+
+func (u *upload) failed(err error) error { return u.store.failed("cannot create "+u.name, err) }
+
+func (u *upload) whole(piece []byte) error { return u.failed(u.create(nil, piece)) }
+
+func (u *upload) begin() (wire.Parts, error) { return u, nil }
+
+// Send is wire.Parts's.
+func (u *upload) Send(piece []byte, last bool) error {
+	if len(piece) > 0 {
+		if err := u.block(piece); err != nil {
+			return u.failed(err)
+		}
+	}
+	if !last {
+		return nil
+	}
+	return u.failed(u.commit())
+}
+
+// Abort is wire.Parts's. Blocks that nobody commits are nothing, and cannot be removed.
+func (u *upload) Abort() {}
 
 func (u *upload) block(piece []byte) error {
 	if len(u.blocks) == maxBlocks {
@@ -68,14 +69,10 @@ func (u *upload) block(piece []byte) error {
 	id := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s-%06d", u.id, len(u.blocks)))
 	query := url.Values{"comp": {"block"}, "blockid": {id}}
 	response, err := u.store.client.Do(u.ctx, func() (*http.Request, error) {
-		return u.store.put(u.key, query, piece)
+		return u.put(query, piece)
 	}, http.StatusCreated)
-	if err != nil {
-		return noBucket(err)
-	}
-	wire.Discard(response)
 	u.blocks = append(u.blocks, id)
-	return nil
+	return wire.Created(response, err)
 }
 
 func (u *upload) commit() error {
@@ -86,13 +83,13 @@ func (u *upload) commit() error {
 	if err != nil {
 		return err
 	}
-	return u.store.create(u.ctx, u.key, url.Values{"comp": {"blocklist"}}, list)
+	return u.create(url.Values{"comp": {"blocklist"}}, list)
 }
 
 // create is what makes a blob, or refuses to. It is sent once: a second time would find what the first one made.
-func (s *Store) create(ctx context.Context, key string, query url.Values, body []byte) error {
-	response, err := s.client.Once(ctx, func() (*http.Request, error) {
-		request, err := s.put(key, query, body)
+func (u *upload) create(query url.Values, body []byte) error {
+	response, err := u.store.client.Once(u.ctx, func() (*http.Request, error) {
+		request, err := u.put(query, body)
 		if err != nil {
 			return nil, err
 		}
@@ -102,15 +99,11 @@ func (s *Store) create(ctx context.Context, key string, query url.Values, body [
 		}
 		return request, nil
 	}, http.StatusCreated)
-	if err != nil {
-		return noBucket(err)
-	}
-	wire.Discard(response)
-	return nil
+	return wire.Created(response, err)
 }
 
-func (s *Store) put(key string, query url.Values, body []byte) (*http.Request, error) {
-	request, err := s.request(http.MethodPut, key, query, bytes.NewReader(body))
+func (u *upload) put(query url.Values, body []byte) (*http.Request, error) {
+	request, err := u.store.request(http.MethodPut, u.store.prefix+u.name, query, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +111,4 @@ func (s *Store) put(key string, query url.Values, body []byte) (*http.Request, e
 	request.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(sum[:]))
 	request.Header.Set("Content-Type", "application/octet-stream")
 	return request, nil
-}
-
-// noBucket is what 404 means where a blob is created.
-func noBucket(err error) error {
-	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
-	}
-	return err
 }

@@ -17,8 +17,8 @@ import (
 
 var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
 
-// Store is a directory. It is made when the first object is, but not what it lies in: a volume that is not mounted would
-// otherwise be filled up beneath.
+// Store is a directory, which somebody has made, as a bucket: one that is missing may lie on a volume that is not mounted. To
+// take it for empty would have a cluster begun anew whose backups are there.
 type Store struct {
 	directory string // absolute
 }
@@ -37,13 +37,10 @@ func (s *Store) String() string { return "file://" + s.directory }
 // open returns the directory. Nothing beneath it is reached through a symbolic link that leads out of it.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return root, err
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on: %w", store.ErrNoBucket, err)
 	}
-	if _, parent := os.Stat(filepath.Dir(s.directory)); parent != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrNoBucket, parent)
-	}
-	return nil, err
+	return root, err
 }
 
 // Get is store.Store's.

@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -17,6 +18,7 @@ func TestFolderKeepsTheContract(t *testing.T) {
 func open(t *testing.T) *Store {
 	s, err := New(filepath.Join(t.TempDir(), "back ups"))
 	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(s.directory, 0o700))
 	return s
 }
 

@@ -25,9 +25,6 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	}
 	return store.InOrder(func(yield func(store.Object, error) bool) {
 		root, err := s.open()
-		if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {
-			return // nothing was created yet
-		}
 		if err != nil {
 			yield(store.Object{}, s.failed("cannot list", err))
 			return

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"syscall"
 
 	"etcd-wrapper/bootstrap/backup/store"
@@ -36,7 +35,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 }
 
 func (s *Store) put(name string, content *source) (err error) {
-	root, err := s.create()
+	root, err := s.open()
 	if err != nil {
 		return err
 	}
@@ -63,23 +62,6 @@ func (s *Store) put(name string, content *source) (err error) {
 		return err
 	}
 	return linked
-}
-
-// create opens the directory, and makes it before if need be.
-func (s *Store) create() (*os.Root, error) {
-	root, err := s.open()
-	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrNoBucket) {
-		return root, err
-	}
-	parent, err := os.OpenRoot(filepath.Dir(s.directory))
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close()
-	if err := makeDirectory(parent, filepath.Base(s.directory)); err != nil {
-		return nil, err
-	}
-	return s.open()
 }
 
 // makeDirectories makes each directory of the path durable before there is something in it.

@@ -3,7 +3,6 @@ package folder
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -74,7 +73,6 @@ func TestASymbolicLinkLeadsNowhere(t *testing.T) {
 
 func TestAPipeIsNoObject(t *testing.T) {
 	s := open(t)
-	require.NoError(t, os.Mkdir(s.directory, 0o700))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
 	_, err := s.Get(t.Context(), "pipe", 0, -1)
 	assert.ErrorIs(t, err, store.ErrNotFound)
@@ -137,7 +135,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 		t.Skipf("SKIPPED: a small file system cannot be mounted here: %v", err)
 	}
 	t.Cleanup(func() { assert.NoError(t, syscall.Unmount(mounted, 0)) })
-	s, err := New(filepath.Join(mounted, "backups"))
+	s, err := New(mounted)
 	require.NoError(t, err)
 	err = s.Put(t.Context(), "a/b", storetest.Pattern(1, 2<<20))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
@@ -200,19 +198,21 @@ func TestAWriterThatIsKilledLeavesNothingIncomplete(t *testing.T) {
 	}
 }
 
-func TestALostDirectoryIsNotMadeAnywhere(t *testing.T) {
-	s, err := New(filepath.Join(t.TempDir(), "volume", "backups"))
+// A directory that is missing may be that of a volume that is not mounted: neither is it made, nor taken for empty.
+func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
+	s, err := New(filepath.Join(t.TempDir(), "backups"))
 	require.NoError(t, err)
-	assert.ErrorIs(t, s.Put(t.Context(), "a", strings.NewReader("x")), store.ErrNoBucket)
-	assert.NoDirExists(t, filepath.Dir(s.directory))
-	require.NoError(t, os.Mkdir(filepath.Dir(s.directory), 0o700))
 	_, err = s.Get(t.Context(), "a", 0, -1)
-	assert.ErrorIs(t, err, store.ErrNotFound, "a store that is new")
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.ErrorIs(t, s.Put(t.Context(), "a", strings.NewReader("x")), store.ErrNoBucket)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrNoBucket)
+	for _, err := range s.List(t.Context(), "", "") {
+		assert.ErrorIs(t, err, store.ErrNoBucket)
+		assert.ErrorContains(t, err, "make the directory, or mount the volume that it lies on")
+	}
+	assert.NoDirExists(t, s.directory)
+	require.NoError(t, os.Mkdir(s.directory, 0o700))
+	assert.Empty(t, list(t, s, "", ""))
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
-	body, err := s.Get(t.Context(), "a", 0, -1)
-	require.NoError(t, err)
-	defer body.Close()
-	content, err := io.ReadAll(body)
-	assert.NoError(t, err)
-	assert.Equal(t, "x", string(content))
+	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -140,32 +139,26 @@ func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.
 	if after != "" {
 		query.Set("startOffset", s.prefix+after)
 	}
-	return func(yield func(store.Object, error) bool) {
-		for {
-			page, err := s.page(ctx, query)
-			if err != nil {
-				yield(store.Object{}, s.failed("cannot list", err))
-				return
-			}
-			for _, item := range page.Items {
-				size, err := strconv.ParseInt(item.Size, 10, 64)
-				if !yield(store.Object{Name: item.Name, Size: size, Modified: item.Created}, err) {
-					return
-				}
-			}
-			if page.Next == "" {
-				return
-			}
-			query.Set("pageToken", page.Next)
+	return wire.Pages(func(mark string) (objects []store.Object, next string, err error) {
+		if mark != "" {
+			query.Set("pageToken", mark)
 		}
-	}
+		found, err := s.page(ctx, query)
+		if err != nil {
+			return nil, "", s.failed("cannot list", err)
+		}
+		for _, item := range found.Items {
+			objects = append(objects, store.Object{Name: item.Name, Size: item.Size, Modified: item.Created})
+		}
+		return objects, found.Next, nil
+	})
 }
 
 type page struct {
 	Next  string `json:"nextPageToken"`
 	Items []struct {
 		Name    string    `json:"name"`
-		Size    string    `json:"size"`
+		Size    int64     `json:"size,string"`
 		Created time.Time `json:"timeCreated"`
 	} `json:"items"`
 }

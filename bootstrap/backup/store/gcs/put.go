@@ -7,8 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"hash/crc32"
 	"io"
 	"net/http"
@@ -26,21 +24,12 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
-	pieces := wire.NewPieces(content)
-	defer pieces.Close()
-	piece, last, err := pieces.Next()
-	if err != nil {
-		return err
-	}
 	doing := "cannot create " + name
-	if last {
-		return s.failed(doing, s.whole(ctx, name, piece))
-	}
-	session, err := s.begin(ctx, name)
-	if err != nil {
-		return s.failed(doing, err)
-	}
-	return session.send(piece, pieces, doing)
+	whole := func(piece []byte) error { return s.failed(doing, s.whole(ctx, name, piece)) }
+	return wire.Upload(content, whole, func() (wire.Parts, error) {
+		session, err := s.begin(ctx, name)
+		return session, s.failed(doing, err)
+	})
 }
 
 func (s *Store) uploadPath() string { return "/upload" + s.bucketPath() }
@@ -65,11 +54,7 @@ func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
 		}
 		return request, err
 	}, http.StatusOK)
-	if err != nil {
-		return noBucket(err)
-	}
-	wire.Discard(response)
-	return nil
+	return wire.Created(response, err)
 }
 
 // around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them
@@ -83,14 +68,6 @@ func around(key string, piece []byte) (head, tail, contentType string, err error
 	head = "--" + boundary + "\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + string(metadata) +
 		"\r\n--" + boundary + "\r\nContent-Type: application/octet-stream\r\n\r\n"
 	return head, "\r\n--" + boundary + "--\r\n", "multipart/related; boundary=" + boundary, nil
-}
-
-// noBucket is what 404 means where an object is created.
-func noBucket(err error) error {
-	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
-	}
-	return err
 }
 
 func encode(sum uint32) string {

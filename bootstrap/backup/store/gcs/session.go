@@ -18,7 +18,7 @@ import (
 type session struct {
 	store  *Store
 	ctx    context.Context
-	path   string // of the object
+	name   string // of the object
 	target string // of the upload
 	sent   int64  // bytes that the server has
 	sum    uint32 // of these
@@ -29,33 +29,20 @@ type session struct {
 func (s *Store) begin(ctx context.Context, name string) (*session, error) {
 	response, err := s.client.Do(
 		ctx, s.request(http.MethodPost, s.uploadPath(), s.ifAbsent("resumable", name)), http.StatusOK)
-	if err != nil {
-		return nil, noBucket(err)
+	if err := wire.Created(response, err); err != nil {
+		return nil, err
 	}
-	wire.Discard(response)
 	location, err := url.Parse(response.Header.Get("Location"))
 	if err != nil || location.Query().Get("upload_id") == "" {
 		return nil, errors.New("the server opened an upload without an address")
 	}
 	target := s.endpoint + s.uploadPath() + "?" + location.RawQuery
-	return &session{store: s, ctx: ctx, path: s.objectPath(name), target: target}, nil
+	return &session{store: s, ctx: ctx, name: name, target: target}, nil
 }
 
-func (u *session) send(piece []byte, pieces *wire.Pieces, doing string) error {
-	for last := false; ; {
-		if err := u.piece(piece, last); err != nil {
-			u.abort()
-			return u.store.failed(doing, err)
-		}
-		if last {
-			return nil
-		}
-		var err error
-		if piece, last, err = pieces.Next(); err != nil {
-			u.abort()
-			return err
-		}
-	}
+// Send is wire.Parts's.
+func (u *session) Send(piece []byte, last bool) error {
+	return u.store.failed("cannot create "+u.name, u.piece(piece, last))
 }
 
 // piece sends one piece. If that fails, the server is asked how much it has, and the rest is sent.
@@ -174,7 +161,7 @@ func (u *session) finished(response *http.Response) error {
 	if stored.Checksum == encode(u.sum) {
 		return nil
 	}
-	removing := u.store.request(http.MethodDelete, u.path, url.Values{"generation": {stored.Generation}})
+	removing := u.store.request(http.MethodDelete, u.store.objectPath(u.name), url.Values{"generation": {stored.Generation}})
 	if response, err := u.store.client.Do(u.ctx, removing, http.StatusOK, http.StatusNoContent); err == nil {
 		wire.Discard(response)
 		return &store.Unavailable{Cause: errors.New("the upload was damaged on the way")}
@@ -182,8 +169,8 @@ func (u *session) finished(response *http.Response) error {
 	return errors.New("the upload was damaged on the way, and what was stored could not be removed: delete it")
 }
 
-// abort gives the session up; otherwise it would end by itself in a week.
-func (u *session) abort() {
+// Abort is wire.Parts's. Otherwise the session would end by itself in a week.
+func (u *session) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 5*time.Second)
 	defer cancel()
 	response, err := u.store.client.Once(ctx, func() (*http.Request, error) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
@@ -16,7 +17,13 @@ import (
 	"etcd-wrapper/bootstrap/backup/store/wire"
 )
 
-const scope = "https://www.googleapis.com/auth/devstorage.read_write"
+const (
+	scope = "https://www.googleapis.com/auth/devstorage.read_write"
+	// tokenDeadline bounds getting one: the machine is asked on a link-local address, where nobody may answer.
+	tokenDeadline = 20 * time.Second
+)
+
+var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("there was none within %s", tokenDeadline)})
 
 // tokens gets access tokens from where Google's own tools do: a file, workload identity federation, the metadata server.
 type tokens struct {
@@ -64,13 +71,15 @@ func (t *tokens) authorize(request *http.Request) error {
 func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, tokenDeadline, errSlow)
+	defer cancel()
 	t.caller = ctx
 	if stamp := wire.StampOf(keyFile()); t.source == nil || stamp != t.file {
-		found, err := google.FindDefaultCredentials(t.ctx, scope)
+		found, err := t.find()
 		if err != nil {
-			return nil, fmt.Errorf("no Google credentials found: %w", store.ErrDenied)
+			return nil, err
 		}
-		t.source, t.file = found.TokenSource, stamp
+		t.source, t.file = found, stamp
 	}
 	token, err := t.source.Token()
 	if err != nil {
@@ -83,6 +92,18 @@ func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 	return token, nil
 }
 
+// find prefers a file to the machine.
+func (t *tokens) find() (oauth2.TokenSource, error) {
+	if _, err := os.Stat(keyFile()); err != nil && os.Getenv(keyFileVariable) == "" {
+		return oauth2.ReuseTokenSource(nil, machine{t.ctx}), nil
+	}
+	found, err := google.FindDefaultCredentials(t.ctx, scope)
+	if err != nil {
+		return nil, fmt.Errorf("the file of Google credentials cannot be read, or is none: %w", store.ErrDenied)
+	}
+	return found.TokenSource, nil
+}
+
 // explain leaves out what the server wrote.
 func explain(err error) error {
 	var (
@@ -90,10 +111,12 @@ func explain(err error) error {
 		ours    *store.Unavailable
 	)
 	switch {
+	case errors.Is(err, store.ErrDenied):
+		return err
 	case errors.As(err, &refused) && refused.Response != nil:
 		answer := wire.AnswerOf(refused.Response)
-		if answer.Status == http.StatusBadRequest {
-			answer.Status = http.StatusUnauthorized // OAuth says 400 where a grant is not accepted
+		if answer.Status == http.StatusBadRequest || answer.Status == http.StatusNotFound {
+			answer.Status = http.StatusUnauthorized // OAuth says 400 where a grant is not accepted, a machine without an account 404
 		}
 		return fmt.Errorf("cannot get an access token: %w", answer.Error(nil))
 	case errors.As(err, &ours):
@@ -114,8 +137,10 @@ func (t *tokens) forgetIfDenied(response *http.Response) error {
 	return err
 }
 
+const keyFileVariable = "GOOGLE_APPLICATION_CREDENTIALS"
+
 func keyFile() string {
-	if path := os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"); path != "" {
+	if path := os.Getenv(keyFileVariable); path != "" {
 		return path
 	}
 	home, err := os.UserHomeDir()

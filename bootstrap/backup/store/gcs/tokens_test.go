@@ -100,3 +100,32 @@ func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
 	err = tokens.authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
+
+// Workload identity federation exchanges a token of another issuer, in a file that is renewed.
+func TestFederationExchangesItsTokenFile(t *testing.T) {
+	var exchanged []string
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		exchanged = append(exchanged, r.PostFormValue("subject_token"))
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, len(exchanged))
+	}))
+	t.Cleanup(issuer.Close)
+	subject, path := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "federation.json")
+	account, err := json.Marshal(map[string]any{
+		"type": "external_account", "audience": "//iam.googleapis.com/projects/1/x", "token_url": issuer.URL,
+		"subject_token_type": "urn:ietf:params:oauth:token-type:jwt", "credential_source": map[string]string{"file": subject},
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	tokens, err := newTokens()
+	require.NoError(t, err)
+	for i, token := range []string{"first", "second"} {
+		require.NoError(t, os.WriteFile(subject, []byte(token), 0o600))
+		got, err := authorized(t, tokens)
+		require.NoError(t, err)
+		assert.Equal(t, fmt.Sprintf("Bearer token-%d", i+1), got)
+		_ = tokens.forgetIfDenied(&http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody})
+	}
+	assert.Equal(t, []string{"first", "second"}, exchanged)
+}

@@ -25,17 +25,8 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
-	pieces := wire.NewPieces(content)
-	defer pieces.Close()
-	piece, last, err := pieces.Next()
-	if err != nil {
-		return err
-	}
-	upload := &upload{call: s.begin(ctx), key: s.prefix + name}
-	if last {
-		return upload.failed("cannot create "+name, upload.whole(piece))
-	}
-	return upload.inParts(piece, pieces, "cannot create "+name)
+	upload := &upload{call: s.begin(ctx), doing: "cannot create " + name, key: s.prefix + name}
+	return wire.Upload(content, upload.whole, upload.begin)
 }
 
 // unchunked keeps the library from signing bodies in chunks, which not every server understands: we have the sum of the whole.
@@ -44,6 +35,7 @@ const unchunked = true
 // upload is one object on its way.
 type upload struct {
 	*call
+	doing string
 	key   string
 	id    string
 	parts []minio.CompletePart
@@ -59,32 +51,26 @@ func (u *upload) whole(piece []byte) error {
 	md5, sha256 := sums(piece)
 	_, err := u.store.core.PutObject(
 		u.ctx, u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), md5, sha256, ifAbsent())
-	return err
+	return u.failed(u.doing, err)
 }
 
-func (u *upload) inParts(piece []byte, pieces *wire.Pieces, doing string) (err error) {
+func (u *upload) begin() (_ wire.Parts, err error) {
 	u.id, err = u.store.core.NewMultipartUpload(u.ctx, u.store.bucket, u.key, minio.PutObjectOptions{})
-	if err != nil {
-		return u.failed(doing, err)
-	}
-	defer func() {
-		if err != nil {
-			u.abort()
-		}
-	}()
-	for last := false; len(piece) > 0; {
+	return u, u.failed(u.doing, err)
+}
+
+// Send is wire.Parts's.
+func (u *upload) Send(piece []byte, last bool) error {
+	if len(piece) > 0 {
 		if err := u.part(piece); err != nil {
-			return u.failed(doing, err)
-		}
-		if last {
-			break
-		}
-		if piece, last, err = pieces.Next(); err != nil {
-			return err
+			return u.failed(u.doing, err)
 		}
 	}
-	_, err = u.store.core.CompleteMultipartUpload(u.ctx, u.store.bucket, u.key, u.id, u.parts, ifAbsent())
-	return u.failed(doing, err)
+	if !last {
+		return nil
+	}
+	_, err := u.store.core.CompleteMultipartUpload(u.ctx, u.store.bucket, u.key, u.id, u.parts, ifAbsent())
+	return u.failed(u.doing, err)
 }
 
 func (u *upload) part(piece []byte) error {
@@ -98,8 +84,8 @@ func (u *upload) part(piece []byte) error {
 	return err
 }
 
-// abort gives the parts up. If the upload was completed and only the reply was lost, there is nothing to abort.
-func (u *upload) abort() {
+// Abort is wire.Parts's. If the upload was completed and only the reply was lost, there is nothing to abort.
+func (u *upload) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), abortDeadline)
 	defer cancel()
 	_ = u.store.core.AbortMultipartUpload(ctx, u.store.bucket, u.key, u.id)

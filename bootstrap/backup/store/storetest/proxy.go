@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy stands between a store and its server, and makes trouble.
@@ -18,16 +19,19 @@ type Proxy struct {
 
 	server  *url.URL
 	forward *httputil.ReverseProxy
+	closing chan struct{} // closed when the test ends
 
 	mu        sync.Mutex
 	lose      int // replies to creating requests
 	uploads   int // bytes after which requests are cut off; 0 means never
 	downloads int // the same of replies
+	refuse    int // HTTP status of all replies; 0 means that requests are let through
+	delay     time.Duration
 }
 
 // NewProxy starts a proxy that ends with the test. To must be called before it is used.
 func NewProxy(t *testing.T) *Proxy {
-	p := &Proxy{}
+	p := &Proxy{closing: make(chan struct{})}
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = p.server.Scheme, p.server.Host
@@ -39,6 +43,7 @@ func NewProxy(t *testing.T) *Proxy {
 	}
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
+	t.Cleanup(func() { close(p.closing) }) // before that: nobody waits then
 	p.URL, _ = url.Parse(listener.URL)
 	return p
 }
@@ -66,8 +71,16 @@ func (p *Proxy) CutUploads(bytes int) { p.set(func() { p.uploads = bytes }) }
 // CutDownloads loses connections after so many bytes of a reply.
 func (p *Proxy) CutDownloads(bytes int) { p.set(func() { p.downloads = bytes }) }
 
+// Refuse answers everything with an HTTP status.
+func (p *Proxy) Refuse(status int) { p.set(func() { p.refuse = status }) }
+
+// Delay makes every request wait.
+func (p *Proxy) Delay(each time.Duration) { p.set(func() { p.delay = each }) }
+
 // Heal ends all trouble.
-func (p *Proxy) Heal() { p.set(func() { p.lose, p.uploads, p.downloads = 0, 0, 0 }) }
+func (p *Proxy) Heal() {
+	p.set(func() { p.lose, p.uploads, p.downloads, p.refuse, p.delay = 0, 0, 0, 0, 0 })
+}
 
 func (p *Proxy) set(change func()) {
 	p.mu.Lock()
@@ -76,11 +89,24 @@ func (p *Proxy) set(change func()) {
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	var refuse int
+	var delay time.Duration
 	p.set(func() {
+		refuse, delay = p.refuse, p.delay
 		if p.uploads > 0 && r.ContentLength > int64(p.uploads) {
 			r.Body = cut(r.Body, p.uploads)
 		}
 	})
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-p.closing:
+		}
+	}
+	if refuse != 0 {
+		w.WriteHeader(refuse)
+		return
+	}
 	p.forward.ServeHTTP(w, r)
 }
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -70,6 +71,17 @@ func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), 
 	}
 	defer response.Body.Close()
 	return nil, c.Refusal(response)
+}
+
+// Created is how a request to create something in a bucket ended: what can be missing then is the bucket.
+func Created(response *http.Response, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
+	}
+	if err == nil {
+		Discard(response)
+	}
+	return err
 }
 
 // Deleted is how a request to delete an object ended: one that was not there is deleted, too.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"time"
@@ -84,7 +85,7 @@ func (r *rotating) transport() (*http.Transport, error) {
 
 func newTransport(roots *x509.CertPool) *http.Transport {
 	transport := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  proxy,
 		DialContext:            (&net.Dialer{Timeout: dialDeadline}).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialDeadline,
@@ -96,6 +97,14 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 	}
 	transport.Protocols.SetHTTP1(true) // one connection that hangs then holds up one request
 	return transport
+}
+
+// proxy is the environment's. Link-local addresses are where a machine tells of itself: another one's word is not wanted.
+func proxy(request *http.Request) (*url.URL, error) {
+	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
+		return nil, nil
+	}
+	return http.ProxyFromEnvironment(request)
 }
 
 // loadCA returns nil, the system's roots, if there is no path.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -182,20 +183,20 @@ func TestARangeThatWasNotAskedForIsRefused(t *testing.T) {
 
 func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
 	for _, length := range []int{0, 5, PieceSize, 2*PieceSize + 1} {
-		pieces := NewPieces(io.LimitReader(zeros{}, int64(length)))
+		pieces := newPieces(io.LimitReader(zeros{}, int64(length)))
 		total, last := 0, false
 		for !last {
-			piece, end, err := pieces.Next()
+			piece, end, err := pieces.next()
 			require.NoError(t, err)
 			assert.True(t, end || len(piece) == PieceSize)
 			total, last = total+len(piece), end
 		}
 		assert.Equal(t, length, total)
-		pieces.Close()
+		pieces.close()
 	}
-	pieces := NewPieces(io.MultiReader(strings.NewReader("x"), &failing{}))
-	defer pieces.Close()
-	_, _, err := pieces.Next()
+	pieces := newPieces(io.MultiReader(strings.NewReader("x"), &failing{}))
+	defer pieces.close()
+	_, _, err := pieces.next()
 	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "which is not the end")
 }
 
@@ -206,3 +207,26 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.ErrUnexpectedEOF) }
+
+const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
+
+// In a process of its own, since the environment's proxy is looked for once.
+func TestAMachineIsNeverAskedThroughAProxy(t *testing.T) {
+	if target := os.Getenv(askedForProxy); target != "" {
+		request, err := http.NewRequest(http.MethodGet, target, nil)
+		require.NoError(t, err)
+		through, err := newTransport(nil).Proxy(request)
+		require.NoError(t, err)
+		fmt.Println("through", through)
+		return
+	}
+	for target, want := range map[string]string{
+		"http://169.254.169.254/token": "through <nil>", "http://store.example.org/": "through http://proxy.example.org:3128",
+	} {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		child.Env = []string{askedForProxy + "=" + target, "HTTP_PROXY=http://proxy.example.org:3128"}
+		said, err := child.CombinedOutput()
+		require.NoError(t, err, string(said))
+		assert.Contains(t, string(said), want)
+	}
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package capture
+
+import (
+	"errors"
+	"io"
+)
+
+// direct is for Linux only.
+func (p *paced) direct(*io.LimitedReader) (int64, error) { return 0, errors.ErrUnsupported }

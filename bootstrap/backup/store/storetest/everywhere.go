@@ -1,0 +1,30 @@
+package storetest
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Everywhere is a client all of whose requests come to one handler, whatever host they are for: it sees that as the request's
+// Host. It stands for the addresses at which machines and workloads are told who they are.
+func Everywhere(t *testing.T, handler http.HandlerFunc) *http.Client {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	at, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	return &http.Client{Transport: redirected{at}}
+}
+
+type redirected struct{ to *url.URL }
+
+// RoundTrip is http.RoundTripper's.
+func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Host = request.URL.Host
+	request.URL.Scheme, request.URL.Host = r.to.Scheme, r.to.Host
+	return http.DefaultTransport.RoundTrip(request)
+}

@@ -1,0 +1,129 @@
+package backups_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/store/storetest"
+	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+)
+
+// cloud is a kind of store that a server stands for.
+type cloud struct {
+	server      func(t *testing.T) *url.URL
+	bucket      func(t *testing.T, endpoint *url.URL, name string) // makes one
+	url         string                                             // of --backup-store: the bucket and the endpoint are to be filled in
+	credentials []string                                           // in the environment, where the cloud's own tools look
+}
+
+var clouds = map[string]cloud{
+	"s3": {
+		servers.S3, makeS3Bucket, "s3://%s/main?path-style=true&region=us-east-1&endpoint=%s",
+		[]string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
+	},
+	"gs": {servers.GCS, makeGCSBucket, "gs://%s/main?endpoint=%s", nil}, // the fake knows no credentials
+	"azblob": {
+		servers.Azure, makeAzureContainer, "azblob://%s/main?account=" + servers.AzureAccount + "&endpoint=%s",
+		[]string{"AZURE_STORAGE_KEY=" + servers.AzureKey},
+	},
+}
+
+// onEachCloud runs a test beside the others of its kind.
+func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
+	for name, c := range clouds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+// service is a server that runs, and a way to it on which trouble can be made.
+type service struct {
+	cloud
+	endpoint *url.URL
+	proxy    *storetest.Proxy
+	way      *url.URL // through the proxy
+}
+
+func (c cloud) start(t *testing.T) *service {
+	t.Helper()
+	return (&service{cloud: c, endpoint: c.server(t)}).another(t)
+}
+
+// another is the same server, reached on a way of its own.
+func (s *service) another(t *testing.T) *service {
+	t.Helper()
+	proxy := storetest.NewProxy(t)
+	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: proxy, way: proxy.To(s.endpoint)}
+}
+
+// depot is a part of a bucket, which may not be there yet.
+func (s *service) depot(bucket string) depot {
+	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
+	return depot{url: to(s.endpoint), through: to(s.way)}
+}
+
+func (s *service) make(t *testing.T, bucket string) {
+	t.Helper()
+	s.bucket(t, s.endpoint, bucket)
+}
+
+// member keeps its backups in a bucket.
+func (s *service) member(t *testing.T, bucket string, flags ...string) *member {
+	t.Helper()
+	m := newMemberOn(t, s.depot(bucket), flags...)
+	m.Env = s.credentials
+	return m
+}
+
+func makeS3Bucket(t *testing.T, endpoint *url.URL, name string) {
+	t.Helper()
+	client, err := minio.New(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+	require.NoError(t, err)
+	require.NoError(t, client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}))
+}
+
+func makeGCSBucket(t *testing.T, endpoint *url.URL, name string) {
+	t.Helper()
+	target, bucket := endpoint.JoinPath("storage/v1/b").String()+"?project=test", fmt.Sprintf(`{"name":%q}`, name)
+	created, err := http.Post(target, "application/json", strings.NewReader(bucket))
+	require.NoError(t, err)
+	require.NoError(t, created.Body.Close())
+	require.Equal(t, http.StatusOK, created.StatusCode)
+}
+
+func makeAzureContainer(t *testing.T, endpoint *url.URL, name string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, endpoint.JoinPath(name).String()+"?restype=container", nil)
+	require.NoError(t, err)
+	sign(t, request)
+	created, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, created.Body.Close())
+	require.Equal(t, http.StatusCreated, created.StatusCode)
+}
+
+// sign is Azure's Shared Key for a request without a body that creates a container.
+func sign(t *testing.T, request *http.Request) {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(servers.AzureKey)
+	require.NoError(t, err)
+	request.Header.Set("x-ms-date", time.Now().UTC().Format(http.TimeFormat))
+	request.Header.Set("x-ms-version", "2021-12-02")
+	digest := hmac.New(sha256.New, key)
+	fmt.Fprintf(digest, "PUT%sx-ms-date:%s\nx-ms-version:%s\n/%s%s\nrestype:container", strings.Repeat("\n", 12),
+		request.Header.Get("x-ms-date"), request.Header.Get("x-ms-version"), servers.AzureAccount, request.URL.Path)
+	request.Header.Set("Authorization", "SharedKey "+servers.AzureAccount+":"+base64.StdEncoding.EncodeToString(digest.Sum(nil)))
+}

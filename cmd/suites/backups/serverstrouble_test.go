@@ -1,0 +1,119 @@
+package backups_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// memberWithData has data of its own, from before it was told of a store, and is not recovered.
+func (s *service) memberWithData(t *testing.T) *member {
+	t.Helper()
+	m := s.member(t, "bucket", "--recover=never")
+	all := m.Flags
+	m.Flags = m.Flags[:2] // where its configuration is
+	m.StartAndStop()
+	m.Flags = all
+	return m
+}
+
+func TestServersInTroubleAreToldOfAndGoneOnWithWhenThatIsOver(t *testing.T) {
+	onEachCloud(t, func(t *testing.T, c cloud) {
+		service := c.start(t)
+		m := service.memberWithData(t)
+		run := m.StartReady()
+		m.requireServingInTrouble(run, "bucket not found")
+		service.make(t, "bucket")
+		awaitTold(run, "the bucket is found", wellAgain)
+
+		for status, words := range map[int]string{
+			http.StatusServiceUnavailable: "store unavailable", http.StatusForbidden: "permission denied",
+		} {
+			service.proxy.Refuse(status)
+			m.write("refused", words)
+			m.requireServingInTrouble(run, words)
+			service.proxy.Heal()
+			awaitTold(run, "it goes on by itself after "+words, wellAgain)
+		}
+		run.StopCleanly()
+		require.Len(t, m.requireSound(t), 1, "trouble has left no gap")
+	})
+}
+
+// A member without data waits for what the store has, and says so.
+func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
+	onEachCloud(t, func(t *testing.T, c cloud) {
+		service := c.start(t)
+		m := service.member(t, "bucket")
+		run := m.Start()
+		run.AwaitAnswer()
+		harness.Eventually(t, "status says what it waits for", func() bool {
+			out, _, _ := m.Begin("status").Wait()
+			return strings.Contains(out, "bucket not found")
+		})
+		service.make(t, "bucket")
+		run.AwaitReady()
+		awaitStored(run, m.write("key", "after the wait"))
+		run.StopCleanly()
+	})
+}
+
+func TestServersThatRefuseCredentialsAreAskedAgainWithThoseThatWereMended(t *testing.T) {
+	service := clouds["s3"].start(t)
+	service.make(t, "bucket")
+	m := service.memberWithData(t)
+	m.Env = nil
+	file := filepath.Join(m.Dir, ".aws", "credentials")
+	require.NoError(t, os.Mkdir(filepath.Dir(file), 0o700))
+	have := func(secret string) {
+		content := "[default]\naws_access_key_id = tester\naws_secret_access_key = " + secret + "\n"
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	}
+	have("wrong")
+	run := m.StartReady()
+	m.requireServingInTrouble(run, "permission denied")
+	have("test-secret")
+	awaitTold(run, "the new credentials are found", wellAgain)
+	run.StopCleanly()
+	require.Len(t, m.requireSound(t), 1)
+}
+
+func TestServersWithAWrongKeyOfAzureAreToldOf(t *testing.T) {
+	service := clouds["azblob"].start(t)
+	service.make(t, "bucket")
+	m := service.memberWithData(t)
+	m.Env = []string{"AZURE_STORAGE_KEY=YW5vdGhlcg=="}
+	run := m.StartReady()
+	m.requireServingInTrouble(run, "permission denied")
+	run.StopCleanly()
+	m.Env = service.credentials
+	again := m.StartReady()
+	awaitTold(again, "the right key opens it", wellAgain)
+	again.StopCleanly()
+	require.Len(t, m.requireSound(t), 1)
+}
+
+func TestServersWithBackupsOfAnotherClusterAreLeftAlone(t *testing.T) {
+	onEachCloud(t, func(t *testing.T, c cloud) {
+		service := c.start(t)
+		service.make(t, "bucket")
+		first := service.member(t, "bucket")
+		run := first.StartReady()
+		first.write("whose", "the first one's")
+		run.StopCleanly()
+		before := first.objects(t)
+
+		second := service.memberWithData(t)
+		other := second.StartReady()
+		second.requireServingInTrouble(other, "another cluster's")
+		other.StopCleanly()
+		assert.Equal(t, before, second.objects(t), "nothing was touched")
+	})
+}

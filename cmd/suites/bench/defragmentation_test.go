@@ -1,0 +1,105 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/readiness/status"
+)
+
+var (
+	defragMB     = flag.Int("defrag-mb", 200, "megabytes in use of each member's database when it is defragmented")
+	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
+)
+
+// defragmentation compares the longest time that a writer has to wait while three members are defragmented one after the other,
+// the leader last: as a client has plain etcd do it, and as a person has the wrapper do it.
+func defragmentation(t *testing.T) []row {
+	var gaps, refused [2]series
+	for round := range *defragRounds {
+		for i, s := range both {
+			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+				members := launchThree(t, s, "--defrag-threshold=never")
+				fragment(t, members[0])
+				gap, failed := gapDuring(t, members, func() { defragmentAll(t, s, members) })
+				gaps[i], refused[i] = append(gaps[i], gap), append(refused[i], failed)
+			})
+		}
+	}
+	what := fmt.Sprintf("three members with %d MB in use defragmented one after the other, leader last: ", *defragMB)
+	return []row{
+		row{what: what + "longest gap of 16 writers, ms", plain: gaps[0], wrapper: gaps[1]}.neverMoreThan(1500, "ms"),
+		row{what: what + "writes that failed", plain: refused[0], wrapper: refused[1]}.neverMoreThan(0, "writes"),
+	}
+}
+
+// fragment leaves as much room in the file as is in use.
+func fragment(t *testing.T, r *process) {
+	t.Helper()
+	fill(r.pod, t, *defragMB)
+	client, part := r.pod.Etcd(), strings.Repeat("x", 1e6)
+	for n := range *defragMB {
+		_, err := client.Put(t.Context(), fmt.Sprintf("garbage-%d", n), part)
+		require.NoError(t, err)
+	}
+	reply, err := client.Delete(t.Context(), "garbage-", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = client.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+}
+
+func defragmentAll(t *testing.T, s *side, members []*process) {
+	t.Helper()
+	leader, _ := leads(t, members)
+	inOrder := slices.Clone(members)
+	inOrder[leader], inOrder[len(inOrder)-1] = inOrder[len(inOrder)-1], inOrder[leader]
+	for _, r := range inOrder {
+		if s == plain {
+			_, err := r.pod.Etcd().Defragment(t.Context(), r.pod.Endpoint())
+			require.NoError(t, err)
+			continue
+		}
+		r.defragment()
+	}
+}
+
+// defragment asks until it is this member's turn, and returns when it has ended.
+func (r *process) defragment() {
+	r.t.Helper()
+	own := strings.TrimSuffix(r.health, "/readyz")
+	deadline := time.Now().Add(5 * time.Minute)
+	for asked := false; ; <-time.After(lookEvery) {
+		require.True(r.t, time.Now().Before(deadline), "the member is not defragmented")
+		if !asked {
+			response, err := r.client.Post(own+"/defrag", "", nil)
+			require.NoError(r.t, err)
+			_ = response.Body.Close()
+			asked = response.StatusCode == http.StatusAccepted
+		}
+		told := r.upkeep()
+		if told.Last != nil && told.Last.Error == "" && !told.Busy() {
+			return
+		}
+		asked = asked && (told.Last == nil || told.Last.Error == "") // it may have had to wait for something, and gave up
+	}
+}
+
+func (r *process) upkeep() *status.Upkeep {
+	told := status.Document{Upkeep: &status.Upkeep{}}
+	response, err := r.client.Get(strings.TrimSuffix(r.health, "/readyz") + "/lifecycle")
+	require.NoError(r.t, err)
+	defer response.Body.Close() // read to its end
+	require.NoError(r.t, json.NewDecoder(response.Body).Decode(&told))
+	return told.Upkeep
+}

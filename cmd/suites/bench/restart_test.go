@@ -1,0 +1,117 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var restartRounds = flag.Int("restarts", 5, "how often three members are restarted one after the other, by each side")
+
+const (
+	gapWriters = 16
+	unhurried  = 2 * time.Second // of writing before and after what is measured
+)
+
+// rollingRestart compares the longest time that a writer has to wait while each of three members is stopped and started
+// again with what moving leadership costs by itself.
+func rollingRestart(t *testing.T) []row {
+	var moved, restarted, failed [2]series
+	for round := range *restartRounds {
+		for i, s := range both {
+			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+				members := launchThree(t, s)
+				gap, _ := gapDuring(t, members, func() { moveLeaderAround(t, members) })
+				moved[i] = append(moved[i], gap)
+				gap, refused := gapDuring(t, members, func() { restartAll(t, s, members) })
+				restarted[i], failed[i] = append(restarted[i], gap), append(failed[i], refused)
+			})
+		}
+	}
+	return []row{
+		{what: "three times `MoveLeader`: longest gap of 16 writers, ms", plain: moved[0], wrapper: moved[1]},
+		row{what: "rolling restart of three members: longest gap of 16 writers, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(1500, "ms"),
+		row{what: "rolling restart of three members: writes that failed", plain: failed[0], wrapper: failed[1]}.neverMoreThan(0, "writes"),
+		row{what: "plain etcd's `MoveLeader`, and the wrapper's rolling restart: longest gap, ms", plain: moved[0], wrapper: restarted[1]}.timesAtMost(1.2, "`MoveLeader`"),
+	}
+}
+
+// gapDuring is the longest that one of the writers had to wait, in milliseconds, and how many writes failed.
+func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
+	t.Helper()
+	end := harness.StartWriters(t, endpoints(members), gapWriters)
+	<-time.After(unhurried)
+	do()
+	<-time.After(unhurried)
+	writers := end()
+	for _, w := range writers {
+		failed += float64(len(w.Failed))
+	}
+	longest := harness.Longest(writers)
+	t.Logf("the longest gap: %s, at %s; %v failed, of that writer: %v", longest.Gap, longest.At.UTC().Format(time.StampMilli), failed, longest.Failed)
+	return milliseconds(longest.Gap), failed
+}
+
+func endpoints(members []*process) (all []string) {
+	for _, r := range members {
+		all = append(all, r.pod.Endpoint())
+	}
+	return all
+}
+
+// leads says which member leads, and the IDs of all.
+func leads(t *testing.T, members []*process) (leader int, ids []uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	for i, r := range members {
+		is, err := r.pod.Etcd().Status(ctx, r.pod.Endpoint())
+		require.NoError(t, err)
+		if ids = append(ids, is.Header.MemberId); is.Leader == is.Header.MemberId {
+			leader = i
+		}
+	}
+	return leader, ids
+}
+
+// moveLeaderAround gives leadership to each member once.
+func moveLeaderAround(t *testing.T, members []*process) {
+	t.Helper()
+	leader, ids := leads(t, members)
+	for range members {
+		next := (leader + 1) % len(members)
+		moveLeader(t, members[leader].pod.Etcd(), ids[next])
+		leader = next
+		<-time.After(unhurried)
+	}
+}
+
+func moveLeader(t *testing.T, client *clientv3.Client, to uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
+	defer cancel()
+	_, err := client.MoveLeader(ctx, to)
+	require.NoError(t, err)
+}
+
+// restartAll stops one member after the other, the last first as a StatefulSet does, and waits until it is back.
+func restartAll(t *testing.T, s *side, members []*process) {
+	t.Helper()
+	for i := range slices.Backward(members) {
+		members[i].stop()
+		members[i] = s.launch(t, members[i].pod)
+		members[i].await(http.StatusOK)
+		<-time.After(unhurried)
+	}
+}

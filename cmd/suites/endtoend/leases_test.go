@@ -1,0 +1,40 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// A pod whose API server cannot be asked, nor ever could: etcd serves, and everybody is told.
+func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	p := harness.NewStandalonePod(t, nil)
+	p.Flags = append(p.Flags, "--leases")
+	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd-main-0"}
+	run := p.StartReady()
+	p.Put("key", "value")
+	run.AwaitLine(harness.Line{"level": "warn", "lease": "etcd-main-0"})
+	harness.Eventually(t, "it is tried again", func() bool {
+		told := run.Status()
+		return len(told.Leases) == 1 && told.Leases[0].Trouble != nil && told.Leases[0].Trouble.Times > 1
+	})
+	_, metrics := run.Request(http.MethodGet, "/metrics")
+	assert.Contains(t, metrics, `etcd_wrapper_lease_trouble{kind="member"} 1`)
+	out, _, _ := p.Begin("status").Wait()
+	assert.Regexp(t, `(?m)^lease trouble +.+`, out)
+	assert.Equal(t, http.StatusOK, run.Readyz())
+	run.StopCleanly()
+}
+
+func TestAPodThatIsNoneOfAStatefulSetCannotTellTheNamesOfItsLeases(t *testing.T) {
+	t.Parallel()
+	p := harness.NewStandalonePod(t, nil)
+	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd"}
+	run := p.Start("--leases")
+	assert.Equal(t, 64, run.Exit(harness.Patience))
+	assert.NotEmpty(t, run.Log.Containing(`set POD_NAME`))
+}

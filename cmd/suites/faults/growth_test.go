@@ -1,0 +1,237 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// isolated is a member without a sidecar in a network namespace of its own, which people know by its commands alone.
+type isolated struct {
+	*wires
+	name string
+	host int // the end of its address
+	dir  string
+	cmd  *exec.Cmd
+}
+
+func (w *wires) member(name string, host int) *isolated {
+	w.t.Helper()
+	w.attach(name, host)
+	return &isolated{wires: w, name: name, host: host, dir: w.t.TempDir()}
+}
+
+func (m *isolated) endpoint() string { return "http://" + at(m.host) + ":2379" }
+
+func (m *isolated) peer() string { return "http://" + at(m.host) + ":2380" }
+
+// start runs the member as one of a new cluster, or as one that joins those that there are.
+func (m *isolated) start(state string, initial ...*isolated) {
+	m.t.Helper()
+	var members []string
+	for _, each := range initial {
+		members = append(members, each.name+"="+each.peer())
+	}
+	config, err := yaml.Marshal(map[string]any{
+		"name": m.name, "listen-client-urls": m.endpoint() + ",http://127.0.0.1:2379", "advertise-client-urls": m.endpoint(),
+		"listen-peer-urls": m.peer(), "initial-advertise-peer-urls": m.peer(),
+		"initial-cluster": strings.Join(members, ","), "initial-cluster-state": state, "initial-cluster-token": "grows",
+	})
+	require.NoError(m.t, err)
+	require.NoError(m.t, os.WriteFile(m.file("etcd.yaml"), config, 0o600))
+	m.cmd = m.command("start-etcd", "--standalone", "--etcd-config-file="+m.file("etcd.yaml"), "--volume-dir="+m.dir)
+	log, err := os.OpenFile(m.file("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(m.t, err)
+	defer log.Close()
+	m.cmd.Stderr = log
+	require.NoError(m.t, m.cmd.Start())
+	running := m.cmd
+	m.t.Cleanup(func() {
+		_ = running.Process.Kill() // it may have ended
+		_ = running.Wait()
+		if content, _ := os.ReadFile(m.file("log")); m.t.Failed() {
+			m.t.Logf("the end of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
+		}
+	})
+	m.awaitReady()
+}
+
+func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
+
+// command is one of the program's, in the member's namespace, as kubectl exec would run it.
+func (m *isolated) command(args ...string) *exec.Cmd {
+	command := exec.Command("ip", append([]string{"netns", "exec", m.wires.name(m.name), harness.Program}, args...)...)
+	command.Env = append(os.Environ(), "HOME="+m.dir)
+	return command
+}
+
+func (m *isolated) run(args ...string) (out string) {
+	m.t.Helper()
+	output, err := m.command(args...).CombinedOutput()
+	require.NoError(m.t, err, "%v: %s", args, output)
+	return string(output)
+}
+
+// reconfigure runs a command that etcd refuses while one of the members has been connected for less than 5 s.
+func (m *isolated) reconfigure(args ...string) {
+	m.t.Helper()
+	said := ""
+	defer func() {
+		if m.t.Failed() {
+			m.t.Log(said)
+		}
+	}()
+	harness.Eventually(m.t, "it is done: "+strings.Join(args, " "), func() bool {
+		out, err := m.command(args...).CombinedOutput()
+		said = string(out)
+		require.True(m.t, err == nil || strings.Contains(said, "unhealthy cluster"), said)
+		return err == nil
+	})
+}
+
+func (m *isolated) awaitReady() {
+	m.t.Helper()
+	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
+}
+
+// exit is the status that the process ends with, within the time that a stop has.
+func (m *isolated) exit() int {
+	m.t.Helper()
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = m.cmd.Wait() }() // ProcessState tells
+	select {
+	case <-ended:
+	case <-time.After(harness.Patience):
+		require.FailNow(m.t, m.name+" does not end")
+	}
+	return m.cmd.ProcessState.ExitCode()
+}
+
+func (m *isolated) stop() {
+	m.t.Helper()
+	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGTERM))
+	require.Zero(m.t, m.exit())
+}
+
+// known is what `etcdctl member list` prints of the members, by name.
+func (m *isolated) known() map[string]listed {
+	m.t.Helper()
+	var reply struct{ Members []listed }
+	require.NoError(m.t, json.Unmarshal([]byte(m.run("etcdctl", "member", "list", "-w", "json")), &reply))
+	all := map[string]listed{}
+	for _, each := range reply.Members {
+		all[each.Name] = each
+	}
+	return all
+}
+
+type listed struct {
+	ID        uint64
+	Name      string
+	PeerURLs  []string
+	IsLearner bool
+}
+
+func (l listed) id() string { return fmt.Sprintf("%x", l.ID) }
+
+// client knows all addresses that members will ever have.
+func (w *wires) client(members []*isolated) *clientv3.Client {
+	w.t.Helper()
+	var endpoints []string
+	for _, m := range members {
+		endpoints = append(endpoints, m.endpoint())
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)},
+	})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// The way that docs/upkeep.md describes, with its commands.
+func TestUpkeepOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNamespaces(t *testing.T) {
+	if !*day {
+		t.Skip("takes a minute: make test-upkeep")
+	}
+	w := newWires(t)
+	harness.Output(t, "version") // builds the program
+	members := []*isolated{w.member("etcd-0", 10), w.member("etcd-1", 11), w.member("etcd-2", 12)}
+	first := members[0]
+	first.start("new", first)
+	end := harness.WritersOf(t, 4, func() *clientv3.Client { return w.client(members) })
+
+	for size := 2; size <= 3; size++ {
+		joins := members[size-1]
+		first.reconfigure("etcdctl", "member", "add", joins.name, "--learner", "--peer-urls="+joins.peer())
+		joins.start("existing", members[:size]...)
+		assert.False(t, first.known()[joins.name].IsLearner, "it has become a voter by itself")
+	}
+
+	moves := members[2]
+	moves.stop()
+	moves.host = 22
+	w.address(moves.name, "eth0", moves.host)
+	moves.start("existing", members...)
+	harness.Eventually(t, "the cluster knows the new address", func() bool {
+		return assert.ObjectsAreEqual([]string{moves.peer()}, first.known()[moves.name].PeerURLs)
+	})
+
+	first.lead(members)
+	for _, leaves := range []*isolated{members[2], members[1]} {
+		first.reconfigure("etcdctl", "member", "remove", first.known()[leaves.name].id())
+		leaves.endsAsRemoved()
+	}
+	first.awaitReady()
+	assert.Len(t, first.known(), 1)
+	w.nothingIsLost(members, end())
+}
+
+// endsAsRemoved takes either of the ways in which etcd notices: it may trip over its own absence from the list of members first.
+func (m *isolated) endsAsRemoved() {
+	m.t.Helper()
+	status := m.exit()
+	log, err := os.ReadFile(m.file("log"))
+	require.NoError(m.t, err)
+	says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
+	require.Contains(m.t, says, status)
+	assert.Contains(m.t, string(log), says[status])
+}
+
+// lead gives leadership to this member, if it has it not.
+func (m *isolated) lead(members []*isolated) {
+	m.t.Helper()
+	for _, each := range members {
+		var told struct{ Leader, MemberID string }
+		require.NoError(m.t, json.Unmarshal([]byte(each.run("status", "-o", "json")), &told))
+		if each != m && told.Leader == told.MemberID {
+			each.run("etcdctl", "move-leader", m.known()[m.name].id())
+		}
+	}
+}
+
+func (w *wires) nothingIsLost(members []*isolated, writers []*harness.GapWriter) {
+	w.t.Helper()
+	longest := harness.Longest(writers)
+	failed := 0
+	for _, writer := range writers {
+		failed += len(writer.Failed)
+	}
+	w.t.Logf("the longest gap of %d writers: %s; %d writes failed, of that writer: %v", len(writers), longest.Gap, failed, longest.Failed)
+	nothingIsLost(w.t, w.client(members), writers)
+}

@@ -1,0 +1,94 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// wires is a network of namespaces: a bridge in one of them, and members in others. Nothing of the machine's own network is
+// touched, and nothing of it can be reached.
+type wires struct {
+	t      *testing.T
+	prefix string // of the namespaces' names
+	count  int
+}
+
+// newWires needs root and ip(8). Everything ends with the test.
+func newWires(t *testing.T) *wires {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: network namespaces are made by root only")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("SKIPPED: network namespaces are made with ip, of iproute2: " + err.Error())
+	}
+	w := &wires{t: t, prefix: fmt.Sprintf("etcd-wrapper-%d-", os.Getpid())}
+	w.add("hub")
+	w.ip("-n", w.name("hub"), "link", "add", "hub", "type", "bridge")
+	w.address("hub", "hub", 1)
+	return w
+}
+
+func (w *wires) name(of string) string { return w.prefix + of }
+
+func (w *wires) add(name string) {
+	w.t.Helper()
+	w.ip("netns", "add", w.name(name))
+	w.t.Cleanup(func() { w.ip("netns", "delete", w.name(name)) })
+	w.ip("-n", w.name(name), "link", "set", "lo", "up")
+}
+
+// attach makes a namespace that is connected to the others.
+func (w *wires) attach(name string, host int) {
+	w.t.Helper()
+	w.count++
+	wire := fmt.Sprintf("wire%d", w.count)
+	w.add(name)
+	w.ip("-n", w.name("hub"), "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", w.name(name))
+	w.ip("-n", w.name("hub"), "link", "set", wire, "master", "hub", "up")
+	w.address(name, "eth0", host)
+}
+
+// at is an address in the network.
+func at(host int) string { return fmt.Sprintf("10.77.0.%d", host) }
+
+func (w *wires) address(name, link string, host int) {
+	w.t.Helper()
+	w.ip("-n", w.name(name), "address", "flush", "dev", link)
+	w.ip("-n", w.name(name), "address", "add", at(host)+"/24", "dev", link)
+	w.ip("-n", w.name(name), "link", "set", link, "up")
+}
+
+func (w *wires) ip(args ...string) {
+	w.t.Helper()
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	require.NoError(w.t, err, "ip %v: %s", args, out)
+}
+
+// dial connects from where the bridge is.
+func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // for good: a thread that has been elsewhere ends with this goroutine
+		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if failed != nil {
+			err = failed
+			return
+		}
+		defer unix.Close(hub)
+		if err = unix.Setns(hub, unix.CLONE_NEWNET); err == nil {
+			conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, "tcp", address)
+		}
+	}()
+	<-ended
+	return conn, err
+}

@@ -1,0 +1,83 @@
+package faults_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// unanswered is how long a write has to wait at least that raft has dropped on its way to a leader that leaves: etcd answers
+// it when its request times out, after 7 s.
+const unanswered = 5 * time.Second
+
+// Plain etcd, and the wrapper before it had all members hold their writes back, leaves some writers without an answer.
+func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.T) {
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	end := harness.StartWriters(t, endpointsOf(pods), 12)
+	for range pods {
+		leader := awaitLeader(t, pods)
+		runs[leader].StopCleanly()
+		moved := runs[leader].Log.Matching(harness.Line{"message": "leadership was moved before the stop"})
+		require.Len(t, moved, 1)
+		t.Logf("member %d gave its leadership to %v in %v", leader, moved[0]["to"], moved[0]["took"])
+		runs[leader] = pods[leader].Start()
+		runs[leader].AwaitReady()
+	}
+	for i, run := range runs {
+		for _, held := range run.Log.Matching(harness.Line{"message": "writes were held back while leadership moved"}) {
+			t.Logf("member %d held writes back for %v", i, held["duration"])
+		}
+	}
+	writers := end()
+	longest := harness.Longest(writers)
+	t.Logf("the longest gap of %d writers: %s", len(writers), longest.Gap)
+	for _, w := range writers {
+		assert.Empty(t, w.Failed, "no write is refused")
+	}
+	assert.Less(t, longest.Gap, unanswered)
+	nothingIsLost(t, clientOfAll(t, pods), writers)
+}
+
+// A leader whose others cannot be told, since etcd takes no keys, stops as plain etcd does.
+func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
+	onlyWithFaults(t)
+	t.Parallel()
+	pods := harness.Members(t, 3)
+	var runs []*harness.Run
+	for _, p := range pods {
+		p.Config["quota-backend-bytes"] = int64(1 << 20)
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c := clientOfAll(t, pods)
+	harness.Eventually(t, "the quota is exceeded", func() bool {
+		_, err := c.Put(t.Context(), "/too-much", large())
+		return err != nil
+	})
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+}
+
+// It cannot know yet that nobody will answer it.
+func TestALeaderWhoseFollowersHaveJustFrozenStopsInOrder(t *testing.T) {
+	onlyWithFaults(t)
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	leader := awaitLeader(t, pods)
+	for i, run := range runs {
+		if i != leader {
+			run.Signal(syscall.SIGSTOP)
+		}
+	}
+	t.Logf("it took %s", runs[leader].StopCleanly())
+	assert.NotEmpty(t, runs[leader].Log.Containing("leadership stays here"))
+}

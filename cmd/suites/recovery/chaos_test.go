@@ -1,0 +1,182 @@
+package recovery_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// quiet keeps the logs of many runs small.
+const quiet = "--log-level=info"
+
+// lifetime is how many disasters a cluster sees.
+const lifetime = 12
+
+// TestWhateverHappensToAMemberAlone has disasters happen to a member that is written to. After each of them it holds what
+// is there against what clients know.
+func TestWhateverHappensToAMemberAlone(t *testing.T) {
+	t.Parallel()
+	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
+}
+
+// TestWhateverHappensToAMemberAloneWithServer is the same with a real S3 server, which can also be slow.
+func TestWhateverHappensToAMemberAloneWithServer(t *testing.T) {
+	t.Parallel()
+	chaos(t, bucket(t))
+}
+
+func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
+	t.Helper()
+	rollOut(t, func(t *testing.T, dice *rand.Rand, disasters int) {
+		c := newCluster(t, kept(t, fmt.Sprint(dice.Uint64())), dice)
+		for range disasters {
+			c.suffers()
+		}
+		c.run.StopCleanly()
+		sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
+	})
+}
+
+// rollOut has clusters of their own see all disasters.
+func rollOut(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
+	t.Helper()
+	seed := *seeded
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	for done := 0; done < *rounds; done += lifetime {
+		t.Run(fmt.Sprintf("seed %d from %d", seed, done), func(t *testing.T) {
+			t.Parallel()
+			life(t, rand.New(rand.NewPCG(seed, uint64(done))), min(lifetime, *rounds-done))
+		})
+	}
+}
+
+// cluster is a member alone that disasters happen to, and what its clients know.
+type cluster struct {
+	*harness.Pod
+	store    store
+	dice     *rand.Rand
+	book     *ledger
+	informer *informer
+	watching int // how often the informer had listed when it was last settled
+
+	etcd     *clientv3.Client // of the test itself
+	run      *harness.Run
+	id       string // the cluster's
+	must     int64  // what the store has to have, as the program said
+	restored int64  // what the program said since the disaster that it restores; 0 if it restored nothing
+	user     int64  // the revision at which there was a user
+	old      string // a copy of the volume; empty if there is none
+}
+
+func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
+	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: kept, dice: dice, book: newLedger()}
+	kept.use(c.Pod)
+	c.run = c.StartReady(quiet)
+	c.etcd = c.Etcd()
+	c.informer = newInformer(t, c.etcd)
+	_, err := c.etcd.UserAdd(t.Context(), "somebody", "secret")
+	require.NoError(t, err)
+	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
+	require.NoError(t, err)
+	c.user = reply.Header.Revision
+	harness.Eventually(t, "the user is in the store", func() bool { // in a segment that ends there
+		c.ask()
+		return c.must >= c.user
+	})
+	c.settle(nil)
+	return c
+}
+
+// suffers is a round: clients write, a disaster happens, and afterwards everything is as it has to be.
+func (c *cluster) suffers() {
+	c.T.Helper()
+	disaster := disasters[c.dice.IntN(len(disasters))]
+	for disaster.possible != nil && !disaster.possible(c) {
+		disaster = disasters[c.dice.IntN(len(disasters))]
+	}
+	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
+	stop := c.book.writeOn(c.Etcd(), c.dice)
+	c.pass(2 * time.Second)
+	began := time.Now()
+	c.restored = 0
+	ended := disaster.happens(c, stop)
+	c.settle(&ended)
+	sum.add(func(f *figures) {
+		f.rounds++
+		f.disasters[disaster.name]++
+		f.longest = max(f.longest, time.Since(began))
+	})
+}
+
+// pass lets a random time pass, or the process end.
+func (c *cluster) pass(most time.Duration) {
+	select {
+	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
+	case <-c.run.Ended:
+	}
+}
+
+// kill is SIGKILL, with what the program has said of the store just before.
+func (c *cluster) kill(stop func()) {
+	c.T.Helper()
+	c.ask()
+	c.run.Kill()
+	stop()
+}
+
+// ask notes what the store has, as the program says.
+func (c *cluster) ask() {
+	if backup := c.run.Status().Backup; backup != nil {
+		c.must = max(c.must, backup.Revision)
+	}
+}
+
+// ended is how a disaster and the recovery from it went.
+type ended struct {
+	whole   bool  // the volume was left alone: nothing may be lost
+	exactly int64 // the revision that was gone back to, if that was asked for
+}
+
+// recover starts the program until it is ready. Some of these starts are killed.
+func (c *cluster) recover(flags ...string) {
+	c.T.Helper()
+	for range c.dice.IntN(3) {
+		c.run = c.Start(append(flags, quiet)...)
+		c.steps(c.dice.IntN(12))
+		c.cutOff()
+	}
+	c.run = c.StartReady(append(flags, quiet)...)
+	c.listen()
+}
+
+// cutOff kills a run that may be recovering.
+func (c *cluster) cutOff() {
+	c.run.Kill()
+	c.listen()
+	sum.add(func(f *figures) { f.killed++ })
+}
+
+// steps waits until recovery has made so many, or the member is ready.
+func (c *cluster) steps(count int) {
+	c.T.Helper()
+	harness.Eventually(c.T, "recovery goes on", func() bool {
+		return len(c.run.Log.Containing(`"message":"recovery: `)) >= count || c.run.Readyz() == 200
+	})
+}
+
+// listen notes what the run says that it restores. A later run of the same recovery may find that more is in the store.
+func (c *cluster) listen() {
+	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
+		if of, has := line["restored_revision"].(float64); has {
+			c.restored = int64(of)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package recovery_test
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// sum is what the chaos run has been through, printed at the end.
+var sum = figures{disasters: map[string]int{}}
+
+type figures struct {
+	mu        sync.Mutex
+	disasters map[string]int
+	rounds    int
+	writes    int // acknowledged
+	undone    int // acknowledged, and neither in the store nor on a volume after a disaster
+	restores  int
+	killed    int // recoveries that were cut off
+	longest   time.Duration
+}
+
+func (f *figures) add(change func(*figures)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *figures) print(to io.Writer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rounds == 0 {
+		return
+	}
+	fmt.Fprintf(to, "\n%d disasters, %d writes acknowledged, %d restores, %d recoveries killed; %d writes were only on a volume that was lost; longest from start to ready %s\n",
+		f.rounds, f.writes, f.restores, f.killed, f.undone, f.longest.Round(10*time.Millisecond))
+	for _, name := range slices.Sorted(maps.Keys(f.disasters)) {
+		fmt.Fprintf(to, "%6d  %s\n", f.disasters[name], name)
+	}
+}

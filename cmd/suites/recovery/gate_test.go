@@ -1,0 +1,144 @@
+package recovery_test
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// dialTimeout is for a server that no wire leads to.
+const dialTimeout = 2 * time.Second
+
+// gate stands in front of a server, as the network does: it lets everything through, lets it through slowly, or nothing.
+type gate struct {
+	listener net.Listener
+	server   string // host and port
+	passing  sync.WaitGroup
+
+	mu    sync.Mutex
+	shut  bool
+	pause time.Duration // before each piece is passed on
+	conns map[net.Conn]bool
+}
+
+func newGate(t *testing.T, server string) *gate {
+	t.Helper()
+	return newGateAt(t, "127.0.0.1:0", server)
+}
+
+func newGateAt(t *testing.T, address, server string) *gate {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	g := &gate{listener: listener, server: server, conns: map[net.Conn]bool{}}
+	g.passing.Go(g.serve)
+	t.Cleanup(func() {
+		_ = listener.Close() // never fails
+		g.cut()
+		g.passing.Wait()
+	})
+	return g
+}
+
+// address is where the server is reached through the gate.
+func (g *gate) address() string { return g.listener.Addr().String() }
+
+// cut ends every connection, and lets nobody in.
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = true
+	for conn := range g.conns {
+		_ = conn.Close() // both ends see it
+	}
+}
+
+// slow has every piece wait.
+func (g *gate) slow(pause time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pause = pause
+}
+
+// open lets everything through at once again.
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut, g.pause = false, 0
+}
+
+func (g *gate) serve() {
+	for {
+		client, err := g.listener.Accept()
+		if err != nil {
+			return
+		}
+		g.passing.Go(func() { g.connect(client) })
+	}
+}
+
+// connect joins a client with the server.
+func (g *gate) connect(client net.Conn) {
+	server, err := net.DialTimeout("tcp", g.server, dialTimeout)
+	if err != nil {
+		_ = client.Close() // the client sees that
+		return
+	}
+	if g.admit(client, server) {
+		g.passing.Go(func() { g.pass(client, server) })
+		g.pass(server, client)
+	}
+}
+
+// admit takes a pair of connections, unless the gate is shut.
+func (g *gate) admit(pair ...net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, conn := range pair {
+		if g.shut {
+			_ = conn.Close() // its other end sees that
+		} else {
+			g.conns[conn] = true
+		}
+	}
+	return !g.shut
+}
+
+// pass copies until one of the two ends, and then ends both.
+func (g *gate) pass(from, to net.Conn) {
+	piece := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(piece)
+		if n > 0 {
+			g.dawdle()
+			if _, failed := to.Write(piece[:n]); failed != nil {
+				err = failed
+			}
+		}
+		if err != nil {
+			g.dismiss(from, to)
+			return
+		}
+	}
+}
+
+func (g *gate) dawdle() {
+	g.mu.Lock()
+	pause := g.pause
+	g.mu.Unlock()
+	if pause > 0 {
+		<-time.After(pause)
+	}
+}
+
+func (g *gate) dismiss(pair ...net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, conn := range pair {
+		_ = conn.Close() // it may be closed
+		delete(g.conns, conn)
+	}
+}

@@ -1,0 +1,142 @@
+package recovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// informer lists and watches, as a controller does, as long as its cluster lives. What it has in its cache it believes.
+type informer struct {
+	t    *testing.T
+	etcd *clientv3.Client
+
+	mu       sync.Mutex
+	cache    map[string]string
+	revision int64 // that the cache is as of
+	listings int
+	wrong    []string
+}
+
+// newInformer begins to watch, and ends with the test.
+func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
+	i := &informer{t: t, etcd: etcd}
+	ctx, stop := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for ctx.Err() == nil {
+			if i.list(ctx) {
+				i.watch(ctx)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-over
+	})
+	return i
+}
+
+// list takes everything anew.
+func (i *informer) list(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())
+	if err != nil {
+		select { // it is starting
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if reply.Header.Revision < i.revision {
+		i.wrong = append(i.wrong, fmt.Sprintf("a list is of revision %d, and %d was seen before", reply.Header.Revision, i.revision))
+	}
+	i.cache, i.revision = map[string]string{}, reply.Header.Revision
+	i.listings++
+	for _, kv := range reply.Kvs {
+		i.cache[string(kv.Key)] = string(kv.Value)
+	}
+	return true
+}
+
+// watch follows until it is told to list again. Whatever else ends a watch, it goes on where it was.
+func (i *informer) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(ctx)
+		for answer := range i.etcd.Watch(watching, "", clientv3.WithPrefix(), clientv3.WithRev(i.next())) {
+			if errors.Is(answer.Err(), rpctypes.ErrCompacted) {
+				cancel()
+				return
+			}
+			i.take(answer.Events)
+		}
+		cancel()
+	}
+}
+
+func (i *informer) next() int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.revision + 1
+}
+
+func (i *informer) take(events []*clientv3.Event) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	before := i.revision
+	for _, event := range events {
+		if event.Kv.ModRevision <= before {
+			i.wrong = append(i.wrong, fmt.Sprintf("an event of %s is of revision %d, and %d was seen before", event.Kv.Key, event.Kv.ModRevision, before))
+		}
+		i.revision = max(i.revision, event.Kv.ModRevision)
+		if event.Type == clientv3.EventTypeDelete {
+			delete(i.cache, string(event.Kv.Key))
+		} else {
+			i.cache[string(event.Kv.Key)] = string(event.Kv.Value)
+		}
+	}
+}
+
+// listed is how often everything was taken anew.
+func (i *informer) listed() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.listings
+}
+
+// requireRight waits until the cache is what etcd has, and holds that it never went back.
+func (i *informer) requireRight() {
+	i.t.Helper()
+	harness.Eventually(i.t, "the informer believes what etcd has", func() bool {
+		ctx, cancel := context.WithTimeout(i.t.Context(), harness.Patience)
+		defer cancel()
+		reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())
+		if err != nil {
+			return false
+		}
+		have := map[string]string{}
+		for _, kv := range reply.Kvs {
+			have[string(kv.Key)] = string(kv.Value)
+		}
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		return maps.Equal(have, i.cache)
+	})
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	require.Empty(i.t, i.wrong, "revisions never go back")
+}

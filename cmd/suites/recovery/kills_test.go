@@ -1,0 +1,143 @@
+package recovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// changing are the system calls that change something on a volume.
+const changing = "mkdirat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,renameat,linkat,unlinkat"
+
+// TestWhereverRecoveryIsKilledTheNextStartComesToTheSameEnd kills it at each of the calls with which it changes the volume.
+func TestWhereverRecoveryIsKilledTheNextStartComesToTheSameEnd(t *testing.T) {
+	t.Parallel()
+	harness.NeedStrace(t)
+	for _, stroke := range strokes {
+		t.Run(stroke.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStricken(t, stroke.happens, stroke.asides)
+			spots := s.spots(t)
+			for i := 0; i < len(spots); i += some(len(spots)/3 + 1) {
+				s.dieAt(t, spots[i])
+			}
+			t.Logf("%d system calls to die at", len(spots))
+		})
+	}
+}
+
+// spots are the calls of a recovery on what is its own: what it builds, what it moves and where it notes how far it is.
+func (s *stricken) spots(t *testing.T) (spots []harness.Spot) {
+	t.Helper()
+	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }) {
+		if s.ofRecovery(at.Path) {
+			spots = append(spots, at)
+		}
+	}
+	// The renames to and from the data directory's own name count as calls on other paths, too.
+	return append(spots, harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1})
+}
+
+func (s *stricken) ofRecovery(path string) bool {
+	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
+	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".")
+}
+
+// dieAt kills a recovery there, if the call is made, and holds the next start against how it has to end.
+func (s *stricken) dieAt(t *testing.T, at harness.Spot) {
+	t.Helper()
+	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
+	s.strikeAgain()
+	s.Straced(at.Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
+	run := s.Start()
+	died := false
+	harness.Eventually(t, "it is dead, or ready, at "+where, func() bool {
+		select {
+		case <-run.Ended:
+			died = true
+		default:
+		}
+		return died || run.Readyz() == 200
+	})
+	run.Kill()
+	s.Under = nil
+	if at.Count == 1 { // strace counts the calls of each thread for itself
+		assert.True(t, died, where)
+	}
+	s.requireEnd(t, where)
+}
+
+// TestRecoveryMakesThingsDurableInTheirOrder is what a power loss cannot be made to show: nothing takes the place of the data
+// before all of it is on the disk, and before it is noted what is done.
+func TestRecoveryMakesThingsDurableInTheirOrder(t *testing.T) {
+	t.Parallel()
+	harness.NeedStrace(t)
+	s := newStricken(t, strokes[1].happens, 1)
+	calls := s.Trace(changing, func() { s.StartReady().Kill() })
+	position, built := filepath.Join(s.Volume, "recovery.json"), s.DataDir()+".restored"
+	flushed := []string{
+		built + ".restoring/member/snap/db", built + ".restoring/member/snap", built + ".restoring/member/wal", built + ".restoring/member", built + ".restoring",
+	}
+	named := next(t, calls, 0, "renameat", built+".restoring")
+	for _, path := range flushed {
+		assert.Less(t, next(t, calls, 0, "fsync", path), named, path)
+		assert.Equal(t, -1, indexFrom(calls, named, "write", path))
+	}
+	noted := next(t, calls, next(t, calls, named, "fsync", s.Volume), "fsync", position+".tmp")
+	noted = next(t, calls, next(t, calls, noted, "renameat", position+".tmp"), "fsync", s.Volume)
+	aside := next(t, calls, noted, "renameat", s.DataDir())
+	installed := next(t, calls, next(t, calls, aside, "fsync", s.Volume), "renameat", built)
+	next(t, calls, next(t, calls, installed, "fsync", s.Volume), "fsync", position+".tmp")
+	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.Database()), "etcd comes last")
+}
+
+// next is the index of the next such call from an index on.
+func next(t *testing.T, calls []harness.Spot, from int, call, path string) int {
+	t.Helper()
+	at := indexFrom(calls, from, call, path)
+	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", call, path, from)
+	return at
+}
+
+func indexFrom(calls []harness.Spot, from int, call, path string) int {
+	at := slices.IndexFunc(calls[from:], func(s harness.Spot) bool { return s.Call == call && s.Path == path })
+	if at < 0 {
+		return -1
+	}
+	return from + at
+}
+
+const diskSize = 1 << 30
+
+// TestWhereverThePowerGoesTheNextStartComesToTheSameEnd takes the power away after each of recovery's steps.
+func TestWhereverThePowerGoesTheNextStartComesToTheSameEnd(t *testing.T) {
+	t.Parallel()
+	for _, stroke := range strokes {
+		t.Run(stroke.name, func(t *testing.T) {
+			t.Parallel()
+			var disk *harness.Disk
+			s := newStricken(t, stroke.happens, stroke.asides)
+			disk = harness.NewDisk(s.Pod, diskSize)
+			for steps, more := 1, true; more; steps += some(5) {
+				s.strikeAgain()
+				run := s.Start()
+				harness.Eventually(t, "recovery goes on", func() bool { return s.steps(run) >= steps || run.Readyz() == 200 })
+				more = run.Readyz() != 200
+				disk.LosePower(run)
+				s.requireEnd(t, fmt.Sprintf("after %d steps", steps))
+			}
+		})
+	}
+}
+
+// steps are how many recovery has made so far.
+func (s *stricken) steps(run *harness.Run) int {
+	return len(run.Log.Containing(`"message":"recovery: `))
+}

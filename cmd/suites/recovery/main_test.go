@@ -1,0 +1,32 @@
+// Package recovery_test holds the program to what recovery promises, with the real program as a process: whatever becomes of
+// volumes and stores, what was acknowledged and had to survive is there afterwards, nothing else is, and no client sees a
+// revision go back. A short selection runs by default, everything with -whole.
+package recovery_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var (
+	rounds = flag.Int("rounds", 3, "how many disasters the chaos run has")
+	seeded = flag.Uint64("seed", 0, "have the chaos run draw the same disasters again; 0 draws others each time")
+	whole  = flag.Bool("whole", false, "run what takes longer, too")
+)
+
+func TestMain(m *testing.M) {
+	status := harness.Main(m)
+	sum.print(os.Stdout)
+	os.Exit(status)
+}
+
+// some is every so many-th place of many, or each if everything is to be run.
+func some(apart int) int {
+	if *whole {
+		return 1
+	}
+	return apart
+}

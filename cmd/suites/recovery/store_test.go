@@ -1,0 +1,92 @@
+package recovery_test
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/store/folder"
+	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// store is where the backups of a cluster are, and what can happen to it.
+type store struct {
+	url        string
+	env        []string // credentials
+	away, back func()
+	slow       func() // until back; nil where it cannot be
+}
+
+// use has a pod keep its backups there.
+func (s store) use(p *harness.Pod) {
+	p.Flags = append(p.Flags, "--backup-store="+s.url, "--backup-interval=200ms")
+	p.Env = append(p.Env, s.env...)
+}
+
+// depot is a folder as a store. It lies in another one, as a volume that is mounted there.
+type depot struct {
+	t     *testing.T
+	mount string
+	dir   string
+}
+
+func newDepot(t *testing.T) depot {
+	t.Helper()
+	mount := filepath.Join(t.TempDir(), "mount")
+	d := depot{t, mount, filepath.Join(mount, "backups")}
+	require.NoError(t, os.MkdirAll(d.dir, 0o700))
+	return d
+}
+
+func (d depot) flag() string { return "--backup-store=file://" + d.dir }
+
+func (d depot) away() { require.NoError(d.t, os.Rename(d.mount, d.mount+".away")) }
+
+func (d depot) back() { require.NoError(d.t, os.Rename(d.mount+".away", d.mount)) }
+
+func (d depot) store() store { return store{url: "file://" + d.dir, away: d.away, back: d.back} }
+
+func (d depot) archive() *archive.Archive {
+	d.t.Helper()
+	in, err := folder.New(d.dir)
+	require.NoError(d.t, err)
+	return archive.New(in, &seal.Keys{})
+}
+
+func (d depot) generations() []archive.Generation {
+	d.t.Helper()
+	all, err := d.archive().Generations(d.t.Context())
+	require.NoError(d.t, err)
+	return all
+}
+
+// slowly is how long each piece takes to a store that is slow.
+const slowly = 20 * time.Millisecond
+
+// bucket makes stores of a real server, each behind a gate of its own and below a prefix of its own.
+func bucket(t *testing.T) func(t *testing.T, prefix string) store {
+	t.Helper()
+	server := servers.S3(t)
+	keys := credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")
+	client, err := minio.New(server.Host, &minio.Options{Creds: keys})
+	require.NoError(t, err)
+	require.NoError(t, client.MakeBucket(t.Context(), "bucket", minio.MakeBucketOptions{}))
+	return func(t *testing.T, prefix string) store {
+		gate := newGate(t, server.Host)
+		through := "http://" + gate.address()
+		return store{
+			url:  "s3://bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(through),
+			env:  []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
+			away: gate.cut, back: gate.open, slow: func() { gate.slow(slowly) },
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package recovery_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// stricken is a member alone that something has happened to. Copies of its volume and store bring that moment back.
+type stricken struct {
+	*harness.Pod
+	depot
+	asides int // that there are when it has recovered
+}
+
+// strokes are what can have happened, and how many data directories are aside afterwards.
+var strokes = []struct {
+	name    string
+	happens func(p *harness.Pod)
+	asides  int
+}{
+	{"volume lost", lose, 0},
+	{"database broken", breakDatabase, 1},
+}
+
+// newStricken has a volume and a store of which the strike is the last that happened.
+func newStricken(t *testing.T, happens func(p *harness.Pod), asides int) *stricken {
+	t.Helper()
+	s := &stricken{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), asides: asides}
+	s.Flags = append(s.Flags, s.flag())
+	first := s.StartReady()
+	s.Put("key", "value")
+	first.StopCleanly()
+	first.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	happens(s.Pod)
+	s.copyAll(s.Volume, s.Volume+".then")
+	s.copyAll(s.dir, s.dir+".then")
+	return s
+}
+
+// strikeAgain brings that moment back.
+func (s *stricken) strikeAgain() {
+	s.T.Helper()
+	s.copyAll(s.Volume+".then", s.Volume)
+	s.copyAll(s.dir+".then", s.dir)
+}
+
+// copyAll gives a directory the content of another. The directory itself stays: it may be where something is mounted.
+func (s *stricken) copyAll(from, to string) {
+	s.T.Helper()
+	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`
+	out, err := exec.Command("sh", "-c", script, from, to).CombinedOutput()
+	require.NoError(s.T, err, string(out))
+}
+
+// requireEnd starts the member, and holds what that came to against what it has to.
+func (s *stricken) requireEnd(t *testing.T, where string) {
+	t.Helper()
+	run := s.StartReady()
+	assert.Equal(t, "value", s.Get("key"), where)
+	assert.Len(t, asides(s.Pod), s.asides, where)
+	assert.Empty(t, halves(s.Pod), where)
+	position, err := os.ReadFile(filepath.Join(s.Volume, "recovery.json"))
+	require.NoError(t, err)
+	assert.NotContains(t, string(position), `"claim"`, where)
+	generations := s.generations()
+	assert.Equal(t, run.Status().ClusterID, generations[len(generations)-1].Cluster, where)
+	assert.LessOrEqual(t, len(generations), 3, fmt.Sprint(where, ": at most what was begun, and what it came to"))
+	run.Kill()
+}

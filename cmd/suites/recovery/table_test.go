@@ -1,0 +1,235 @@
+package recovery_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// lived is a member alone with a key in its data and in its store, that does not run, and a copy of its volume from before it
+// had the newest value.
+type lived struct {
+	*harness.Pod
+	depot
+	before string
+}
+
+func newLived(t *testing.T) *lived {
+	t.Helper()
+	l := &lived{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
+	l.Flags = append(l.Flags, l.flag())
+	for _, value := range []string{"old", "new"} {
+		run := l.StartReady()
+		l.Put("key", value)
+		run.StopCleanly()
+		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+		if value == "old" {
+			l.before = keep(l.Pod)
+		}
+	}
+	return l
+}
+
+// volumes are how a volume can be found.
+var volumes = map[string]func(l *lived){
+	"valid":       func(*lived) {},
+	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
+	"broken":      func(l *lived) { breakDatabase(l.Pod) },
+	"empty":       func(l *lived) { lose(l.Pod) },
+}
+
+// stores are how a store can be found.
+var stores = map[string]func(l *lived){
+	"this cluster's": func(*lived) {},
+	"empty": func(l *lived) {
+		require.NoError(l.T, os.RemoveAll(l.dir))
+		require.NoError(l.T, os.Mkdir(l.dir, 0o700))
+	},
+	"certified":   func(l *lived) { require.NoError(l.T, os.RemoveAll(filepath.Join(l.dir, "gen", "000001", "full"))) },
+	"unreachable": func(l *lived) { l.away() },
+	"another's": func(l *lived) {
+		other := newDepot(l.T)
+		_, err := other.archive().Found(l.T.Context(), "abc123", time.Now())
+		require.NoError(l.T, err)
+		l.Flags = append(l.Flags, other.flag())
+	},
+	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },
+}
+
+// How a cell ends, if it is not refused.
+const (
+	starts   = "starts with its data"
+	restores = "comes back from the store"
+	founds   = "a new cluster"
+	waits    = "waits for the store"
+)
+
+// cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
+// ends above, or what the sentence has with which it is refused.
+var cells = []struct{ volume, store, end string }{
+	{"valid", "this cluster's", starts},
+	{"valid", "empty", starts},
+	{"valid", "none", starts},
+	{"valid", "unreachable", waits},
+	{"valid", "another's", "another cluster's backups are never restored here"},
+	{"rolled back", "this cluster's", restores},
+	{"rolled back", "another's", "another cluster's backups are never restored here"},
+	{"broken", "this cluster's", restores},
+	{"broken", "empty", "nothing is kept that could be brought back"},
+	{"broken", "certified", "nothing is kept that could be brought back"},
+	{"broken", "unreachable", "without the store nothing can be brought back"},
+	{"broken", "another's", "another cluster's backups are never restored here"},
+	{"empty", "this cluster's", restores},
+	{"empty", "certified", "nothing is kept that could be brought back"},
+	{"empty", "empty", founds},
+	{"empty", "none", founds},
+	{"empty", "unreachable", waits},
+	{"empty", "another's", "the configuration is not that of the cluster in the store"},
+}
+
+func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
+	t.Parallel()
+	for _, cell := range cells {
+		t.Run(cell.volume+", "+cell.store, func(t *testing.T) {
+			t.Parallel()
+			l := newLived(t)
+			volumes[cell.volume](l)
+			stores[cell.store](l)
+			if judge, known := ends[cell.end]; known {
+				judge(l)
+			} else {
+				l.requireRefused(cell.end)
+			}
+		})
+	}
+}
+
+// ends are what a start that is not refused comes to.
+var ends = map[string]func(l *lived){
+	starts: func(l *lived) {
+		run := l.StartReady()
+		assert.Equal(l.T, "new", l.Get("key"))
+		assert.Nil(l.T, run.Status().Recovery)
+	},
+	restores: func(l *lived) {
+		run := l.StartReady()
+		assert.Equal(l.T, "new", l.Get("key"))
+		require.NotNil(l.T, run.Status().Recovery)
+		assert.Contains(l.T, run.Status().Recovery.Loss, "the cluster comes back with revision")
+	},
+	founds: func(l *lived) {
+		run := l.StartReady()
+		assert.Nil(l.T, run.Status().Recovery)
+		assert.Zero(l.T, l.count())
+	},
+	waits: func(l *lived) {
+		run := l.Start()
+		run.AwaitLine(harness.Line{"message": "it is waited for"})
+		assert.NotEqual(l.T, 200, run.Readyz())
+		l.back()
+		run.AwaitReady()
+		assert.Equal(l.T, "new", l.Get("key"))
+	},
+}
+
+// count is how many keys there are.
+func (l *lived) count() int64 {
+	ctx, cancel := context.WithTimeout(l.T.Context(), harness.Patience)
+	defer cancel()
+	reply, err := l.Etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(l.T, err)
+	return reply.Count
+}
+
+// requireRefused holds that the program says why in a sentence, and has touched nothing.
+func (l *lived) requireRefused(why string) {
+	l.T.Helper()
+	l.ExpectTerminationMessage()
+	before := l.files()
+	run := l.Start()
+	require.Equal(l.T, 70, run.Exit(harness.Patience))
+	message, err := os.ReadFile(l.TerminationMessage())
+	require.NoError(l.T, err)
+	assert.Contains(l.T, string(message), why)
+	assert.Equal(l.T, before, l.files(), "nothing is moved")
+}
+
+// files are the data directory's, and what lies beside it.
+func (l *lived) files() (all []string) {
+	l.T.Helper()
+	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {
+		found, err := filepath.Glob(filepath.Join(l.Volume, pattern))
+		require.NoError(l.T, err)
+		all = append(all, found...)
+	}
+	return all
+}
+
+// A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.
+func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
+	t.Parallel()
+	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
+	require.NoError(t, os.Remove(d.dir))
+	p.Flags = append(p.Flags, d.flag())
+	run := p.Start()
+	run.AwaitLine(harness.Line{"message": "make the directory, or mount the volume that it lies on", "level": "warn"})
+	assert.NotEqual(t, 200, run.Readyz())
+	p.NeverOpened()
+	require.NoError(t, os.Mkdir(d.dir, 0o700))
+	run.AwaitReady()
+}
+
+// A database can have been broken before it was backed up. To open it makes a process crash: not the one that recovers.
+func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	other := newDepot(t)
+	database, err := os.ReadFile(l.Database())
+	require.NoError(t, err)
+	datadirtest.Contradict(database)
+	stands := datadir.Stand(l.DataDir())
+	cluster := strconv.FormatUint(stands.ClusterID, 16)
+	_, err = other.archive().Found(t.Context(), cluster, time.Now())
+	require.NoError(t, err)
+	_, err = other.archive().PutFull(t.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
+	}, bytes.NewReader(database))
+	require.NoError(t, err)
+	l.Flags = append(l.Flags, other.flag())
+	volumes["broken"](l)
+	l.requireRefused("the backups are damaged")
+}
+
+// A full of which a bit was turned in the store is no reason to give up while an older one leads to the same revision.
+func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	run := l.StartReady()
+	_, log, status := l.Begin("backup", "now").Wait()
+	require.Zero(t, status, log)
+	l.Put("key", "newest")
+	run.StopCleanly()
+	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
+	require.NoError(t, err)
+	require.Len(t, fulls, 2)
+	harness.FlipBits(t, fulls[1], 200, 100)
+	breakDatabase(l.Pod)
+
+	again := l.StartReady()
+	assert.Equal(t, "newest", l.Get("key"))
+	again.AwaitLine(harness.Line{"message": "recovery: a full is damaged; an older one and what follows it lead to the same revision", "level": "warn"})
+}

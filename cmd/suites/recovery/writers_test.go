@@ -1,0 +1,87 @@
+package recovery_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	writers   = 3
+	keys      = 30 // of each
+	leaseTime = 3600
+	briefly   = 3 // seconds that a key lives whose lease nobody renews
+	pace      = 2 * time.Millisecond
+	patience  = 5 * time.Second // of a client with a request
+)
+
+// client is one that writes, while others do, to keys of its own.
+type client struct {
+	etcd  *clientv3.Client
+	book  *ledger
+	dice  *rand.Rand
+	name  int
+	lease clientv3.LeaseID
+}
+
+// writeOn has clients write until that is stopped.
+func (l *ledger) writeOn(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	for n := range writers {
+		w := &client{etcd: etcd, book: l, dice: rand.New(rand.NewPCG(dice.Uint64(), 0)), name: n}
+		writing.Go(func() {
+			w.prepare(ctx)
+			for ctx.Err() == nil {
+				w.change(ctx)
+				select {
+				case <-ctx.Done():
+				case <-time.After(pace):
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		writing.Wait()
+		_ = etcd.Close() // its server may be dead
+	}
+}
+
+// prepare is what a client does once: a lease that lasts, and a key that is soon gone.
+func (w *client) prepare(ctx context.Context) {
+	if long, err := w.etcd.Grant(ctx, leaseTime); err == nil {
+		w.lease = long.ID
+	}
+	if short, err := w.etcd.Grant(ctx, briefly); err == nil {
+		_, _ = w.etcd.Put(ctx, fmt.Sprintf("brief/%d", w.name), "soon gone", clientv3.WithLease(short.ID)) // it may fail
+	}
+}
+
+// change puts or deletes a key, or compacts. What came of it is unknown if there was no answer.
+func (w *client) change(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if w.dice.IntN(100) == 0 {
+		_, _ = w.etcd.Compact(ctx, w.book.highest()-w.dice.Int64N(50)) // what is too new or too old is refused
+		return
+	}
+	key := fmt.Sprintf("%d/%d", w.name, w.dice.IntN(keys))
+	deletes, lease := w.dice.IntN(8) == 0, clientv3.LeaseID(0)
+	if w.dice.IntN(10) == 0 && !deletes {
+		lease = w.lease
+	}
+	now := w.book.attempt(key, deletes, lease)
+	first := clientv3.OpPut(key, now.token, clientv3.WithLease(lease))
+	if deletes {
+		first = clientv3.OpDelete(key)
+	}
+	reply, err := w.etcd.Txn(ctx).Then(first, clientv3.OpPut(beside+key, now.token)).Commit()
+	if err == nil {
+		w.book.acknowledge(now, reply.Header.Revision)
+	}
+}

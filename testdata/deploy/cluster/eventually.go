@@ -1,0 +1,23 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Patience is how long anything in a test may take before it counts as never.
+const Patience = 5 * time.Minute
+
+// Eventually waits until try returns no error.
+func Eventually(t testing.TB, what string, try func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(Patience); time.Now().Before(deadline); <-time.After(100 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	require.NoError(t, err, "%s, within %s", what, Patience)
+}

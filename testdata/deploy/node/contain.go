@@ -1,0 +1,67 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// containedBy is how the copy that Contain has started knows that it is one, and of which process.
+const containedBy = "TEST_DEPLOY_CONTAINED_BY"
+
+// Contain runs do in a copy of this process that has processes and mounts of its own, so that the kernel takes away all that
+// was started, mounted or given a name in there when the copy ends, however it ends. Its temporary files go, too. Without root do
+// is simply run. It returns the exit status, and is for TestMain.
+func Contain(do func() int) int {
+	switch {
+	case !Root():
+		return do()
+	case os.Getenv(containedBy) != "":
+		if err := ownMounts(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return do()
+	}
+	runtime.LockOSThread() // the copy is told when the thread that started it ends
+	sweep()
+	defer sweep()
+	folder, err := ownFolder()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(folder)
+	copied := exec.Command("/proc/self/exe")
+	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
+	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
+	copied.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	if err := copied.Run(); copied.ProcessState == nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return copied.ProcessState.ExitCode()
+}
+
+// Outside does what comes before Contain, and only in the first of the two processes.
+func Outside(do func() error) error {
+	if os.Getenv(containedBy) != "" {
+		return nil
+	}
+	return do()
+}
+
+// ownMounts keeps what is mounted from here on to this process and those that it starts.
+func ownMounts() error {
+	return errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("proc", "/proc", "proc", 0, ""),
+		os.MkdirAll("/run/netns", 0o755),
+		unix.Mount("tmpfs", "/run/netns", "tmpfs", 0, ""),
+	)
+}

@@ -1,0 +1,80 @@
+package node
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// leaving is set to a folder in the process that is to be killed with much still there.
+const leaving = "TEST_DEPLOY_LEAVING"
+
+func TestMain(m *testing.M) {
+	if folder := os.Getenv(leaving); folder != "" {
+		os.Exit(Contain(func() int { return leave(folder) }))
+	}
+	os.Exit(m.Run())
+}
+
+// leave does what stories do, and waits to be killed.
+func leave(folder string) int {
+	started := exec.Command("sleep", "infinity")
+	started.Stdout = os.Stdout
+	_, err := newNetwork("left")
+	for _, failed := range []error{
+		err, started.Start(), unix.Mount("tmpfs", folder, "tmpfs", 0, ""), os.MkdirAll(filepath.Join(aController(), group(), "left"), 0o755),
+	} {
+		if failed != nil {
+			fmt.Println(failed)
+			return 1
+		}
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// aController is a hierarchy of control groups, whichever comes first.
+func aController() string {
+	found, _ := filepath.Glob("/sys/fs/cgroup/memory*")
+	if len(found) == 0 {
+		return "/sys/fs/cgroup"
+	}
+	return found[0]
+}
+
+func TestNothingIsLeftOfARunThatWasKilled(t *testing.T) {
+	if !Root() {
+		t.Skip("SKIPPED: only root may make namespaces")
+	}
+	folder := t.TempDir()
+	run := exec.Command("/proc/self/exe")
+	run.Env = append(os.Environ(), leaving+"="+folder)
+	said, err := run.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	lines := bufio.NewReader(said)
+	line, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+	require.FileExists(t, filepath.Join("/proc", fmt.Sprint(run.Process.Pid), "stat"))
+
+	require.NoError(t, run.Process.Kill())
+	_, err = io.ReadAll(lines)
+	require.NoError(t, err, "the pipe ends when the last process has ended that could write to it")
+	_ = run.Wait() // it was killed
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	assert.NotContains(t, string(mounts), folder)
+	assert.NoFileExists(t, "/run/netns/left")
+	sweep()
+	assert.NoDirExists(t, filepath.Join(aController(), fmt.Sprint(left, run.Process.Pid)))
+	assert.NoDirExists(t, filepath.Join(os.TempDir(), fmt.Sprint(left, run.Process.Pid)))
+}

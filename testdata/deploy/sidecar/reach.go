@@ -1,0 +1,82 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// flags are the arguments, by name.
+type flags map[string]string
+
+func arguments() flags {
+	told := flags{}
+	for _, argument := range os.Args[1:] {
+		if strings.Contains(argument, "$(") {
+			log.Fatalf("%s names a variable that nobody has set", argument)
+		}
+		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+		if _, twice := told[name]; twice {
+			log.Fatalf("--%s is given twice", name)
+		}
+		told[name] = value
+	}
+	return told
+}
+
+// reachEtcd asks etcd where it was told that it is until it answers, and says so.
+func (f flags) reachEtcd() {
+	for said := ""; ; time.Sleep(time.Second) {
+		err := f.askEtcd()
+		if err == nil {
+			log.Printf("%s answers", f["endpoints"])
+			return
+		}
+		if err.Error() != said {
+			said = err.Error()
+			log.Print(said)
+		}
+	}
+}
+
+func (f flags) askEtcd() error {
+	client := &http.Client{Timeout: 5 * time.Second}
+	if f["insecure-transport"] == "false" {
+		config, err := f.identity()
+		if err != nil {
+			return err
+		}
+		client.Transport = &http.Transport{TLSClientConfig: config}
+	}
+	reply, err := client.Get(f["endpoints"] + "/version")
+	if err != nil {
+		return err
+	}
+	defer reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", f["endpoints"], reply.Status)
+	}
+	return nil
+}
+
+// identity is what is shown to etcd, and whom it has to be signed by.
+func (f flags) identity() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])
+	if err != nil {
+		return nil, err
+	}
+	authority, err := os.ReadFile(f["cacert"])
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(authority) {
+		return nil, fmt.Errorf("%s has no certificate", f["cacert"])
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}, nil
+}

@@ -1,0 +1,150 @@
+package stories
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+	"etcd-wrapper/testdata/deploy/node"
+)
+
+// Whom the server of buckets lets in, and where it listens.
+const (
+	accessKey  = "tester"
+	secretKey  = "test-secret"
+	bucketPort = "7070"
+)
+
+// credentials are what a user of a bucket that is not Amazon's puts into the Secret etcd-main-backup-credentials.
+var credentials = map[string]string{
+	"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey,
+	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
+}
+
+// offerBucket runs a server of S3's protocol where pods reach it, with the bucket that the manifests name.
+func (w *world) offerBucket() (folder string) {
+	w.t.Helper()
+	data, attributes := w.t.TempDir(), w.t.TempDir()
+	folder = filepath.Join(data, "my-bucket") // to the server, every folder here is a bucket
+	require.NoError(w.t, os.Mkdir(folder, 0o700))
+	command := exec.Command(cluster.Tool("versitygw"), "--access", accessKey, "--secret", secretKey, "--quiet",
+		"--port", node.Gateway+":"+bucketPort, "posix", "--sidecar", attributes, data)
+	command.Stdout, command.Stderr = w.t.Output(), w.t.Output()
+	w.node.Serve(w.t, bucketPort, command)
+	return folder
+}
+
+// newWorldWithBucket begins a story of three members as they are applied, with nothing changed.
+func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
+	t.Helper()
+	w := newWorld(t, options...)
+	w.offerBucket()
+	w.secret("etcd-main-backup-credentials", credentials)
+	return w
+}
+
+// listed is what `etcd-wrapper backup list -o json` says.
+type listed struct {
+	Generations []struct {
+		Windows []struct{ From, To int64 }
+		Fulls   []struct {
+			Revision int64
+			Verified *struct{ Outcome string }
+		}
+	}
+}
+
+func (w *world) backups(member string) (list listed, err error) {
+	out, err := w.tell(member, "backup", "list", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &list)
+	}
+	return list, err
+}
+
+// awaitVerified waits until a backup was restored by itself to test it.
+func (w *world) awaitVerified(member string) {
+	w.t.Helper()
+	cluster.Eventually(w.t, "a backup is verified", func() error {
+		list, err := w.backups(member)
+		if err != nil {
+			return err
+		}
+		for _, generation := range list.Generations {
+			for _, full := range generation.Fulls {
+				if full.Verified != nil {
+					require.Equal(w.t, "verified", full.Verified.Outcome)
+					return nil
+				}
+			}
+		}
+		return errNotYet
+	})
+}
+
+// checkBackups ends the writing and looks whether all that was acknowledged is in the cluster, and in its backups.
+func (w *world) checkBackups(member string, writes *writer) {
+	w.t.Helper()
+	w.check(writes)
+	written := w.get("written/", lastWritten()...)
+	require.NotEmpty(w.t, written.Kvs)
+	latest := written.Kvs[0].ModRevision
+	cluster.Eventually(w.t, "the bucket has the last write", func() error { return w.backedUpTo(member, latest) })
+	w.awaitVerified(member)
+	writes.allIn(w.t, w.exported(member))
+}
+
+func (w *world) backedUpTo(member string, revision int64) error {
+	list, err := w.backups(member)
+	if err != nil {
+		return err
+	}
+	for _, generation := range list.Generations {
+		for _, window := range generation.Windows {
+			if window.To >= revision {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("not up to revision %d: %w", revision, errNotYet)
+}
+
+// exported are the keys of the newest state that can be had back from the store.
+func (w *world) exported(member string) (keys map[string]bool) {
+	w.t.Helper()
+	w.asked(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
+	file := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "exported.db")
+	defer func() { assert.NoError(w.t, os.Remove(file)) }()
+	return keysOf(w.t, file)
+}
+
+// keysOf reads a snapshot of etcd as it lies in its database: a row for each revision of each key.
+func keysOf(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
+	require.NoError(t, err)
+	defer database.Close()
+	keys := map[string]bool{}
+	require.NoError(t, database.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("key")).ForEach(func(_, row []byte) error {
+			var pair mvccpb.KeyValue
+			if err := proto.Unmarshal(row, &pair); err != nil {
+				return err
+			}
+			keys[string(pair.Key)] = true
+			return nil
+		})
+	}))
+	return keys
+}

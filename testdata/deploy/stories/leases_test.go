@@ -1,0 +1,123 @@
+package stories
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// leasing is a variant with leases. Its pods reach the API server by the name that is in its certificate: a real node would
+// tell them an address.
+func (w *world) leasing(variant, component string) (folder string) {
+	w.t.Helper()
+	address := w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
+	return w.overlay(variant, fmt.Sprintf(`components: [../../deploy/components/%s]
+patches:
+- patch: |
+    apiVersion: apps/v1
+    kind: StatefulSet
+    metadata: {name: etcd-main}
+    spec:
+      template:
+        spec:
+          hostAliases: [{ip: %s, hostnames: [kubernetes.default.svc]}]
+          containers:
+          - name: etcd
+            env: [{name: KUBERNETES_SERVICE_HOST, value: kubernetes.default.svc}, {name: KUBERNETES_SERVICE_PORT, value: "443"}]
+`, component, address))
+}
+
+// lease waits until a lease is as it should be, and returns it.
+func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
+	w.t.Helper()
+	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {
+		found, err = w.Client.CoordinationV1().Leases(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+		if err == nil && (found.Spec.HolderIdentity == nil || found.Spec.RenewTime == nil || !is(found)) {
+			return fmt.Errorf("%s: %v: %w", name, found.Spec, errNotYet)
+		}
+		return err
+	})
+	return found
+}
+
+func renewed(*coordinationv1.Lease) bool { return true }
+
+func revisionOf(t *testing.T, lease *coordinationv1.Lease) int {
+	t.Helper()
+	revision, err := strconv.Atoi(*lease.Spec.HolderIdentity)
+	require.NoError(t, err)
+	return revision
+}
+
+func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
+	w := newWorld(t)
+	folder := w.leasing("standalone", "leases-one")
+	w.apply(folder)
+	w.awaitReady(1)
+	first := w.lease("etcd-main-0", renewed)
+	assert.Regexp(t, `^[0-9a-f]+:[0-9a-f]+:Leader$`, *first.Spec.HolderIdentity)
+	assert.Equal(t, "false", first.Annotations["member.etcd.gardener.cloud/tls-enabled"])
+	w.lease("etcd-main-0", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(first.Spec.RenewTime.Time) })
+
+	full := w.lease("etcd-main-full-snap", renewed)
+	before := revisionOf(t, w.lease("etcd-main-delta-snap", renewed))
+	assert.GreaterOrEqual(t, before, revisionOf(t, full))
+	w.greet()
+	w.lease("etcd-main-delta-snap", func(l *coordinationv1.Lease) bool { return revisionOf(t, l) > before })
+	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-delta-snap says ")
+
+	w.apply(folder)
+	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "to apply it again overwrites nothing")
+	w.mayDoNoMore()
+}
+
+// mayDoNoMore sees that the pods' account may do what it has to and nothing else.
+func (w *world) mayDoNoMore() {
+	w.t.Helper()
+	for question, want := range map[string]string{
+		"get lease/etcd-main-0": "yes", "patch lease/etcd-main-0": "yes", "patch lease/etcd-main-full-snap": "yes",
+		"update lease/etcd-main-0": "no", "delete lease/etcd-main-0": "no", "patch lease/another": "no", "list leases": "no",
+		"create leases": "no", "get pods": "no", "get secrets": "no",
+	} {
+		asked := append([]string{"auth", "can-i", "-n", w.namespace, "--as=system:serviceaccount:" + w.namespace + ":etcd-main"}, strings.Fields(question)...)
+		out, _ := w.Kubectl(asked...) // it fails where the answer is no
+		assert.Equal(w.t, want, strings.TrimSpace(out), question)
+	}
+}
+
+func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
+	w := newWorldWithBucket(t)
+	folder := w.leasing("standalone-ha", "leases-three")
+	w.apply(folder)
+	w.awaitReady(3)
+	cluster.Eventually(t, "one is the leader", func() error {
+		leaders := 0
+		for i := range 3 {
+			if is := w.lease(fmt.Sprintf("etcd-main-%d", i), renewed); strings.HasSuffix(*is.Spec.HolderIdentity, ":Leader") {
+				leaders++
+			}
+		}
+		if leaders != 1 {
+			return fmt.Errorf("%d leaders: %w", leaders, errNotYet)
+		}
+		return nil
+	})
+
+	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
+	require.NoError(t, err, out)
+	cluster.Eventually(t, "it is said", func() error {
+		return contains(w.asked("etcd-main-1", "status"), "lease trouble", "Role does not let it get and patch")
+	})
+	w.awaitReady(3)
+	w.greet()
+	w.apply(folder)
+	cluster.Eventually(t, "it is over", func() error { return contains(w.log("etcd-main-1"), "a lease is renewed again") })
+}

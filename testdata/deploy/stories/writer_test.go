@@ -1,0 +1,84 @@
+package stories
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// writer writes without end and remembers what was acknowledged.
+type writer struct {
+	stop    context.CancelFunc
+	ended   chan struct{}
+	enough  chan struct{} // is closed when there is something to look for
+	written []string
+	longest time.Duration // between two acknowledgements
+	failed  []string      // when and why a write was not acknowledged
+}
+
+const enoughWrites = 20
+
+func (w *world) startWriter() *writer {
+	ctx, stop := context.WithCancel(context.Background())
+	writes := &writer{stop: stop, ended: make(chan struct{}), enough: make(chan struct{})}
+	client := w.etcd()
+	go func() {
+		defer close(writes.ended)
+		last := time.Now()
+		for i := 0; ctx.Err() == nil; i++ {
+			key := fmt.Sprintf("written/%06d", i)
+			began := time.Now()
+			if err := tryPut(client, key, key, 5*time.Second); err != nil {
+				writes.failed = append(writes.failed, fmt.Sprintf("%s, after %s: %v", began.UTC().Format("15:04:05.000"), time.Since(began).Round(time.Millisecond), err))
+				continue
+			}
+			writes.written = append(writes.written, key)
+			if len(writes.written) == enoughWrites {
+				close(writes.enough)
+			}
+			writes.longest, last = max(writes.longest, time.Since(last)), time.Now()
+		}
+	}()
+	w.t.Cleanup(func() { stop(); <-writes.ended })
+	return writes
+}
+
+// allIn looks whether all that was acknowledged is among the keys.
+func (w *writer) allIn(t *testing.T, keys map[string]bool) {
+	t.Helper()
+	require.NotEmpty(t, w.written)
+	for _, key := range w.written {
+		require.True(t, keys[key], "%s was acknowledged and is lost", key)
+	}
+}
+
+// check ends the writing and looks whether all that was acknowledged is there.
+func (w *world) check(writes *writer) {
+	w.t.Helper()
+	select {
+	case <-writes.enough:
+	case <-time.After(cluster.Patience):
+		w.t.Errorf("no %d writes were acknowledged within %s", enoughWrites, cluster.Patience)
+	}
+	writes.stop()
+	<-writes.ended
+	there := map[string]bool{}
+	for _, kv := range w.get("written/", clientv3.WithPrefix(), clientv3.WithKeysOnly()).Kvs {
+		there[string(kv.Key)] = true
+	}
+	writes.allIn(w.t, there)
+	w.t.Logf("%d writes failed:\n%s", len(writes.failed), strings.Join(writes.failed[:min(len(writes.failed), 10)], "\n"))
+	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
+}
+
+// lastWritten asks for what was written last alone.
+func lastWritten() []clientv3.OpOption {
+	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
+}
