@@ -73,7 +73,7 @@ test-deploy: ## Apply the manifests to a real Kubernetes API server and run thei
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
-test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load
+test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes

@@ -196,13 +196,13 @@ func holdsData(given lot, now truth) bool {
 func census(given lot, now truth) (all []outcome) {
 	outdated := given.behind && given.found == Valid && now.place == "original" && now.listing == peers.Started
 	asked := now
-	asked.free = now.listing != peers.Expected
+	asked.free = now.listing != peers.Expected && now.listing != peers.Founding
 	all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated, Free: true}, asked})
 	asked.free = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
 		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
 	}
-	if now.listing != peers.Expected {
+	if now.listing != peers.Expected && now.listing != peers.Founding {
 		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
 	}
 	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Free: true}, asked}, outcome{Broke, Payload{}, now})
@@ -290,7 +290,7 @@ var promises = []struct {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
-		unknown := p.core.Facts.Listing == peers.Unknown && (!p.lot.store || p.lot.owner == Nobody)
+		unknown := p.core.Facts.Listing == peers.Founding && p.truth.listing == peers.Founding && (!p.lot.store || p.lot.owner == Nobody)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -367,10 +367,10 @@ func (l lot) among() (all []lot) {
 		return nil
 	}
 	all = append(all, l) // its peers are not named
-	for _, listing := range []Listing{peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []Listing{peers.Founding, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
-			if l.remains && l.found != Empty || l.behind && l.listing != peers.Started {
+			if l.remains && l.found != Empty || l.behind && l.listing != peers.Started || l.found != Empty && l.listing == peers.Founding {
 				continue
 			}
 			all = append(all, l)
@@ -450,9 +450,14 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm goes on from a place with nothing in the way, and returns where that ends.
+// calm goes on from a place with nothing in the way, and returns where that ends, or waits for others.
 func (e *explorer) calm(p place) place {
+	been := map[place]bool{}
 	for range 100 {
+		if p.timer && been[p] {
+			return p
+		}
+		been[p] = true
 		switch {
 		case p.chain != "":
 			p = e.ends(p)[0]

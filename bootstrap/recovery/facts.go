@@ -117,7 +117,7 @@ var conditions = map[Guard]func(Facts) bool{
 	FirstStart:     func(f Facts) bool { return f.Condition == Empty && f.Listing == peers.Expected },
 	BornBroken:     func(f Facts) bool { return f.Condition == Broken && f.Listing == peers.Expected },
 	AsEver:         Facts.asEver,
-	StoreMayKnow:   func(f Facts) bool { return f.nobodyKnows() && f.Store },
+	StoreMayKnow:   func(f Facts) bool { return f.founds() && f.Store },
 
 	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never },
 	SeveralFounded: func(f Facts) bool { return !f.Alone && f.Owner != Nobody && !f.Never },
@@ -158,17 +158,17 @@ func (f Facts) known() bool {
 // mayJoin says that the place of the data directory is free for data that come from the others.
 func (f Facts) mayJoin() bool { return !f.Never && f.lost() && !f.Remains }
 
-// nobodyKnows says that of an empty volume the others can tell nothing. A volume of a start that was cut off in its first
-// moment counts as empty.
-func (f Facts) nobodyKnows() bool { return f.Condition == Empty && f.Listing == peers.Unknown }
+// founds says that no member has data, this one included. A volume of a start that was cut off in its first moment counts as
+// empty.
+func (f Facts) founds() bool { return f.Condition == Empty && f.Listing == peers.Founding }
 
-// asEver says that etcd is left to find its peers as it is configured: they can't be asked yet, as in a first start, or
-// --recover=never leaves to people what they say.
+// asEver says that etcd is started as it is configured: in a first start, or because --recover=never leaves to people what the
+// others say.
 func (f Facts) asEver() bool {
 	if f.Never && f.Condition == Empty && (f.Listing == peers.Added || f.Listing == peers.Unlisted) {
 		return true
 	}
-	return f.nobodyKnows() && !f.Store
+	return f.founds() && !f.Store
 }
 
 // goesBack says that a restore is asked for and possible.

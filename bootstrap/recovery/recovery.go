@@ -118,6 +118,7 @@ type run struct {
 	stands   datadir.Standing // of the volume
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has
+	damaged  []string         // names of fulls that turned out to be
 	position position         // of what is about to be claimed
 	census   peers.Census     // what the other members have told
 }
@@ -184,13 +185,16 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 // pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
 // one after the other.
 func (r *run) pause(action Action) {
-	times := r.silent
-	if action == PaceStore {
-		times++
+	times := r.silent + 1
+	if action == PacePeers {
+		times = max(0, min(r.silent-eager, 1))
 	}
 	r.options.Pause(r.ctx, times)
 	r.silent++
 }
+
+// eager is how often peers are asked without a longer pause: members that start together soon find each other.
+const eager = 10
 
 // work is what the actions do. An empty event means that the next action follows.
 var work = map[Action]func(*run) (Event, Payload){

@@ -14,6 +14,7 @@ import (
 func (r *run) askThePeers() (Event, Payload) {
 	r.census = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Members: r.stands.Members, Index: r.stands.Index,
+		Holds: r.holds(),
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
@@ -27,6 +28,18 @@ func (r *run) askThePeers() (Event, Payload) {
 	}
 	return PeersTold, Payload{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, Err: r.because(c),
+	}
+}
+
+// holds is what the others are told of the volume.
+func (r *run) holds() peers.Holds {
+	switch facts := r.core.Facts; {
+	case facts.Condition == Broken:
+		return peers.Ruins
+	case facts.Condition == Empty:
+		return peers.Nothing
+	default:
+		return peers.Data
 	}
 }
 

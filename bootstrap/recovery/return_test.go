@@ -145,7 +145,7 @@ func TestAFirstStartOfSeveralIsOne(t *testing.T) {
 		listing Listing
 		founded bool // the store has a certificate
 	}{
-		"nobody answers":                      {peers.Unknown, false},
+		"nobody has data":                     {peers.Founding, false},
 		"the others are there already":        {peers.Expected, false},
 		"they were, and have founded a store": {peers.Expected, true},
 	} {
@@ -168,7 +168,7 @@ func TestAFirstStartOfSeveralIsOne(t *testing.T) {
 func TestALostMemberOfAFoundedClusterWaitsForItsPeers(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	o.listing = peers.Unknown
+	o.listing = peers.Founding
 	w.options.Pause = func(context.Context, int) { o.listing = peers.Started }
 	start, err := w.start(nil)
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	_, err := w.start(nil)
 	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
-	o.listing = peers.Unknown
+	o.listing = peers.Founding
 	_, err = w.start(nil)
 	require.ErrorContains(t, err, "founded before")
 	assert.Empty(t, o.changes)

@@ -201,9 +201,28 @@ func (r *run) buildData() (Event, Payload) {
 		return StoreSilent, Payload{Err: err}
 	case errors.Is(err, rebuild.ErrNoRoom):
 		return broke(err)
+	case r.olderFull(err):
+		return r.buildData()
 	default:
 		return Unbuildable, Payload{Err: err}
 	}
+}
+
+// olderFull looks for another way to the same revision, where a full turned out to be damaged: one that begins with an older
+// full of the same chain.
+func (r *run) olderFull(why error) bool {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now := r.kept.path
+	r.damaged = append(r.damaged, now.Full.Name())
+	older, err := r.options.Archive.Find(ctx, archive.Target{Generation: now.Generation.Number, Revision: now.Revision, Without: r.damaged})
+	if err != nil || older.Revision != now.Revision {
+		return false
+	}
+	r.options.Log.Warn().Err(why).Str("full", now.Full.Name()).Str("older", older.Full.Name()).
+		Msg("recovery: a full is damaged; an older one and what follows it lead to the same revision")
+	r.kept.path = older
+	return true
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.

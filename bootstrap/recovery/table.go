@@ -38,8 +38,8 @@ var written = []entry{
 	{AskPeers, PeersTold, AddedByNow, Ready, []Action{AdoptCluster}, "the cluster expects the member, which gets its data from the others"},
 	{AskPeers, PeersTold, FirstStart, Ready, nil, "the cluster is founded, or was, with this member, which has never started"},
 	{AskPeers, PeersTold, BornBroken, Refused, nil, "the data are broken, and by its peers the member never had any"},
-	{AskPeers, PeersTold, AsEver, Ready, nil, "no peer knows better: etcd waits for a quorum of them itself"},
-	{AskPeers, PeersTold, StoreMayKnow, AskStore, []Action{AskTheStore}, "no peer can tell, but a cluster that was ever founded has a birth certificate"},
+	{AskPeers, PeersTold, AsEver, Ready, nil, "nobody has data: the cluster is founded as it is configured"},
+	{AskPeers, PeersTold, StoreMayKnow, AskStore, []Action{AskTheStore}, "nobody has data, and a store tells whether the cluster was ever founded"},
 	{AskPeers, PeersTold, always, AskPeers, []Action{PacePeers}, "a quorum of the other members is waited for, which has what this one has lost"},
 	{AskPeers, Elapsed, always, AskPeers, []Action{AskThePeers}, "time to ask again"},
 

@@ -81,8 +81,8 @@ const (
 	AddedByNow     Guard = "added, no data"
 	FirstStart     Guard = "never started, no data"
 	BornBroken     Guard = "never started, broken"
-	AsEver         Guard = "no data, none known of"
-	StoreMayKnow   Guard = "unknown, a store"
+	AsEver         Guard = "nobody has data, no store"
+	StoreMayKnow   Guard = "nobody has data, a store"
 
 	SeveralWait    Guard = "one of several"
 	SeveralFounded Guard = "one of several, a certificate"

@@ -1,11 +1,15 @@
 package endtoend_test
 
 import (
+	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -138,6 +142,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 
 // The third pod is scheduled long after the first two have formed their cluster.
 func TestAMemberThatIsLateForItsFirstStartIsNoLostOne(t *testing.T) {
+	onlyWithMembers(t) // the first two wait for it for half a minute
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
 	store := filepath.Join(t.TempDir(), "store")
@@ -157,4 +162,66 @@ func TestAMemberThatIsLateForItsFirstStartIsNoLostOne(t *testing.T) {
 	late := c.pods[2].StartReady()
 	c.requireWhole()
 	assert.Empty(t, late.Log.Containing("takes the member in"))
+}
+
+// One edit of initial-cluster, which all pods share, and two more pods.
+func TestAMemberAloneGrowsToThreeByOneEdit(t *testing.T) {
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
+	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
+	first.WriteConfigFile()
+	run := first.StartReady()
+	first.Put("key", "value")
+	run.StopCleanly()
+
+	first.Config["initial-cluster"] = all
+	first.WriteConfigFile()
+	var runs []*harness.Run
+	for _, p := range c.pods {
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+}
+
+// The bar: a member with 100 MB is a voter again 30 s after its volume is empty, and the others take writes all the time, but
+// for an election.
+func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
+	onlyWithMembers(t)
+	c := newThree(t)
+	value := strings.Repeat("v", 1<<20)
+	for i := range 100 {
+		c.pods[0].Put(fmt.Sprintf("large-%d", i), value)
+	}
+	c.runs[2].Kill()
+	lose(c.pods[2])
+	etcd := c.pods[0].Etcd()
+	etcd.SetEndpoints(c.pods[0].Endpoint(), c.pods[1].Endpoint())
+	longest, failed := time.Duration(0), 0
+	ctx, stop := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for last := time.Now(); ctx.Err() == nil; {
+			within, cancel := context.WithTimeout(ctx, time.Second)
+			if _, err := etcd.Put(within, "beat", "v"); err == nil {
+				longest, last = max(longest, time.Since(last)), time.Now()
+			} else if ctx.Err() == nil {
+				failed++
+			}
+			cancel()
+		}
+	})
+	watch, began := harness.StartWatch(), time.Now()
+	c.pods[2].StartReady()
+	took, real := watch.Took(), time.Since(began)
+	stop()
+	writing.Wait()
+	t.Logf("back as a voter after %s (%s without the machine's other work); the longest pause between two writes was %s, %d tries failed",
+		real.Round(time.Millisecond), took.Round(time.Millisecond), longest.Round(time.Millisecond), failed)
+	assert.Less(t, took, 30*time.Second)
+	assert.Less(t, longest, 5*time.Second)
+	c.requireWhole()
 }
