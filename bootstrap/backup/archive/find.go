@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ type Target struct {
 	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
 	Generation int       // 0 means the newest that has it
 }
+
+func (t Target) latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
 // String is for people.
 func (t Target) String() string {
@@ -35,13 +38,18 @@ type Path struct {
 	Objects    []Object  // to read behind it, in order; none if the full is all
 	Revision   int64     // no row beyond it is read
 	Time       time.Time // when it was the present, as far as is known
+	Beyond     error     // why what lies behind the revision, the chain's last one, is not part of the chain; nil if nothing does
 
 	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
 	Fetched func(bytes int)
 
 	index *index
 	bound segment.Position // of the chain
+	end   segment.Position // nothing is read from there on; zero means that Revision alone is the end
 	until time.Time        // no bucket that changed later; zero means any
+
+	target Target
+	faults faults // that it does not lead by
 }
 
 // Bytes is how much there is to read, in bytes.
@@ -56,7 +64,28 @@ func (p Path) Bytes() int64 {
 // Find finds how to get to a target. A time behind the newest chain's end means its end: nothing later is known. ErrNotKept says
 // that the target isn't kept, and what is.
 func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
-	history, err := a.History(ctx)
+	return a.find(ctx, target, nil)
+}
+
+// find overlooks what is known to be of no use, and what turns out to be.
+func (a *Archive) find(ctx context.Context, target Target, known faults) (Path, error) {
+	for {
+		path, err := a.findOnce(ctx, target, known)
+		path.target, path.faults = target, known
+		var fault *Fault
+		if !errors.As(err, &fault) {
+			return path, err
+		}
+		more, another := known.with(fault)
+		if !another {
+			return path, err
+		}
+		known = more
+	}
+}
+
+func (a *Archive) findOnce(ctx context.Context, target Target, known faults) (Path, error) {
+	history, err := a.historyWithout(ctx, known)
 	if err != nil {
 		return Path{}, err
 	}
@@ -103,12 +132,15 @@ func (a *Archive) path(ctx context.Context, generation Generational, chain Chain
 		}
 	}
 	objects := chain.index.follow(path.Full.Next)
-	if !target.Time.IsZero() {
+	if !target.Time.IsZero() && target.Revision == 0 {
 		known, err := a.at(ctx, objects, path.Full, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
+	}
+	if path.Revision == chain.To {
+		path.Beyond = chain.Beyond
 	}
 	for _, object := range objects {
 		if object.Start.Revision <= path.Revision+1 {

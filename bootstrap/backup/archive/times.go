@@ -23,11 +23,13 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 	if err != nil || i == 0 {
 		return known, err
 	}
-	found, ok, err := a.segmentAt(ctx, objects[i-1], t)
+	last := objects[i-1]
+	found, ok, err := a.segmentAt(ctx, last, t)
 	if err != nil || !ok {
-		return known, err
+		return known, faulty(err, last.Name(), last.Start)
 	}
-	marker, err := a.markerAt(ctx, objects[i-1], found, t)
+	marker, err := a.markerAt(ctx, last, found, t)
+	err = faulty(err, last.Name(), last.Start)
 	if marker.Revision > known.Revision {
 		known = marker
 	}
@@ -39,7 +41,7 @@ func (a *Archive) from(ctx context.Context, objects []Object) (time.Time, error)
 	for _, object := range objects {
 		manifest, err := a.firstManifest(ctx, object)
 		if err != nil || !manifest.From.IsZero() {
-			return manifest.From, err
+			return manifest.From, faulty(err, object.Name(), object.Start)
 		}
 	}
 	return time.Time{}, nil
