@@ -185,10 +185,14 @@ func (r *run) buildData() (Event, Payload) {
 	plan := r.seed()
 	plan.Token = seed.NewToken()
 	began := time.Now()
-	result, err := plan.Build(r.ctx, r.source(), rebuild.Options{
-		Above: r.above(), Inspect: r.options.Inspect,
-		Progress: func(p rebuild.Progress) { r.advance(began, p) },
-	})
+	var result seed.Result
+	_, err := rebuild.Best(r.ctx, r.options.Archive, r.kept.path, func(archive.Path) (err error) {
+		result, err = plan.Build(r.ctx, r.source(), rebuild.Options{
+			Above: r.above(), Inspect: r.options.Inspect,
+			Progress: func(p rebuild.Progress) { r.advance(began, p) },
+		})
+		return err
+	}, r.goInstead)
 	switch {
 	case err == nil:
 		r.position = r.plan(result)
@@ -204,6 +208,14 @@ func (r *run) buildData() (Event, Payload) {
 	default:
 		return Unbuildable, Payload{Err: err}
 	}
+}
+
+// goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.
+func (r *run) goInstead(former, other archive.Path, why error) {
+	r.options.Log.Warn().Err(why).Str("full", other.Full.Name()).Int64("lost_revisions", former.Revision-other.Revision).
+		Msg("recovery: the backups are damaged, and another way to what they hold is taken")
+	r.kept.path = other
+	r.tellLoss()
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
