@@ -139,7 +139,9 @@ func TestTheVerdictSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 	older := w.putFull()
 	w.put(5)
 	w.putSegment()
-	within := w.putFull(func(full *archive.Full) { full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last })
+	within := w.putFull(func(full *archive.Full) {
+		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
+	})
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
 	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is another way to revision 13")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
