@@ -164,7 +164,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.
+// BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil && r.shipper != nil {
 		r.shipper.BeforeCompaction(ctx)

@@ -82,14 +82,10 @@ func (s *Shipper) giveUp() {
 	s.flushes = nil
 }
 
-// compactionPatience is how long a client's compaction may be kept waiting.
-const compactionPatience = 100 * time.Millisecond
-
 // BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
-// before a client's compaction is handed to etcd, and returns within a tenth of a second at the latest, done or not.
+// before a client's compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
+// the client may be kept waiting. It never waits for the store. What etcd compacts by itself is older, and captured long since.
 func (s *Shipper) BeforeCompaction(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, compactionPatience)
-	defer cancel()
 	captured := make(chan struct{})
 	err := s.tell(ctx, func() {
 		s.revision = s.options.Etcd.Revision()
