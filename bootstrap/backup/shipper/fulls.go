@@ -66,6 +66,10 @@ func (s *Shipper) askForFull(asked due) {
 
 // startChain has a full made, since there is no chain to go on with.
 func (s *Shipper) startChain(reason string) {
+	if s.options.SegmentsOnly {
+		s.left = &brought{ErrNoChain}
+		return
+	}
 	if !s.writes() || s.chainless {
 		return
 	}

@@ -19,8 +19,8 @@ type flush struct {
 
 // Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
 // stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
-// error says what is missing; it then waits in the spool as far as it was captured. A member that doesn't write backups has
-// nothing to bring.
+// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, a member that doesn't write
+// backups has nothing to bring.
 func (s *Shipper) Flush(ctx context.Context) error {
 	waiting := flush{done: make(chan error, 1)}
 	if err := s.tell(ctx, func() { s.hasten(waiting) }); err != nil {
@@ -61,6 +61,8 @@ func (s *Shipper) answer() {
 			flush.target = s.tail.Position
 		}
 		switch {
+		case s.left != nil:
+			flush.done <- s.left.err
 		case !flush.target.IsZero() && s.stored.Compare(flush.target) >= 0:
 			flush.done <- nil
 		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
