@@ -171,9 +171,13 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 	f := s.full
 	f.doing = "copies the database"
 	s.job(func() func() {
-		copied, err := s.copy(ctx, snapshot)
+		var made *copied
+		err := s.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+			made, err = s.copy(ctx, snapshot)
+			return err
+		})
 		end()
-		return func() { s.copied(copied, err) }
+		return func() { s.copied(made, err) }
 	})
 }
 
