@@ -170,6 +170,9 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 	}
 	f := s.full
 	f.doing = "copies the database"
+	if f.opens {
+		s.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
+	}
 	s.job(func() func() {
 		var made *copied
 		err := s.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {

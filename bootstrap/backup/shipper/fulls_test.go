@@ -113,7 +113,9 @@ func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	asked := make(chan error, 1)
 	go func() {
-		_, err := s.FullNow(t.Context(), "asked for")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := s.FullNow(ctx, "asked for")
 		asked <- err
 	}()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")

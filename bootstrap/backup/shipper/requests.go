@@ -40,6 +40,9 @@ func (s *Shipper) Flush(ctx context.Context) error {
 func (s *Shipper) missing() string {
 	facts := s.Facts()
 	text := fmt.Sprintf("revisions %d to %d are not in the store", facts.Stored+1, facts.Revision)
+	if full := facts.FullRunning; full != nil {
+		text += fmt.Sprintf(", and the full that was begun %s ago %s", s.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
+	}
 	if facts.Trouble != nil {
 		text += ": " + facts.Trouble.Text
 	}
