@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ type Target struct {
 	Revision   int64     // 0 if it is not asked for
 	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
 	Generation int       // 0 means the newest that has it
+	Without    []string  // names of fulls that a path does not begin with
 }
 
 // String is for people.
@@ -91,16 +93,21 @@ func (c Chain) has(target Target, newest bool) bool {
 // path plans how to get to a target that the chain has.
 func (a *Archive) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
-		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
+		Generation: generation.Generation, Revision: chain.To, Time: chain.End,
 		index: chain.index, bound: chain.bound, until: target.Time,
 	}
 	if target.Revision != 0 {
 		path.Revision, path.Time = target.Revision, time.Time{}
 	}
-	for _, full := range chain.Fulls {
-		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time)) {
-			path.Full = full.Full
+	found := false
+	for i, full := range chain.Fulls {
+		fits := i == 0 || full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time))
+		if fits && !slices.Contains(target.Without, full.Label) {
+			path.Full, found = full.Full, true
 		}
+	}
+	if !found {
+		return Path{}, fmt.Errorf("%s is %w in %s but in fulls that are left out", target, ErrNotKept, a.store)
 	}
 	objects := chain.index.follow(path.Full.Next)
 	if !target.Time.IsZero() {
