@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,6 +82,9 @@ func (r *run) relieve() {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return // it comes from the other members
+	}
 	if err == nil {
 		err = r.makeRoom(rebuild.Source{DatabaseBytes: info.Size()})
 	}

@@ -120,6 +120,7 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 			assert.Len(t, w.asides(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
 			assert.NoDirExists(t, w.member.DataDir)
+			assert.NotContains(t, w.log.String(), "nearly full", "there is no database yet")
 			assert.Len(t, w.store.Calls(), asked, "the store is not needed")
 		})
 	}

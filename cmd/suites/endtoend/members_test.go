@@ -140,7 +140,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 		run.Kill()
 		run = last.StartReady()
 		c.requireWhole()
-		assert.Len(t, asides(last), round+1, "one for each round")
+		assert.GreaterOrEqual(t, len(asides(last)), round+1, "nothing is deleted; what an etcd leaves that had barely begun is set aside, too")
 		run.Kill()
 	}
 }
