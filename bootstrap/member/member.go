@@ -44,6 +44,8 @@ type Options struct {
 	// FindsPlace has the member tell the cluster its peer URLs, if they have changed, and ask for a vote while it is a
 	// learner. A backup-restore sidecar does that itself.
 	FindsPlace bool
+	// User and Password are root's, for a member that finds its place where authentication is on; empty if it is off.
+	User, Password string
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 	// BeforeCompaction reads what a client's compaction is about to remove; nil if nobody cares. It is called from that

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"google.golang.org/grpc/metadata"
 )
 
 const (
@@ -72,11 +75,28 @@ func sameURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
+// asRoot is for what another member is asked: it does not take this one's word for who asks, and needs a token.
+func (m *Member) asRoot(ctx context.Context) (context.Context, error) {
+	server := m.etcd.Server
+	if m.options.User == "" || !server.AuthStore().IsAuthEnabled() {
+		return ctx, nil
+	}
+	reply, err := server.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: m.options.User, Password: m.options.Password})
+	if err != nil {
+		return nil, fmt.Errorf("cannot become %s: %w", m.options.User, err)
+	}
+	return metadata.NewIncomingContext(ctx, metadata.Pairs(rpctypes.TokenFieldNameGRPC, reply.Token)), nil
+}
+
 // askForVote asks the leader, which knows whether the log is complete enough.
 func (m *Member) askForVote(ctx context.Context) error {
 	server := m.etcd.Server
 	if !server.IsLearner() {
 		return nil
+	}
+	ctx, err := m.asRoot(ctx)
+	if err != nil {
+		return err
 	}
 	if _, err := server.PromoteMember(ctx, uint64(server.MemberID())); err != nil {
 		return err

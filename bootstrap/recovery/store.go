@@ -84,47 +84,6 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	return now, owner, r.find(ctx, &now, generations)
 }
 
-// owner tells whose a store is that somebody has written.
-func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
-	id := hex(r.stands.ClusterID)
-	if r.stands.ClusterID == 0 {
-		return r.founder(first.Cluster)
-	}
-	if id == first.Cluster || slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Cluster == id }) {
-		return Ours, nil
-	}
-	return Others, nil
-}
-
-// founder tells by the configuration whose a cluster is: it was founded with all of the members, or with some of them and has
-// grown since.
-func (r *run) founder(first string) (Owner, error) {
-	plan, all := r.seed(), r.member.Members
-	if len(all) == 0 || len(all) > manyMembers {
-		all = plan.Members
-	}
-	for some := 1; some < 1<<len(all); some++ {
-		plan.Members = nil
-		for i, member := range all {
-			if some&(1<<i) != 0 {
-				plan.Members = append(plan.Members, member)
-			}
-		}
-		plan.Name = plan.Members[0].Name
-		founded, err := plan.ClusterID()
-		if err != nil {
-			return "", err
-		}
-		if hex(founded) == first {
-			return Ours, nil
-		}
-	}
-	return Doubtful, nil
-}
-
-// manyMembers is how many a cluster has at the most.
-const manyMembers = 9
-
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
 // doubt says why a store is not asked any further.
@@ -265,68 +224,4 @@ func (r *run) plan(result seed.Result) position {
 		p.Generation.Restore = r.options.Request.ID
 	}
 	return p
-}
-
-// claimGeneration reserves revisions and then begins the next generation, if nobody else has.
-func (r *run) claimGeneration() (Event, Payload) {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
-	defer cancel()
-	lost, err := r.claim(ctx)
-	switch {
-	case err != nil:
-		return StoreSilent, Payload{Err: err}
-	case lost != nil:
-		return ClaimLost, Payload{Err: lost}
-	}
-	r.silent = 0
-	return Claimed, Payload{}
-}
-
-// claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was
-// built is older than that.
-func (r *run) claim(ctx context.Context) (lost, err error) {
-	a, wanted := r.options.Archive, r.position.Generation
-	generations, err := a.Generations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if n := len(generations); n == 0 || generations[n-1].Number < wanted.Number {
-		if lost, err := r.wentOn(ctx); lost != nil || err != nil {
-			return lost, err
-		}
-		err = a.Reserve(ctx, archive.Reservation{
-			Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
-		})
-		if err != nil && !errors.Is(err, store.ErrExists) {
-			return nil, err
-		}
-		if err := a.BeginGeneration(ctx, wanted); err != nil && !errors.Is(err, store.ErrExists) {
-			return nil, err
-		}
-		if generations, err = a.Generations(ctx); err != nil {
-			return nil, err
-		}
-	}
-	newest := generations[len(generations)-1]
-	if newest.Number != wanted.Number || newest.Cluster != wanted.Cluster {
-		return fmt.Errorf("generation %d of cluster %s was begun meanwhile", newest.Number, newest.Cluster), nil
-	}
-	head, err := a.Head(ctx, wanted.Number)
-	if err == nil && !head.Empty() {
-		lost = fmt.Errorf("cluster %s has gone on already, up to revision %d", wanted.Cluster, head.Revision())
-	}
-	return lost, err
-}
-
-// wentOn tells whether the cluster that is to be replaced was backed up since: then it lives.
-func (r *run) wentOn(ctx context.Context) (lost, err error) {
-	if r.position.Head == 0 {
-		return nil, nil
-	}
-	number := r.position.Generation.Number - 1
-	head, err := r.options.Archive.Head(ctx, number)
-	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
-		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
-	}
-	return lost, err
 }

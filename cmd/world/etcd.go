@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/bootstrap/member"
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/upkeep"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness/certificates"
@@ -32,10 +33,11 @@ func (w *World) Configure(yaml []byte) error {
 	}
 	w.config = checked
 	w.useCertificates(checked.Etcd)
+	root := peers.OptionsOf("", "")
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
 		DataVersion: dataversion.Parse(w.flags.DataVersion()), Upkeep: w.upkeep(),
-		FindsPlace: w.flags.Standalone, BeforeCompaction: w.beforeCompaction(),
+		FindsPlace: w.flags.Standalone, User: root.User, Password: root.Password, BeforeCompaction: w.beforeCompaction(),
 	})
 	w.opening.Store(w.etcd)
 	return nil

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,9 @@ const (
 	fewest = 3
 	// quietTime is how long nobody must have been seen with this member's data where that cannot be known at once.
 	quietTime = time.Minute
+	// silentTime is the same where the member's address is this process's, and only a count of connections speaks against it over
+	// which nothing comes: a live member answers its leader's heartbeats many times in it, and asks for votes if it hears none.
+	silentTime = 10 * time.Second
 	// lookApart is how far apart two looks may be that count as watching all the time between.
 	lookApart = time.Minute
 )
@@ -60,7 +64,8 @@ func minor(of string) string {
 
 // busy says that this member's data may be in use somewhere else. It is known not to be so when the others have no
 // connection to it and everything that they send to it comes here: then no process can take its place in the cluster as long
-// as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute.
+// as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute; where nothing comes over
+// a connection that another counts, for ten seconds.
 func (p *Peers) busy(ctx context.Context, c *Census) error {
 	now := p.now()
 	unsure := p.connected(ctx, c)
@@ -68,25 +73,32 @@ func (p *Peers) busy(ctx context.Context, c *Census) error {
 		p.quietSince = time.Time{}
 		return unsure
 	}
+	needed := quietTime
 	if elsewhere := p.answersHere(ctx); elsewhere != nil {
 		unsure = elsewhere
+	} else if errors.Is(unsure, errSilent) {
+		needed = silentTime
 	}
 	if p.quietSince.IsZero() || now.Sub(p.looked) > lookApart {
 		p.quietSince = now
 	}
 	p.looked = now
-	if unsure == nil || now.Sub(p.quietSince) >= quietTime {
+	if unsure == nil || now.Sub(p.quietSince) >= needed {
 		return nil
 	}
-	return fmt.Errorf("whether another process has its data is watched for a minute: %w", unsure)
+	return fmt.Errorf("whether another process has its data is watched for %v: %w", needed, unsure)
 }
 
 var errConnected = errors.New("it is connected to a process that has this member's data; end that")
+
+// errSilent is of a connection over which nothing comes.
+var errSilent = errors.New("it is connected, and nothing comes from there")
 
 // connected asks the others whether they are connected to this member. etcd tells that in its metrics, but a member that was
 // once sent a snapshot counts each connection twice, and so one that ended as one that is there. Over one that is, something
 // comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
 func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
+	silent := error(nil)
 	for _, m := range c.Members {
 		if m.ID == c.Own.ID {
 			continue
@@ -105,9 +117,9 @@ func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
 			p.heard[m.ID] = heard
 			return fmt.Errorf("%s says that %w", called(m), errConnected)
 		}
-		unsure = fmt.Errorf("%s says that it is connected, and nothing comes from there", called(m))
+		silent = fmt.Errorf("%s says that %w", called(m), errSilent)
 	}
-	return unsure
+	return cmp.Or(unsure, silent)
 }
 
 // page reads what a member serves its clients.

@@ -170,7 +170,7 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 		"one of another's": {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"an address that is somebody else's": {func(w *town) {
 			w.peers.answersHere = func(context.Context) error { return errors.New("another process answers") }
-		}, "watched for a minute: another process answers"},
+		}, "watched for 1m0s: another process answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -38,7 +38,12 @@ type three struct {
 
 func newThree(t *testing.T, flags ...string) *three {
 	t.Helper()
-	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	return begin(t, harness.StandaloneMembers(t, 3), flags...)
+}
+
+func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
+	t.Helper()
+	c := &three{T: t, pods: pods}
 	for _, p := range c.pods {
 		p.Flags = append(p.Flags, flags...)
 		c.runs = append(c.runs, p.Start())
@@ -304,4 +309,28 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	for _, p := range c.pods {
 		assert.Len(t, asides(p), 1, "the id was used")
 	}
+}
+
+// The others are asked with etcd's certificates, and changed with root's word.
+func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := begin(t, harness.StandaloneMembersWithTLS(t, 3))
+	etcd := c.pods[0].Etcd()
+	_, err := etcd.UserAdd(t.Context(), "root", "secret")
+	require.NoError(t, err)
+	_, err = etcd.UserGrantRole(t.Context(), "root", "root")
+	require.NoError(t, err)
+	_, err = etcd.AuthEnable(t.Context())
+	require.NoError(t, err)
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	run := last.Start()
+	run.AwaitLine(harness.Line{"message": "give ETCDCTL_USER=root and ETCDCTL_PASSWORD"})
+	run.Kill()
+	last.Env = append(last.Env, "ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret")
+	run = last.StartReady()
+	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
+	run.StopCleanly()
 }

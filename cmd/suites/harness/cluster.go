@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/ports"
 )
 
@@ -37,6 +38,25 @@ func StandaloneMembers(t *testing.T, size int) (pods []*Pod) {
 	for _, p := range pods {
 		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
 		p.standAlone()
+	}
+	return pods
+}
+
+// StandaloneMembersWithTLS are the same, which talk TLS to each other and to clients, and let none in without a certificate.
+func StandaloneMembersWithTLS(t *testing.T, size int) (pods []*Pod) {
+	t.Helper()
+	pods = numbered(t, size)
+	peers, clients := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "clients")
+	for _, p := range pods {
+		p.peersSpeakTLS(peers)
+	}
+	introduce(pods)
+	for _, p := range pods {
+		p.DemandCertificates(clients)
+		flags := p.Flags
+		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
+		p.standAlone()
+		p.Flags = append(p.Flags, flags...)
 	}
 	return pods
 }
