@@ -82,7 +82,7 @@ func (r *run) validateVolume() (Event, Payload) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {
-		found = Empty
+		found, r.stands = Empty, datadir.Standing{}
 	}
 	return Examined, Payload{
 		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,

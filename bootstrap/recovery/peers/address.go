@@ -20,6 +20,7 @@ type Call struct {
 	Name    string `json:"name"`
 	Process string `json:"process"` // made up by each process
 	Holds   Holds  `json:"holds"`
+	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
 }
 
 // Holds is what a member has on its volume.
@@ -56,6 +57,13 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
+}
+
+// Claim tells the others, if they ask, that this member is about to have data.
+func (p *Peers) Claim() {
+	if p.desk != nil {
+		p.desk.say(Call{Name: p.name, Process: p.process, Holds: Data})
+	}
 }
 
 // open begins to answer, if that is possible by now; the error says why it is not.

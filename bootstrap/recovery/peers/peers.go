@@ -133,7 +133,7 @@ func (p *Peers) Names() []string { return slices.Sorted(maps.Keys(p.others)) }
 // ctx ends.
 func (p *Peers) Ask(ctx context.Context, self Self) Census {
 	if err := p.open(); err == nil { // otherwise the others don't hear of this member, and wait
-		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds})
+		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore})
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
 	if more := p.notAsked(answers); len(more) > 0 {

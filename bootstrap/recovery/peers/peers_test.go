@@ -239,13 +239,13 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		happens func(*town)
 		says    string
 	}{
-		"it was not":            {Self{0xabc, own, 3, 100, Data}, func(*town) {}, ""},
-		"of a former life":      {Self{0xabc, 0xc9, 3, 100, Data}, func(*town) {}, "they are of member c9, which was replaced by c2"},
-		"of before the others":  {Self{0xabc, own, 1, 100, Data}, func(*town) {}, "when the cluster had one member"},
-		"of another cluster":    {Self{0xdef, 0xc9, 3, 100, Data}, func(*town) {}, ""},
-		"behind its own word":   {Self{0xabc, own, 3, 100, Data}, func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
-		"not behind it":         {Self{0xabc, own, 3, 100, Data}, func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
-		"behind another's word": {Self{0xabc, own, 3, 100, Data}, func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
+		"it was not":            {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of a former life":      {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
+		"of before the others":  {volume(0xabc, own, 1), func(*town) {}, "when the cluster had one member"},
+		"of another cluster":    {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
+		"behind its own word":   {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"not behind it":         {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
+		"behind another's word": {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,6 +259,11 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 			require.ErrorContains(t, err, of.says)
 		})
 	}
+}
+
+// volume is of a member whose log ends with entry 100.
+func volume(cluster, member uint64, members int) Self {
+	return Self{ClusterID: cluster, MemberID: member, Members: members, Index: 100, Holds: Data}
 }
 
 func confirmed(member, entry uint64) string {
@@ -341,6 +346,22 @@ func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
 	assert.Equal(t, Gone, ask(all[2], Nothing), "one has had data")
 	assert.Equal(t, Unknown, ask(all[0], Data), "who has data has nothing to ask for")
 	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
+}
+
+func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
+	ask := func(p *Peers, id string) Listing {
+		c := p.Ask(t.Context(), Self{Holds: Data, Restore: id})
+		return c.Listing
+	}
+	all := rolled(t)
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], "back"))
+	assert.Equal(t, Unknown, ask(all[2], "another"))
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Asking, ask(all[2], "back"))
+	assert.Equal(t, Asking, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], ""), "it starts")
+	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
 
 // Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.

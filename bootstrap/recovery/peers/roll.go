@@ -28,6 +28,9 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 	if p.called.IsZero() {
 		p.called = p.now()
 	}
+	if self.Restore != "" {
+		return p.together(self, calls)
+	}
 	without, ruined, all := 1+len(founding), self.Holds == Ruins, 1+len(p.others)
 	for _, call := range calls {
 		switch call.Holds {
@@ -49,4 +52,17 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 	default:
 		return Unknown
 	}
+}
+
+// together tells whether all ask for the same restore.
+func (p *Peers) together(self Self, calls []Call) Listing {
+	for _, call := range calls {
+		if call.Restore != self.Restore {
+			return Unknown
+		}
+	}
+	if len(calls) < len(p.others) {
+		return Unknown
+	}
+	return Asking
 }

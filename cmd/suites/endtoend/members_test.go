@@ -225,3 +225,83 @@ func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
 	assert.Less(t, longest, 5*time.Second)
 	c.requireWhole()
 }
+
+// storedThree has one store for all, which has everything that was written.
+func storedThree(t *testing.T) *three {
+	t.Helper()
+	store := filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.Mkdir(store, 0o700))
+	c := newThree(t, "--backup-store=file://"+store, "--backup-interval=200ms")
+	harness.Eventually(t, "the key is in the store", func() bool {
+		backup := c.runs[0].Status().Backup
+		return backup != nil && backup.Revision >= revision(c.pods[0])
+	})
+	return c
+}
+
+// restart starts all members at once and waits until the cluster is whole.
+func (c *three) restart(flags ...string) (runs []*harness.Run) {
+	c.Helper()
+	for _, p := range c.pods {
+		runs = append(runs, p.Start(flags...))
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+	return runs
+}
+
+func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
+	t.Parallel()
+	for name, happens := range map[string]func(p *harness.Pod){
+		"all volumes are lost": lose,
+		"all volumes are broken": func(p *harness.Pod) {
+			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name != "all volumes are lost" {
+				onlyWithMembers(t)
+			}
+			t.Parallel()
+			c := storedThree(t)
+			before := revision(c.pods[0])
+			for i, run := range c.runs {
+				run.Kill()
+				happens(c.pods[i])
+			}
+			runs := c.restart()
+			assert.Greater(t, revision(c.pods[1]), before+1_000_000_000, "no revision is handed out twice")
+			for _, run := range runs {
+				run.Kill()
+			}
+			c.restart()
+		})
+	}
+}
+
+func TestThreeMembersGoBackTogether(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := storedThree(t)
+	to := revision(c.pods[0])
+	c.pods[1].Put("key", "a mistake")
+	for _, run := range c.runs {
+		run.StopCleanly()
+	}
+	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
+	first := c.pods[0].Start(flags...)
+	first.AwaitLine(harness.Line{"message": "every member has to be stopped and ask for the same restore"})
+	first.Kill()
+	for _, run := range c.restart(flags...) {
+		run.StopCleanly()
+	}
+	for _, p := range c.pods {
+		assert.Len(t, asides(p), 1, "what all had is kept")
+	}
+	c.restart(flags...)
+	for _, p := range c.pods {
+		assert.Len(t, asides(p), 1, "the id was used")
+	}
+}
