@@ -1,6 +1,7 @@
 package recovery_test
 
 import (
+	"fmt"
 	"time"
 
 	"etcd-wrapper/cmd/suites/harness"
@@ -11,6 +12,7 @@ type misfortune struct {
 	name     string
 	possible func(c *trio) bool // nil for always
 	happens  func(c *trio, victim *member)
+	restores bool // the cluster comes back from the store
 }
 
 var misfortunes = []misfortune{
@@ -18,28 +20,28 @@ var misfortunes = []misfortune{
 		m.run.Kill()
 		m.old = keep(m.Pod)
 		c.start(m)
-	}},
+	}, false},
 	{"volume lost", nil, func(c *trio, m *member) {
 		m.run.Kill()
 		lose(m.Pod)
 		c.start(m)
-	}},
+	}, false},
 	{"leader's volume lost", nil, func(c *trio, _ *member) {
 		m := c.leader()
 		m.run.Kill()
 		lose(m.Pod)
 		c.start(m)
-	}},
+	}, false},
 	{"database damaged", nil, func(c *trio, m *member) {
 		m.run.Kill()
 		breakDatabase(m.Pod)
 		c.start(m)
-	}},
+	}, false},
 	{"log damaged", nil, func(c *trio, m *member) {
 		m.run.Kill()
 		harness.FlipBits(m.T, lastOfLog(m.Pod), 1000, 1000)
 		c.start(m)
-	}},
+	}, false},
 	{"volume rolled back", (*trio).hasCopy, func(c *trio, _ *member) {
 		for _, m := range c.members {
 			if m.old != "" {
@@ -49,12 +51,12 @@ var misfortunes = []misfortune{
 				return
 			}
 		}
-	}},
+	}, false},
 	{"cut off", nil, func(c *trio, m *member) {
 		c.net.cut(m.number)
 		c.pass(8 * time.Second)
 		c.net.join(m.number)
-	}},
+	}, false},
 	{"volume lost, and cut off on its way back", nil, func(c *trio, m *member) {
 		m.run.Kill()
 		lose(m.Pod)
@@ -63,7 +65,7 @@ var misfortunes = []misfortune{
 		c.net.cut(m.number)
 		c.pass(8 * time.Second)
 		c.net.join(m.number)
-	}},
+	}, false},
 	{"volume lost, and another killed on the way back", nil, func(c *trio, m *member) {
 		m.run.Kill()
 		lose(m.Pod)
@@ -73,20 +75,20 @@ var misfortunes = []misfortune{
 		other.run.Kill()
 		c.pass(2 * time.Second)
 		other.run = other.Start(quiet)
-	}},
+	}, false},
 	{"store away, volume lost", nil, func(c *trio, m *member) {
 		c.depot.away()
 		m.run.Kill()
 		lose(m.Pod)
 		c.start(m)
 		c.depot.back()
-	}},
+	}, false},
 	{"two killed", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
 			each.run.Kill()
 			each.run = each.Start(quiet)
 		}
-	}},
+	}, false},
 	{"all killed", nil, func(c *trio, _ *member) {
 		for _, each := range c.members {
 			each.run.Kill()
@@ -94,7 +96,32 @@ var misfortunes = []misfortune{
 		for _, each := range c.members {
 			each.run = each.Start(quiet)
 		}
-	}},
+	}, false},
+	{"all volumes lost", nil, func(c *trio, _ *member) {
+		for _, each := range c.members {
+			each.run.Kill()
+			lose(each.Pod)
+		}
+		for _, each := range c.members {
+			each.run = each.Start(quiet)
+		}
+	}, true},
+	{"two volumes lost", nil, func(c *trio, m *member) {
+		for _, each := range []*member{m, c.other(m)} {
+			each.run.Kill()
+			lose(each.Pod)
+		}
+		c.askAllToGoBack()
+	}, true},
+}
+
+// askAllToGoBack is the way out where no quorum is left: the same request for all members.
+func (c *trio) askAllToGoBack() {
+	flags := []string{quiet, "--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest())}
+	for _, each := range c.members {
+		each.run.Kill()
+		each.run = each.Start(flags...)
+	}
 }
 
 // start starts a member until it is ready. Some of these starts are killed.

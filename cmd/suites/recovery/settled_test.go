@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -51,13 +50,7 @@ func (c *cluster) everything() (have found, revision int64, cluster string) {
 	defer cancel()
 	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
 	require.NoError(c.T, err)
-	have = found{}
-	for _, kv := range reply.Kvs {
-		if !strings.HasPrefix(string(kv.Key), "brief/") {
-			have[string(kv.Key)] = kv
-		}
-	}
-	return have, reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
+	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
 }
 
 // requireWhatIsOwed holds the revision that is back against what had to survive.

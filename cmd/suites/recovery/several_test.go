@@ -2,14 +2,16 @@ package recovery_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -46,6 +48,8 @@ type trio struct {
 	etcd     *clientv3.Client // of the test itself
 	informer *informer
 	id       uint64 // the cluster's
+	watching int    // how often the informer had listed when it was last settled
+	must     int64  // what the store has to have, as the members said
 }
 
 // member is one of them.
@@ -123,6 +127,10 @@ func (c *trio) suffers() {
 	c.t.Logf("revision %d: %s, of %s", c.book.highest(), disaster.name, victim.Config["name"])
 	stop := c.book.writeOn(c.client(), c.dice)
 	c.pass(2 * time.Second)
+	if disaster.restores {
+		c.ask()
+		stop()
+	}
 	began := time.Now()
 	disaster.happens(c, victim)
 	c.awaitReady()
@@ -133,7 +141,63 @@ func (c *trio) suffers() {
 	})
 	c.pass(time.Second)
 	stop()
+	if disaster.restores {
+		c.requireRestored()
+	}
 	c.settle()
+}
+
+// ask notes what the store has, as the members say.
+func (c *trio) ask() {
+	for _, m := range c.members {
+		if backup := m.run.Status().Backup; backup != nil {
+			c.must = max(c.must, backup.Revision)
+		}
+	}
+}
+
+// requireRestored holds that a new cluster has what the store had, and that clients of the old one are told to list again.
+func (c *trio) requireRestored() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
+	defer cancel()
+	c.requireVoters()
+	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
+	require.NoError(c.t, err)
+	require.NotEqual(c.t, c.id, reply.Header.ClusterId, "it is a new cluster")
+	require.Greater(c.t, reply.Header.Revision, c.book.highest(), "no revision is handed out twice")
+	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.book.highest()))
+	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
+	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
+	at := c.restored()
+	require.GreaterOrEqual(c.t, at, c.must, "what the store had is back")
+	wrong, undone := c.book.settle(lasting(reply.Kvs), at, true)
+	require.Empty(c.t, wrong)
+	c.id, c.must = reply.Header.ClusterId, at
+	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
+}
+
+// restored is the revision that the cluster came back with, as the member says that restored it.
+func (c *trio) restored() (revision int64) {
+	for _, m := range c.members {
+		for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
+			if of, has := line["restored_revision"].(float64); has {
+				revision = int64(of)
+			}
+		}
+	}
+	return revision
+}
+
+// lasting is what etcd has, without what is soon gone.
+func lasting(kvs []*mvccpb.KeyValue) found {
+	have := found{}
+	for _, kv := range kvs {
+		if !strings.HasPrefix(string(kv.Key), "brief/") {
+			have[string(kv.Key)] = kv
+		}
+	}
+	return have
 }
 
 func (c *trio) draw() misfortune {
@@ -161,19 +225,13 @@ func (c *trio) settle() {
 	}
 	require.Equal(c.t, c.id, reply.Header.ClusterId, "it is the same cluster")
 	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not go back")
-	have := found{}
-	for _, kv := range reply.Kvs {
-		have[string(kv.Key)] = kv
-	}
-	for n := range writers {
-		delete(have, fmt.Sprintf("brief/%d", n)) // with a lease of some seconds
-	}
-	wrong, undone := c.book.settle(have, reply.Header.Revision, false)
+	wrong, undone := c.book.settle(lasting(reply.Kvs), reply.Header.Revision, false)
 	require.Empty(c.t, wrong)
 	require.Zero(c.t, undone)
 	c.book.saw(reply.Header.Revision)
 	c.requireEqual()
 	c.informer.requireRight()
+	c.watching = c.informer.listed()
 	c.requireTidy()
 }
 
