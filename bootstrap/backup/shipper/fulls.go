@@ -44,7 +44,8 @@ type full struct {
 	held     time.Duration
 	copied   *copied // nil until the database is in the spool
 	storing  bool
-	database int64 // bytes
+	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
+	database int64     // bytes
 }
 
 // begins tells whether the chain begins with the full: then nothing is stored behind it before it is.
@@ -165,6 +166,7 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 		return
 	}
 	f := s.full
+	f.tried = time.Now()
 	f.doing = "copies the database"
 	s.job(func() func() {
 		copied, err := s.copy(ctx, snapshot)

@@ -37,7 +37,7 @@ func (s *Shipper) store(ctx context.Context) {
 		f.doing = "waits until what is before it is stored"
 		return
 	}
-	f.storing, f.doing = true, "stores the copy"
+	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	to, making, copied := s.archive, f.Full, f.copied
 	s.job(func() func() {
 		stored, err := copied.put(ctx, to, making)
@@ -50,7 +50,7 @@ func (s *Shipper) storedFull(stored archive.Full, err error) {
 	f.storing = false
 	if err != nil {
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
-		wait := s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
+		wait := s.rest(f, s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
 		s.fullAfter = time.Now().Add(wait)
 		if short := s.room(0); short != nil {
 			s.dropFull(short)
@@ -97,7 +97,7 @@ func (s *Shipper) finished(done FullDone) {
 func (s *Shipper) dropFull(err error) {
 	f, doing := s.full, "cannot copy the database"
 	s.full = nil
-	s.fullAfter = time.Now().Add(s.failed(aboutFull, doing, err))
+	s.fullAfter = time.Now().Add(s.rest(f, s.failed(aboutFull, doing, err)))
 	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
 	if f.copied != nil {
 		_ = os.Remove(f.copied.path)
