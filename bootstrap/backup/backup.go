@@ -96,8 +96,8 @@ func (b *Backups) Begin(etcd shipper.Etcd) {
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.clear()
-	made, err := b.ship(r.etcd)
-	for ; err != nil; made, err = b.ship(r.etcd) {
+	made, err := shipper.New(b.shipping(r.etcd))
+	for ; err != nil; made, err = shipper.New(b.shipping(r.etcd)) {
 		b.unable(err)
 		select {
 		case <-ctx.Done():
@@ -131,12 +131,12 @@ func (u *Unable) again(err error, next time.Duration) *Unable {
 	return now
 }
 
-func (b *Backups) ship(etcd shipper.Etcd) (*shipper.Shipper, error) {
-	return shipper.New(shipper.Options{
+func (b *Backups) shipping(etcd shipper.Etcd) shipper.Options {
+	return shipper.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
 		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, Gate: b.options.Gate, Log: b.options.Log,
-	})
+	}
 }
 
 // due is the schedule with the shift of a cluster.
@@ -164,7 +164,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// BeforeCompaction reads what a compaction is about to remove. It returns within a tenth of a second.
+// BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil && r.shipper != nil {
 		r.shipper.BeforeCompaction(ctx)

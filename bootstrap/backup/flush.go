@@ -20,8 +20,9 @@ const (
 var errStillAway = errors.New("the store was in trouble before, and still is")
 
 // Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned; what had not ended then is waited for. A member that another one writes the backups
-// for has nothing to bring. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind
+// is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
+// the last writes, so each member brings what it has and the store lacks; several at once do no harm. Only the one that wrote them
+// copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind
 // then: the process is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	began := b.running.Load()
@@ -49,9 +50,6 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, database string) error {
 	r := b.running.Load()
-	if !r.writes() {
-		return nil
-	}
 	closed, err := atrest.Open(database, atrest.Identity{
 		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
@@ -59,12 +57,14 @@ func (b *Backups) bring(ctx context.Context, database string) error {
 		return err
 	}
 	defer closed.Close()
-	return b.bringFrom(ctx, closed, r.facts().Trouble != nil)
+	return b.bringFrom(ctx, closed, r.writes(), r.facts().Trouble != nil)
 }
 
-// bringFrom is for a database that nobody has open.
-func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, troubled bool) error {
-	last, err := b.ship(closed)
+// bringFrom is for a database that nobody has open. Begins says whether a full may be made where there is no chain. No full is due there by any schedule.
+func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, begins, troubled bool) error {
+	options := b.shipping(closed)
+	options.SegmentsOnly, options.Schedule = !begins, func(string, time.Time) time.Time { return time.Time{} }
+	last, err := shipper.New(options)
 	if err != nil {
 		return err
 	}
@@ -80,11 +80,9 @@ func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, troubled b
 	return err
 }
 
-// writes tells whether it was this member's to bring what is missing. One that is closed before it has looked at the store goes
-// by whether it led.
+// writes tells whether it is this member's to begin a chain. One that became the leader at the end may not have heard of it.
 func (r *running) writes() bool {
-	role := r.facts().Role
-	return role == shipper.Writing || role == shipper.Unknown && r.etcd.IsLeader()
+	return r.facts().Role == shipper.Writing || r.etcd.IsLeader()
 }
 
 // facts are the shipper's, if there is one.

@@ -64,6 +64,21 @@ func TestAFlushIntoWhatHangsEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestAStopWithoutAChainCopiesTheDatabaseForAsLongAsItMay(t *testing.T) {
+	slow := memory.New()
+	slow.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s := newSubjectIn(t, slow, archive.Verified)
+	s.put(t, 10)
+	s.Begin(shipper.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := s.Flush(ctx, s.database())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "stores the copy", "what took the time is said")
+}
+
 func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
 	away := memory.New()
 	s := newSubjectIn(t, away, archive.Verified)

@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	maxOutput = 64 << 10               // bytes kept of each of a child's output streams
-	maxCrash  = 256                    // characters quoted of a crash
-	wait      = 200 * time.Millisecond // between killing a child and giving up on its output
+	maxOutput = 64 << 10 // bytes kept of each of a child's output streams
+	maxCrash  = 256      // characters quoted of a crash
+	// wait is between the end of a child and giving up on its output, which only another process could still hold open. Where
+	// the machine is busy, it takes this process a while to read what is there.
+	wait = 10 * time.Second
 )
 
 // Ended is how a child ended.

@@ -40,12 +40,18 @@ func TestACrashIsToldInALine(t *testing.T) {
 	}
 }
 
+// Where the machine is busy, what a child has said arrives later than its end.
+func TestAChildIsHeardWhoseOutputIsOpenAfterItsEnd(t *testing.T) {
+	var said struct{ Good bool }
+	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Said(&said))
+}
+
 func TestAChildEndsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })
 	began := time.Now()
-	_, err := Run(ctx, "/bin/sh", "-c", "sleep 1000")
+	_, err := Run(ctx, "/bin/sh", "-c", "exec sleep 1000")
 	require.ErrorIs(t, err, stopped)
 	require.Less(t, time.Since(began), 30*time.Second)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"syscall"
 )
 
 // What a person can do about data that are refused. The commands were tried; docs/runbook.md has them step by step.
@@ -94,6 +95,16 @@ func Panicked(cause any) error { return panicked.because(cause) }
 
 // Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
 func Crashed(reason string) error { return crashed.because(reason) }
+
+// ErrUnable says that data could not be looked at, whatever they are.
+var ErrUnable = errors.New("the data could not be looked at")
+
+// SaysNothing reports whether an error of a validation is no verdict on the data: it is the operating system's, or
+// ErrUnable. Nobody may take the data for broken because of it.
+func SaysNothing(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || errors.Is(err, ErrUnable)
+}
 
 // withWayOut gives one to an error that has none. What was only stopped is no refusal.
 func withWayOut(ctx context.Context, err error) error {

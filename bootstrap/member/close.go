@@ -37,6 +37,8 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
+	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
+	defer impatient.Stop()
 	m.doing.Store(m.farewell("waits for what looks after its database to end"))
 	m.keeping.end()
 	first := m.farewell("waits for its clients' requests to end")
@@ -49,8 +51,6 @@ func (m *Member) closeInOrder() error {
 		// Without quorum etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
-	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
-	defer impatient.Stop()
 	m.etcd.Close()
 	return nil
 }

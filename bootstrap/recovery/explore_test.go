@@ -47,6 +47,8 @@ type truth struct {
 	listing Listing // how the others have the member
 	free    bool    // a quorum of them has said so, and that nothing is in the way
 	adopted bool    // etcd is started with the members that they have told
+	told    bool    // who asks hears that this member is about to have data
+	rolled  bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore
 
 	lost string // what must never happen, and has
 }
@@ -141,15 +143,18 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	case ProveData:
 		then.proved = true
 		return append(next(Proved), outcome{event: Unproved, after: now})
+	case TellPeers:
+		then.told = true
+		return next("")
 	case NotePosition:
 		then.noted = true
 		return next("")
 	case ClaimGeneration:
-		return claims(now)
+		return claims(given, now)
 	case SetVolumeAside:
 		return setsAside(given, now)
 	case InstallData:
-		return installs(now)
+		return installs(given, now)
 	case Remember:
 		then.noted, then.done = false, true
 		return next(Installed)
@@ -176,13 +181,14 @@ func examinations(given lot, now truth) []outcome {
 
 // answers are what a store says: once somebody has begun another generation the volume is behind.
 func answers(given lot, now truth) []outcome {
+	now.rolled = false
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
 	if now.place == "restored" {
 		owner = Ours // its generation is in the store
 	}
 	return []outcome{{Answered, Payload{
-		Owner: owner, Kept: given.kept, Behind: behind, Asked: given.requested && !now.done,
+		Owner: owner, Kept: given.kept, Behind: behind, Asked: asks(given, now),
 	}, now}}
 }
 
@@ -194,15 +200,21 @@ func holdsData(given lot, now truth) bool {
 // census are the ways in which the others answer: with what is the case, with or without something in the way; without a
 // quorum, where one who knows more may be among them; and not at all.
 func census(given lot, now truth) (all []outcome) {
-	outdated := given.behind && given.found == Valid && now.place == "original" && now.listing == peers.Started
+	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
+	outdated := given.found == Valid && now.place == "original" && runs && (given.behind && now.listing == peers.Started || now.outrun)
 	asked := now
-	asked.free = now.listing != peers.Expected
-	all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated, Free: true}, asked})
-	asked.free = false
+	asked.free = runs
+	listing := now.listing
+	if listing == peers.Asking && !asks(given, now) {
+		listing = peers.Unknown
+	}
+	asked.rolled = now.rolled || listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
+	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
+	asked.free, asked.rolled = false, now.rolled
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
 		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
 	}
-	if now.listing != peers.Expected {
+	if runs {
 		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
 	}
 	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Free: true}, asked}, outcome{Broke, Payload{}, now})
@@ -225,15 +237,26 @@ func changes(given lot, now truth, from, to Listing, done Event) []outcome {
 	return append([]outcome{{done, Payload{}, then}, {PeersSilent, Payload{}, now}, {PeersSilent, Payload{}, then}}, breaks(now, then)...)
 }
 
-func claims(now truth) []outcome {
+// asks says that a restore is asked for that nobody has done, as the store knows.
+func asks(given lot, now truth) bool {
+	return given.requested && !now.done && (given.alone || !now.outrun)
+}
+
+func claims(given lot, now truth) []outcome {
 	then, lost := now, now
 	then.claimed = true
+	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
+		then.lost = "a cluster of several is replaced before all have called"
+	}
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
 	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}
 	if !now.outrun {
 		lost.outrun = true
+		if !given.alone { // another member was first, and runs alone
+			lost.listing = peers.Unlisted
+		}
 		all = append(all, outcome{ClaimLost, Payload{}, lost})
 	}
 	return append(all, breaks(now, then)...)
@@ -247,9 +270,9 @@ func setsAside(given lot, now truth) []outcome {
 		then.lost = "restored data are set aside"
 	case given.never && !given.requested:
 		then.lost = "data are moved in spite of --recover=never"
-	case !given.alone && (!now.free || given.found == Valid && !given.behind):
+	case !given.alone && !now.claimed && (!now.free || given.found == Valid && !given.behind && !now.outrun):
 		then.lost = "data are moved that the others may not have, or that are of use"
-	case !given.alone:
+	case !given.alone && !now.claimed:
 	case !now.claimed || !now.proved:
 		then.lost = "data are moved without a claim"
 	case given.found == Valid && !given.behind && !now.outrun && !given.requested:
@@ -258,10 +281,13 @@ func setsAside(given lot, now truth) []outcome {
 	return append([]outcome{{Moved, Payload{}, then}}, breaks(now, then)...)
 }
 
-func installs(now truth) []outcome {
+func installs(given lot, now truth) []outcome {
 	then := now
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++
+	if !given.alone {
+		then.listing = peers.Started // of those who have joined it
+	}
 	switch {
 	case now.place == "original":
 		then.lost = "data are deleted: something is installed over them"
@@ -290,7 +316,7 @@ var promises = []struct {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
-		unknown := p.core.Facts.Listing == peers.Unknown && (!p.lot.store || p.lot.owner == Nobody)
+		unknown := p.core.Facts.Listing == peers.Founding && p.truth.listing == peers.Founding && (!p.lot.store || p.lot.owner == Nobody)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -298,11 +324,11 @@ var promises = []struct {
 		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
 	}},
 	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
-	{"a member of several restores nothing", func(p place) bool { return p.lot.alone || p.truth.place != "restored" && !p.truth.claimed }},
+	{"a member whose peers are not named restores nothing", func(p place) bool { return p.lot.alone || p.lot.peers || !p.truth.claimed }},
 	{"a member whose peers are not named moves nothing", func(p place) bool { return p.lot.alone || p.lot.peers || p.truth.place == "original" }},
 	{"a target that is not kept moves nothing", func(p place) bool { return !p.lot.alone || p.lot.kept || p.truth.place == "original" }},
 	{"a restore that is asked for is done before etcd opens", func(p place) bool {
-		return !p.opens() || !p.lot.requested || p.truth.done
+		return !p.opens() || !p.lot.requested || p.truth.done || !p.lot.alone && p.truth.outrun
 	}},
 	{"a visit ends: there is work, or a timer", func(p place) bool {
 		return p.ended() || p.chain != "" || p.timer
@@ -363,27 +389,42 @@ func (l lot) among() (all []lot) {
 	if l.alone {
 		return []lot{l}
 	}
-	if l.kept || l.owner == Doubtful || l.owner == Others || l.behind && l.found != Valid {
+	if l.behind && (l.found != Valid || l.requested) {
 		return nil
 	}
 	all = append(all, l) // its peers are not named
-	for _, listing := range []Listing{peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []Listing{peers.Founding, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
-			if l.remains && l.found != Empty || l.behind && l.listing != peers.Started {
-				continue
+			if l.possible() {
+				all = append(all, l)
 			}
-			all = append(all, l)
 		}
 	}
 	return all
+}
+
+// possible says that what the others tell fits what this member is.
+func (l lot) possible() bool {
+	switch {
+	case l.remains && l.found != Empty, l.behind && l.listing != peers.Started, l.requested && !l.store:
+		return false
+	case l.listing == peers.Founding:
+		return l.found == Empty && !l.requested
+	case l.listing == peers.Gone:
+		return l.found != Valid && !l.requested
+	case l.listing == peers.Asking:
+		return l.requested
+	default:
+		return true
+	}
 }
 
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
 
 // begin is a run that begins.
 func (e *explorer) begin(given lot, now truth) place {
-	now.validated, now.free, now.adopted = false, false, false
+	now.validated, now.free, now.adopted, now.told, now.rolled = false, false, false, false, now.rolled && now.noted
 	return e.take(place{lot: given, truth: now, core: machine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Payload{})
 }
 
@@ -450,9 +491,14 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm goes on from a place with nothing in the way, and returns where that ends.
+// calm goes on from a place with nothing in the way, and returns where that ends, or waits for others.
 func (e *explorer) calm(p place) place {
+	been := map[place]bool{}
 	for range 100 {
+		if p.timer && been[p] {
+			return p
+		}
+		been[p] = true
 		switch {
 		case p.chain != "":
 			p = e.ends(p)[0]

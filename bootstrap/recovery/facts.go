@@ -79,8 +79,11 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 }
 
 // Conclude implements machine.Facts. What was known of the volume and of the store is forgotten where both are looked at
-// anew.
-func (f Facts) Conclude(_ State, _ Event, to State, _ Payload) Facts {
+// anew, and of the store after a pause for peers.
+func (f Facts) Conclude(from State, event Event, to State, _ Payload) Facts {
+	if from == AskPeers && event == Elapsed {
+		f.Owner, f.Kept = "", false
+	}
 	if to == Examine {
 		return Facts{Never: f.Never, Store: f.Store}
 	}
@@ -98,39 +101,46 @@ func (f Facts) Holds(guard Guard) bool {
 
 // conditions are what the guards mean.
 var conditions = map[Guard]func(Facts) bool{
-	AmongOthersAsked: func(f Facts) bool { return !f.Alone && f.Asked },
-	AmongPeers:       Facts.asksPeers,
-	AmongOthers: func(f Facts) bool {
-		return !f.Alone && !f.Asked && !f.asksPeers() && (f.Condition == Valid || f.Condition == Empty)
-	},
-	AmongOthersBroken: func(f Facts) bool { return !f.Alone && !f.Asked && !f.asksPeers() && f.Condition == Broken },
+	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked && !f.goTogether() },
+	Together:          Facts.goTogether,
+	AmongPeers:        Facts.asksPeers,
+	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },
+	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
 	BrokenAlone:       func(f Facts) bool { return f.Alone && f.Condition == Broken },
 
-	PeersGoOn:      func(f Facts) bool { return f.Condition == Valid && !f.lost() },
-	KnownButNever:  func(f Facts) bool { return f.Never && (f.Listing == peers.Started || f.Listing == peers.Claimed) },
-	NotNow:         func(f Facts) bool { return !f.Never && f.lost() && f.known() && !f.Free },
-	Replaceable:    func(f Facts) bool { return !f.Never && f.lost() && f.known() && f.Free && f.Remains },
-	LostAmongPeers: func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Started && f.Free },
-	NotListed:      func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Unlisted && f.Free },
-	AddedByNow:     func(f Facts) bool { return f.mayJoin() && f.Listing == peers.Added && f.Free },
-	FirstStart:     func(f Facts) bool { return f.Condition == Empty && f.Listing == peers.Expected },
-	BornBroken:     func(f Facts) bool { return f.Condition == Broken && f.Listing == peers.Expected },
+	AllAskReadable: func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition == Valid },
+	AllAsk:         func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition != Valid },
+	NotAllAsk:      func(f Facts) bool { return !f.Alone && f.Asked && f.Listing != peers.Asking },
+	PeersGoOn:      func(f Facts) bool { return !f.Asked && f.Condition == Valid && !f.lost() },
+	KnownButNever: func(f Facts) bool {
+		return f.Never && !f.Asked && (f.Listing == peers.Started || f.Listing == peers.Claimed)
+	},
+	NotNow:         func(f Facts) bool { return f.returns() && f.known() && !f.Free },
+	Replaceable:    func(f Facts) bool { return f.returns() && f.known() && f.Free && f.Remains },
+	LostAmongPeers: func(f Facts) bool { return f.returns() && !f.Remains && f.Listing == peers.Started && f.Free },
+	NotListed:      func(f Facts) bool { return f.returns() && !f.Remains && f.Listing == peers.Unlisted && f.Free },
+	AddedByNow:     func(f Facts) bool { return f.returns() && !f.Remains && f.Listing == peers.Added && f.Free },
+	FirstStart:     func(f Facts) bool { return !f.Asked && f.Condition == Empty && f.Listing == peers.Expected },
+	BornBroken:     func(f Facts) bool { return !f.Asked && f.Condition == Broken && f.Listing == peers.Expected },
 	AsEver:         Facts.asEver,
-	StoreMayKnow:   func(f Facts) bool { return f.nobodyKnows() && f.Store },
+	StoreMayKnow:   func(f Facts) bool { return f.founds() && f.Store && f.Owner == "" },
+	AllGone:        func(f Facts) bool { return f.isGone() && f.Listing == peers.Gone && f.Store && f.Owner == "" },
+	AllGoneForGood: func(f Facts) bool { return f.isGone() && f.Listing == peers.Gone && !f.Store },
 
-	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never },
-	SeveralFounded: func(f Facts) bool { return !f.Alone && f.Owner != Nobody && !f.Never },
-	SeveralNever:   func(f Facts) bool { return !f.Alone && f.Owner != Nobody && f.Never },
-	SeveralNew:     func(f Facts) bool { return !f.Alone && f.Owner == Nobody },
+	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never && f.Listing != "" },
+	SeveralAsk:     func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
+	SeveralUnasked: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone() },
+	SeveralKept:    func(f Facts) bool { return f.isGone() && f.Owner == Ours && f.Kept && !f.Never },
+	SeveralNew:     func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
 
-	OtherCluster:     func(f Facts) bool { return f.Alone && f.Owner == Others },
-	DoubtfulCluster:  func(f Facts) bool { return f.Alone && f.Owner == Doubtful && !f.Asked },
+	OtherCluster:     func(f Facts) bool { return f.Owner == Others },
+	DoubtfulCluster:  func(f Facts) bool { return f.Owner == Doubtful && !f.Asked && (f.Alone || f.isGone()) },
 	AskedAndReadable: func(f Facts) bool { return f.goesBack() && f.Condition == Valid },
 	Asked:            func(f Facts) bool { return f.goesBack() && f.Condition != Valid },
-	AskedNotKept:     func(f Facts) bool { return f.Alone && f.Asked && f.Owner != Others && !f.Kept },
+	AskedNotKept:     func(f Facts) bool { return f.Asked && f.Owner != Others && !f.Kept },
 	NewCluster:       func(f Facts) bool { return f.Alone && !f.Asked && f.Owner == Nobody && f.Condition == Empty },
 	NotBehind: func(f Facts) bool {
 		return f.Alone && !f.Asked && f.Condition == Valid && (f.Owner == Nobody || f.Owner == Ours && !f.Behind)
@@ -138,7 +148,7 @@ var conditions = map[Guard]func(Facts) bool{
 	RolledBack:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Valid },
 	BrokenKept:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Broken },
 	LostKept:     func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Empty },
-	KeptButNever: func(f Facts) bool { return f.comesBack() && f.Never },
+	KeptButNever: func(f Facts) bool { return f.Never && (f.comesBack() || f.isGone() && f.Owner == Ours && f.Kept) },
 }
 
 // asksPeers says that the other members are asked. With --recover=never they are only about an empty volume, which must not
@@ -147,28 +157,41 @@ func (f Facts) asksPeers() bool {
 	return !f.Alone && f.Peers && !f.Asked && (!f.Never || f.Condition == Empty)
 }
 
+// leftAsItIs says that a member of several is none of recovery's.
+func (f Facts) leftAsItIs() bool { return !f.Alone && !f.Asked && !f.asksPeers() }
+
+// goTogether says that all members may go back together.
+func (f Facts) goTogether() bool { return !f.Alone && f.Asked && f.Peers && f.Store }
+
 // lost says that the volume has nothing that this member could go on with.
 func (f Facts) lost() bool { return f.Condition != Valid || f.Outdated }
+
+// returns says that what the member lacks is to come from the others.
+func (f Facts) returns() bool { return !f.Never && !f.Asked && f.lost() }
 
 // known says that a quorum of the others has said how they have this member, and that its data come from them.
 func (f Facts) known() bool {
 	return f.Listing == peers.Started || f.Listing == peers.Added || f.Listing == peers.Unlisted
 }
 
-// mayJoin says that the place of the data directory is free for data that come from the others.
-func (f Facts) mayJoin() bool { return !f.Never && f.lost() && !f.Remains }
+// isGone says that no member has data of use, this one included.
+func (f Facts) isGone() bool {
+	return !f.Alone && !f.Asked && f.Condition != Valid && (f.Listing == peers.Founding || f.Listing == peers.Gone)
+}
 
-// nobodyKnows says that of an empty volume the others can tell nothing. A volume of a start that was cut off in its first
-// moment counts as empty.
-func (f Facts) nobodyKnows() bool { return f.Condition == Empty && f.Listing == peers.Unknown }
+// founds says that no member has data, this one included. A volume of a start that was cut off in its first moment counts as
+// empty.
+func (f Facts) founds() bool {
+	return f.isGone() && f.Condition == Empty && f.Listing == peers.Founding
+}
 
-// asEver says that etcd is left to find its peers as it is configured: they can't be asked yet, as in a first start, or
-// --recover=never leaves to people what they say.
+// asEver says that etcd is started as it is configured: in a first start, or because --recover=never leaves to people what the
+// others say.
 func (f Facts) asEver() bool {
-	if f.Never && f.Condition == Empty && (f.Listing == peers.Added || f.Listing == peers.Unlisted) {
+	if f.Never && !f.Asked && f.Condition == Empty && (f.Listing == peers.Added || f.Listing == peers.Unlisted) {
 		return true
 	}
-	return f.nobodyKnows() && !f.Store
+	return f.founds() && !f.Store
 }
 
 // goesBack says that a restore is asked for and possible.

@@ -19,6 +19,7 @@ func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 		member.PeerURLs = append(member.PeerURLs, url.String())
 	}
 	cluster, err := types.NewURLsMap(etcd.InitialCluster)
+	member.Members = membersOf(cluster)
 	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
 		// That is what ids are made of; what is advertised may differ from it.
 		member.PeerURLs = cluster[etcd.Name].StringSlice()
@@ -39,8 +40,13 @@ func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 		return seed.Seed{}, fmt.Errorf("initial-cluster: %w", err)
 	}
 	plan := seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token}
-	for _, name := range slices.Sorted(maps.Keys(cluster)) {
-		plan.Members = append(plan.Members, seed.Member{Name: name, PeerURLs: cluster[name].StringSlice()})
-	}
+	plan.Members = membersOf(cluster)
 	return plan, nil
+}
+
+func membersOf(cluster types.URLsMap) (members []seed.Member) {
+	for _, name := range slices.Sorted(maps.Keys(cluster)) {
+		members = append(members, seed.Member{Name: name, PeerURLs: cluster[name].StringSlice()})
+	}
+	return members
 }

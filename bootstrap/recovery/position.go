@@ -31,10 +31,11 @@ type record struct {
 
 // position is all that is needed to bring a restore to its end that was cut off.
 type position struct {
-	Generation  archive.Generation `json:"generation"`  // to be claimed, as it is written
-	Reservation int64              `json:"reservation"` // the revision
-	Aside       string             `json:"aside"`       // where the old data directory goes
-	DataDir     string             `json:"data_dir"`    // that is replaced
+	Generation  archive.Generation `json:"generation"`     // to be claimed, as it is written
+	Reservation int64              `json:"reservation"`    // the revision
+	Head        int64              `json:"head,omitempty"` // the last revision that the generation before had in the store
+	Aside       string             `json:"aside"`          // where the old data directory goes
+	DataDir     string             `json:"data_dir"`       // that is replaced
 	At          time.Time          `json:"at"`
 }
 
@@ -121,13 +122,23 @@ func (r *run) forgetClaim() (Event, Payload) {
 	return next(r.writeRecord(kept))
 }
 
+// rememberUsed keeps the id of a restore that was done elsewhere.
+func (r *run) rememberUsed() error {
+	return r.change(func(kept *record) { kept.use(r.options.Request.ID) })
+}
+
+// use adds the id of a restore that was done.
+func (kept *record) use(id string) {
+	if id != "" && !slices.Contains(kept.Done, id) {
+		kept.Done = append(kept.Done, id)
+		kept.Done = kept.Done[max(0, len(kept.Done)-maxRemembered):]
+	}
+}
+
 func (r *run) remember() (Event, Payload) {
 	err := r.change(func(kept *record) {
 		kept.Claim, kept.Last = nil, &r.position
-		if id := r.position.Generation.Restore; id != "" && !slices.Contains(kept.Done, id) {
-			kept.Done = append(kept.Done, id)
-			kept.Done = kept.Done[max(0, len(kept.Done)-maxRemembered):]
-		}
+		kept.use(r.position.Generation.Restore)
 	})
 	if err != nil {
 		return broke(err)

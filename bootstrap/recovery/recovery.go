@@ -46,16 +46,19 @@ type Request struct {
 type Member struct {
 	DataDir  string
 	Name     string
-	PeerURLs []string // that it advertises
-	Token    string   // initial-cluster-token
-	Alone    bool     // no other member is in initial-cluster, and the cluster is not one that exists already
-	Peers    Peers    // the other members; nil if the configuration names none
+	PeerURLs []string      // that it advertises
+	Token    string        // initial-cluster-token
+	Alone    bool          // no other member is in initial-cluster, and the cluster is not one that exists already
+	Members  []seed.Member // that the cluster is configured with
+	Peers    Peers         // the other members; nil if the configuration names none
 }
 
 // Peers are the other members of the cluster; package peers has those that are asked over the network.
 type Peers interface {
 	// Ask tells how they have this member.
 	Ask(ctx context.Context, self peers.Self) peers.Census
+	// Claim tells them, if they ask, that this member is about to have data.
+	Claim()
 	// Remove takes this member's old identity out of the cluster. It may be repeated.
 	Remove(ctx context.Context, census *peers.Census) error
 	// Add has the cluster take this member in as a learner. It may be repeated.
@@ -184,13 +187,16 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 // pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
 // one after the other.
 func (r *run) pause(action Action) {
-	times := r.silent
-	if action == PaceStore {
-		times++
+	times := r.silent + 1
+	if action == PacePeers {
+		times = max(0, min(r.silent-eager, 1))
 	}
 	r.options.Pause(r.ctx, times)
 	r.silent++
 }
+
+// eager is how often peers are asked without a longer pause: members that start together soon find each other.
+const eager = 10
 
 // work is what the actions do. An empty event means that the next action follows.
 var work = map[Action]func(*run) (Event, Payload){
@@ -210,6 +216,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	MeasureRoom:     (*run).measureRoom,
 	BuildData:       (*run).buildData,
 	ProveData:       (*run).proveData,
+	TellPeers:       (*run).tellPeers,
 	NotePosition:    (*run).notePosition,
 	ClaimGeneration: (*run).claimGeneration,
 	SetVolumeAside:  (*run).setVolumeAside,

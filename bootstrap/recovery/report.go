@@ -85,12 +85,12 @@ type spoken struct {
 
 // wayOut is what to do about a refusal, for each row that leads to one.
 var wayOut = map[spoken]string{
-	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or restore offline with every member stopped",
+	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or name all members in initial-cluster",
+	{AskPeers, PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
 	{Examine, Examined, AmongOthersBroken}: "",
 	{AskPeers, PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
 	{AskPeers, PeersTold, BornBroken}:      "move the data directory away if that is so",
 	{AskStore, StoreSilent, WillNotWait}:   "see that the store can be reached",
-	{AskStore, Answered, SeveralNever}:     "start with --recover=auto, or bring back the volume",
 	{AskStore, Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
 	{AskStore, Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
 	{AskStore, Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
@@ -126,16 +126,6 @@ func (r *run) report(from State, event Event, payload Payload, decision machine.
 		line = r.options.Log.Info()
 	}
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
-}
-
-// waitsAnew says that the peers are waited for, for another reason than before.
-func (r *run) waitsAnew(event Event, decision machine.Decision, reason string) bool {
-	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && decision.To == AskPeers {
-		news := reason != r.waitsFor
-		r.waitsFor = reason
-		return news
-	}
-	return false
 }
 
 func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {

@@ -1,12 +1,16 @@
 package recovery
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
+	"etcd-wrapper/lifecycle/machine"
 )
 
 // askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
@@ -14,6 +18,7 @@ import (
 func (r *run) askThePeers() (Event, Payload) {
 	r.census = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Members: r.stands.Members, Index: r.stands.Index,
+		Holds: r.holds(), Restore: r.restore(),
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
@@ -22,25 +27,73 @@ func (r *run) askThePeers() (Event, Payload) {
 	if c.Cluster != "" {
 		r.silent = 0
 	}
-	if id := hex(r.stands.ClusterID); r.stands.ClusterID != 0 && c.Cluster != "" && id != c.Cluster && r.verdict != nil {
-		c.InTheWay = fmt.Errorf("the volume is cluster %s's, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
-	}
+	r.findSuccessor(c)
 	return PeersTold, Payload{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, Err: r.because(c),
+	}
+}
+
+// holds is what the others are told of the volume.
+func (r *run) holds() peers.Holds {
+	switch r.core.Facts.Condition {
+	case Broken:
+		return peers.Ruins
+	case Empty:
+		return peers.Nothing
+	case Valid:
+	}
+	return peers.Data
+}
+
+// restore is the id of the restore that is asked for and was not done.
+func (r *run) restore() string {
+	if !r.asked {
+		return ""
+	}
+	return r.options.Request.ID
+}
+
+// findSuccessor compares the clusters of volume and peers where they are not the same. If the peers' was restored from the
+// volume's, by what the store knows, the cluster has gone on without the volume.
+func (r *run) findSuccessor(c *peers.Census) {
+	id := hex(r.stands.ClusterID)
+	if r.stands.ClusterID == 0 || c.Cluster == "" || c.Cluster == id {
+		return
+	}
+	mixedUp := fmt.Errorf("the volume is cluster %s's, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
+	if r.options.Archive == nil {
+		c.InTheWay = mixedUp
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	generations, err := r.options.Archive.Generations(ctx)
+	was := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == id })
+	is := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == c.Cluster })
+	switch {
+	case err != nil:
+		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
+		c.InTheWay = c.Outdated
+	case was >= 0 && is > was:
+		c.Outdated = fmt.Errorf("they are of generation %d, and generation %d was restored since", generations[was].Number, generations[is].Number)
+	default:
+		c.InTheWay = mixedUp
 	}
 }
 
 // because is what people are told beside the reason of the row.
 func (r *run) because(c *peers.Census) error {
 	switch {
-	case c.Listing == peers.Started && c.Outdated == nil && r.verdict == nil && r.stands.MemberID != 0:
+	case c.Outdated == nil && r.verdict == nil && r.stands.MemberID != 0 && !r.asked:
+		return nil
+	case r.asked && c.Silent == nil:
 		return nil
 	case c.InTheWay != nil:
 		return c.InTheWay
-	case c.Silent != nil && (c.Listing == peers.Unknown || c.Listing == peers.Claimed):
+	case c.Silent != nil && (r.asked || c.Listing == peers.Unknown || c.Listing == peers.Claimed):
 		return c.Silent
 	case c.Listing == peers.Claimed:
-		return errors.New("the others disagree about the cluster's members")
+		return errors.New("what the others say of the cluster's members is not the same")
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
@@ -90,6 +143,15 @@ func (r *run) addLearner() (Event, Payload) {
 	return Entered, Payload{}
 }
 
+// tellPeers comes before a generation is begun: whoever finds that in the store, and then calls the roll, must not hear of this
+// member as one without data.
+func (r *run) tellPeers() (Event, Payload) {
+	if r.member.Peers != nil {
+		r.member.Peers.Claim()
+	}
+	return "", Payload{}
+}
+
 // adoptCluster has etcd started with the members that the cluster has.
 func (r *run) adoptCluster() (Event, Payload) {
 	r.start = Start{InitialCluster: r.census.InitialCluster(r.member.Name)}
@@ -98,3 +160,13 @@ func (r *run) adoptCluster() (Event, Payload) {
 
 // barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
 func barelyBegun(stands datadir.Standing) bool { return stands.Members == 0 && stands.Index == 0 }
+
+// waitsAnew says that the peers are waited for, for another reason than before.
+func (r *run) waitsAnew(event Event, decision machine.Decision, reason string) bool {
+	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && decision.To == AskPeers {
+		news := reason != r.waitsFor
+		r.waitsFor = reason
+		return news
+	}
+	return false
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
@@ -26,6 +27,7 @@ type others struct {
 	silent   int    // so many answers have no quorum
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
+	told     bool // this member is about to have data
 }
 
 func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
@@ -46,6 +48,8 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 	}
 	return c
 }
+
+func (o *others) Claim() { o.told = true }
 
 func (o *others) Remove(context.Context, *peers.Census) error {
 	return o.change("removed", peers.Unlisted)
@@ -145,7 +149,7 @@ func TestAFirstStartOfSeveralIsOne(t *testing.T) {
 		listing Listing
 		founded bool // the store has a certificate
 	}{
-		"nobody answers":                      {peers.Unknown, false},
+		"nobody has data":                     {peers.Founding, false},
 		"the others are there already":        {peers.Expected, false},
 		"they were, and have founded a store": {peers.Expected, true},
 	} {
@@ -164,8 +168,8 @@ func TestAFirstStartOfSeveralIsOne(t *testing.T) {
 	}
 }
 
-// While nobody answers, an empty member of a cluster that was founded is neither begun anew nor given up.
-func TestALostMemberOfAFoundedClusterWaitsForItsPeers(t *testing.T) {
+// While nobody answers, an empty member is neither begun anew nor given up.
+func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	o.listing = peers.Unknown
@@ -173,7 +177,115 @@ func TestALostMemberOfAFoundedClusterWaitsForItsPeers(t *testing.T) {
 	start, err := w.start(nil)
 	require.NoError(t, err)
 	assert.Equal(t, takenIn, start)
-	assert.Contains(t, w.log.String(), "the cluster was founded before")
+	assert.Contains(t, w.log.String(), "a quorum of the other members is waited for")
+}
+
+// All are gone, or ask: one restores, as the only member of a new cluster.
+func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*world, *others)
+		asides  int
+	}{
+		"lost": {func(w *world, o *others) {
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = peers.Founding
+		}, 0},
+		"broken": {func(w *world, o *others) { w.spoil(); o.listing = peers.Gone }, 1},
+		"asked": {func(w *world, o *others) {
+			o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			of.happens(w, o)
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start, "it is the cluster")
+			assert.True(t, o.told)
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"key"}, keys)
+			assert.Len(t, w.asides(), of.asides)
+			assert.Len(t, w.generations(), 2)
+			assert.Empty(t, o.changes)
+		})
+	}
+}
+
+func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
+	for _, id := range []string{"", "back"} {
+		t.Run("restore "+id, func(t *testing.T) {
+			w, o := ofThree(t)
+			o.listing = peers.Gone
+			if id == "" {
+				w.spoil()
+			} else {
+				o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: id}
+			}
+			err := w.runWith(func(action Action) error {
+				if action == ClaimGeneration { // another one was faster, and runs
+					o.listing, o.cluster = peers.Unlisted, 0xbeef
+					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
+				}
+				return nil
+			})
+			if err != nil { // the interruption is made once
+				require.ErrorIs(t, err, store.ErrExists)
+			}
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"added"}, o.changes)
+			if start.InitialCluster == "" {
+				start = takenIn // the first run has come so far already
+			}
+			assert.Equal(t, takenIn, start)
+			assert.Len(t, w.asides(), 1)
+			assert.Empty(t, w.leftovers())
+		})
+	}
+}
+
+// As long as not all ask, nothing is touched; the store says what is asked of whom.
+func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := 0
+	w.options.Pause = func(context.Context, int) {
+		if waits++; waits == 3 {
+			cancel()
+		}
+	}
+	_, err := w.startWithin(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, w.asides())
+	assert.Len(t, w.generations(), 1)
+	assert.Empty(t, o.changes)
+	assert.Contains(t, w.log.String(), "ask for the same restore")
+}
+
+// What was claimed after a crash, while the cluster lives on, would be a second one.
+func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Founding
+	require.ErrorIs(t, w.runWith(func(action Action) error {
+		if action == ClaimGeneration {
+			return errCut
+		}
+		return nil
+	}), errCut)
+	other := newWorld(t)
+	other.used()
+	other.put("a", "b")
+	other.archive = w.archive
+	cluster := w.generations()[0].Cluster
+	require.Equal(t, cluster, hex(datadir.Stand(other.member.DataDir).ClusterID))
+	other.backUp(1)
+	o.listing = peers.Started
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start, "the others have it")
+	assert.Len(t, w.generations(), 1)
 }
 
 func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
@@ -182,9 +294,9 @@ func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	_, err := w.start(nil)
 	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
-	o.listing = peers.Unknown
+	o.listing = peers.Founding
 	_, err = w.start(nil)
-	require.ErrorContains(t, err, "founded before")
+	require.ErrorContains(t, err, "it could be brought back, but --recover=never")
 	assert.Empty(t, o.changes)
 }
 

@@ -43,7 +43,12 @@ func (r *run) askTheStore() (Event, Payload) {
 		return StoreSilent, Payload{Err: err}
 	}
 	r.silent, r.kept = 0, now
-	r.asked = r.asked && !now.usedBefore
+	if r.asked && now.usedBefore { // so that the next start need not ask the store
+		if err := r.rememberUsed(); err != nil {
+			return broke(err)
+		}
+		r.asked = false
+	}
 	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
 }
 
@@ -82,24 +87,43 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 // owner tells whose a store is that somebody has written.
 func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
 	id := hex(r.stands.ClusterID)
-	if !r.core.Facts.Alone {
-		return Ours, nil // a cluster that has grown does not have the id that the configuration would give it; its peers tell
-	}
 	if r.stands.ClusterID == 0 {
-		founded, err := r.seed().ClusterID()
-		if err != nil {
-			return "", err
-		}
-		if hex(founded) == first.Cluster {
-			return Ours, nil
-		}
-		return Doubtful, nil
+		return r.founder(first.Cluster)
 	}
 	if id == first.Cluster || slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Cluster == id }) {
 		return Ours, nil
 	}
 	return Others, nil
 }
+
+// founder tells by the configuration whose a cluster is: it was founded with all of the members, or with some of them and has
+// grown since.
+func (r *run) founder(first string) (Owner, error) {
+	plan, all := r.seed(), r.member.Members
+	if len(all) == 0 || len(all) > manyMembers {
+		all = plan.Members
+	}
+	for some := 1; some < 1<<len(all); some++ {
+		plan.Members = nil
+		for i, member := range all {
+			if some&(1<<i) != 0 {
+				plan.Members = append(plan.Members, member)
+			}
+		}
+		plan.Name = plan.Members[0].Name
+		founded, err := plan.ClusterID()
+		if err != nil {
+			return "", err
+		}
+		if hex(founded) == first {
+			return Ours, nil
+		}
+	}
+	return Doubtful, nil
+}
+
+// manyMembers is how many a cluster has at the most.
+const manyMembers = 9
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
@@ -235,7 +259,7 @@ func (r *run) plan(result seed.Result) position {
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Aside:       r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
+		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID
@@ -267,6 +291,9 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 		return nil, err
 	}
 	if n := len(generations); n == 0 || generations[n-1].Number < wanted.Number {
+		if lost, err := r.wentOn(ctx); lost != nil || err != nil {
+			return lost, err
+		}
 		err = a.Reserve(ctx, archive.Reservation{
 			Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
 		})
@@ -287,6 +314,19 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 	head, err := a.Head(ctx, wanted.Number)
 	if err == nil && !head.Empty() {
 		lost = fmt.Errorf("cluster %s has gone on already, up to revision %d", wanted.Cluster, head.Revision())
+	}
+	return lost, err
+}
+
+// wentOn tells whether the cluster that is to be replaced was backed up since: then it lives.
+func (r *run) wentOn(ctx context.Context) (lost, err error) {
+	if r.position.Head == 0 {
+		return nil, nil
+	}
+	number := r.position.Generation.Number - 1
+	head, err := r.options.Archive.Head(ctx, number)
+	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
+		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
 	}
 	return lost, err
 }

@@ -48,6 +48,14 @@ var (
 	told     = func(l Listing) Payload { return Payload{Listing: l, Free: true} }
 	hindered = func(l Listing) Payload { return Payload{Listing: l, Err: assert.AnError} }
 	outdated = Payload{Listing: peers.Started, Outdated: true, Free: true}
+	gone     = func(c Condition, l Listing) Facts {
+		return Facts{Peers: true, Store: true, Condition: c, Remains: c != Empty, Listing: l}
+	}
+	has = func(c Condition) Facts {
+		return Facts{Peers: true, Store: true, Condition: c, Owner: Ours, Kept: true}
+	}
+	together = func(c Condition) Facts { return Facts{Peers: true, Store: true, Condition: c, Asked: true} }
+	flushed  = []Action{FlushSpool, AskTheStore}
 	moveAway = []Action{TellReturn, SetVolumeAside}
 	askAgain = []Action{PacePeers}
 )
@@ -72,7 +80,11 @@ var sentences = []sentence{
 	{"--recover=never starts valid data as ever", Examine, Facts{Never: true}, Examined, Payload{Condition: Valid, Peers: true}, Ready, nil},
 	{"--recover=never refuses broken data as ever", Examine, Facts{Never: true}, Examined, Payload{Condition: Broken, Peers: true}, Refused, nil},
 	{"--recover=never asks about an empty volume, which must not be begun anew", Examine, Facts{Never: true}, Examined, Payload{Condition: Empty, Peers: true}, AskPeers, []Action{AskThePeers}},
-	{"peers do not make a member of several go back", Examine, Facts{}, Examined, Payload{Condition: Empty, Peers: true, Asked: true}, Refused, nil},
+	{"without a store there is nothing to go back to", Examine, Facts{}, Examined, Payload{Condition: Empty, Peers: true, Asked: true}, Refused, nil},
+	{"whatever they have said", Examine, Facts{Listing: peers.Asking}, Examined, Payload{Condition: Valid, Asked: true}, Refused, nil},
+	{"nor with others that are not named", Examine, Facts{Store: true}, Examined, Payload{Condition: Valid, Asked: true}, Refused, nil},
+	{"several go back together: the store comes first", Examine, Facts{Store: true}, Examined, Payload{Condition: Valid, Peers: true, Asked: true}, AskStore, flushed},
+	{"also with --recover=never", Examine, Facts{Store: true, Never: true}, Examined, Payload{Condition: Empty, Peers: true, Asked: true}, AskStore, flushed},
 
 	// AskPeers: valid data
 	{"data that the others know are started", AskPeers, ofPeers(Valid), PeersTold, told(peers.Started), Ready, nil},
@@ -99,8 +111,9 @@ var sentences = []sentence{
 	{"what an etcd left that had just begun makes way first", AskPeers, unborn, PeersTold, told(peers.Added), GiveWay, moveAway},
 	{"also if the member is lost", AskPeers, unborn, PeersTold, told(peers.Started), GiveWay, moveAway},
 	{"one that never started is founded with the others", AskPeers, ofPeers(Empty), PeersTold, told(peers.Expected), Ready, nil},
-	{"one that no peer knows of is begun as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unknown), Ready, nil},
-	{"unless a store may know better", AskPeers, stored, PeersTold, told(peers.Unknown), AskStore, []Action{AskTheStore}},
+	{"one of a cluster in which nobody has data is begun as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Founding), Ready, nil},
+	{"while somebody may have data it waits", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
+	{"a store may know better", AskPeers, stored, PeersTold, told(peers.Founding), AskStore, []Action{AskTheStore}},
 	{"one that a single peer knows waits for a quorum", AskPeers, ofPeers(Empty), PeersTold, told(peers.Claimed), AskPeers, askAgain},
 	{"so does what nothing is known of", AskPeers, alone, PeersTold, Payload{}, AskPeers, askAgain},
 	{"the peers are asked again", AskPeers, alone, Elapsed, Payload{}, AskPeers, []Action{AskThePeers}},
@@ -109,10 +122,10 @@ var sentences = []sentence{
 	{"never: a lost member is not begun anew", AskPeers, ofNever, PeersTold, told(peers.Started), Refused, nil},
 	{"never: nor where one peer knows it", AskPeers, ofNever, PeersTold, told(peers.Claimed), Refused, nil},
 	{"never: a first start is one", AskPeers, ofNever, PeersTold, told(peers.Expected), Ready, nil},
-	{"never: what nobody knows starts as ever", AskPeers, ofNever, PeersTold, told(peers.Unknown), Ready, nil},
+	{"never: what nobody knows starts as ever", AskPeers, ofNever, PeersTold, told(peers.Founding), Ready, nil},
 	{"never: whoever added the member has configured it", AskPeers, ofNever, PeersTold, told(peers.Added), Ready, nil},
 	{"never: nor does it add itself", AskPeers, ofNever, PeersTold, told(peers.Unlisted), Ready, nil},
-	{"never: unless a store may know better", AskPeers, Facts{Peers: true, Condition: Empty, Never: true, Store: true}, PeersTold, told(peers.Unknown), AskStore, []Action{AskTheStore}},
+	{"never: unless a store may know better", AskPeers, Facts{Peers: true, Condition: Empty, Never: true, Store: true}, PeersTold, told(peers.Founding), AskStore, []Action{AskTheStore}},
 
 	// The way back
 	{"the others are asked again when the place is free", GiveWay, alone, Moved, Payload{}, AskPeers, []Action{AskThePeers}},
@@ -121,15 +134,52 @@ var sentences = []sentence{
 	{"and when the member was taken in", Enter, alone, Entered, Payload{}, AskPeers, []Action{AskThePeers}},
 	{"and when that is not known, either", Enter, alone, PeersSilent, Payload{}, AskPeers, askAgain},
 
-	// AskStore: a member of several whose peers know nothing
-	{"several: without a certificate it is a new cluster", AskStore, stored, Answered, nothing, Ready, nil},
-	{"several: with one the peers are waited for", AskStore, stored, Answered, certificate, AskPeers, askAgain},
-	{"several: --recover=never does not begin it anew, nor wait", AskStore, ofNever, Answered, certificate, Refused, nil},
-	{"several: without a certificate it begins", AskStore, ofNever, Answered, nothing, Ready, nil},
-	{"several: it does not wait for the store, either", AskStore, ofNever, StoreSilent, Payload{}, Refused, nil},
-	{"several: that needs no peers", AskStore, Facts{Condition: Empty, Store: true}, Answered, nothing, Ready, nil},
-	{"several: also if it has a certificate", AskStore, Facts{Peers: true, Condition: Empty, Owner: Ours}, StoreSilent, Payload{}, AskPeers, askAgain},
-	{"several: while the store is away the peers are asked", AskStore, Facts{Peers: true, Condition: Empty, Owner: Nobody}, StoreSilent, Payload{}, AskPeers, askAgain},
+	// AskPeers: all are gone, or ask
+	{"all gone: the store is asked", AskPeers, gone(Broken, ""), PeersTold, told(peers.Gone), AskStore, flushed},
+	{"also by one that has nothing", AskPeers, gone(Empty, ""), PeersTold, told(peers.Gone), AskStore, flushed},
+	{"all gone, and no store", AskPeers, ofPeers(Broken), PeersTold, told(peers.Gone), Refused, nil},
+	{"all still gone when the store was asked: it is restored", AskPeers, has(Empty), PeersTold, told(peers.Founding), MakeRoom, bringBack},
+	{"also if some are broken", AskPeers, has(Broken), PeersTold, told(peers.Gone), MakeRoom, bringBack},
+	{"not if one has data by then", AskPeers, has(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
+	{"but if it is a cluster by then, that is joined", AskPeers, has(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
+	{"who has data of use is not gone", AskPeers, gone(Valid, ""), PeersTold, told(peers.Gone), Ready, nil},
+	{"all ask: what a valid volume has comes into the store first", AskPeers, together(Valid), PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
+	{"whatever else is known", AskPeers, Facts{Asked: true, Condition: Valid, Kept: true}, PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
+	{"all ask: of a broken one nothing can be read", AskPeers, together(Broken), PeersTold, told(peers.Asking), MakeRoom, bringBack},
+	{"all ask: nor of an empty one", AskPeers, together(Empty), PeersTold, told(peers.Asking), MakeRoom, bringBack},
+	{"as long as not all ask, they are waited for", AskPeers, together(Valid), PeersTold, told(peers.Unknown), AskPeers, askAgain},
+	{"also if they run", AskPeers, together(Valid), PeersTold, told(peers.Started), AskPeers, askAgain},
+	{"also if data are lost", AskPeers, together(Empty), PeersTold, told(peers.Unlisted), AskPeers, askAgain},
+	{"also if all are gone", AskPeers, together(Empty), PeersTold, told(peers.Gone), AskPeers, askAgain},
+	{"also if nobody has data", AskPeers, together(Empty), PeersTold, told(peers.Founding), AskPeers, askAgain},
+	{"also if the member is expected", AskPeers, together(Empty), PeersTold, told(peers.Expected), AskPeers, askAgain},
+	{"also if it is broken", AskPeers, together(Broken), PeersTold, told(peers.Expected), AskPeers, askAgain},
+	{"also if it was put back", AskPeers, together(Valid), PeersTold, outdated, AskPeers, askAgain},
+	{"who has heard all does not ask the store again", AskPeers, Facts{Asked: true, Store: true, Peers: true, Listing: peers.Asking}, Elapsed, Payload{}, AskPeers, []Action{AskThePeers}},
+	{"the store may know by now that it was done", AskPeers, together(Valid), Elapsed, Payload{}, AskStore, []Action{AskTheStore}},
+
+	// AskStore: several
+	{"several: without a certificate it is a new cluster", AskStore, gone(Empty, peers.Founding), Answered, nothing, Ready, nil},
+	{"several: with one, and a backup, it comes back", AskStore, gone(Empty, peers.Founding), Answered, ahead, AskPeers, []Action{AskThePeers}},
+	{"several: also if some are broken", AskStore, gone(Empty, peers.Gone), Answered, ahead, AskPeers, []Action{AskThePeers}},
+	{"several: also if this one is", AskStore, gone(Broken, peers.Gone), Answered, kept, AskPeers, []Action{AskThePeers}},
+	{"several: without a backup it is refused", AskStore, gone(Empty, peers.Founding), Answered, certificate, Refused, nil},
+	{"several: broken data do not become a new cluster", AskStore, gone(Empty, peers.Gone), Answered, nothing, Refused, nil},
+	{"several: nor by whom they were", AskStore, gone(Broken, peers.Gone), Answered, nothing, Refused, nil},
+	{"several: another cluster's", AskStore, gone(Broken, peers.Gone), Answered, Payload{Owner: Others, Kept: true}, Refused, nil},
+	{"several: perhaps another cluster's", AskStore, gone(Empty, peers.Founding), Answered, Payload{Owner: Doubtful, Kept: true}, Refused, nil},
+	{"several: --recover=never does not bring it back", AskStore, Facts{Peers: true, Condition: Empty, Never: true, Listing: peers.Founding}, Answered, ahead, Refused, nil},
+	{"several: nor wait for the store", AskStore, Facts{Peers: true, Condition: Empty, Never: true, Listing: peers.Founding}, StoreSilent, Payload{}, Refused, nil},
+	{"several: while the store is away the peers are asked, who may come back", AskStore, gone(Empty, peers.Founding), StoreSilent, Payload{}, AskPeers, askAgain},
+	{"several: also if some are broken", AskStore, gone(Broken, peers.Gone), StoreSilent, Payload{}, AskPeers, askAgain},
+	{"several: before they were asked it is waited for", AskStore, Facts{Peers: true, Asked: true, Condition: Valid}, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
+	{"several: what is asked for and kept needs all", AskStore, together(Valid), Answered, asked, AskPeers, []Action{AskThePeers}},
+	{"several: also if the cluster is in doubt", AskStore, together(Empty), Answered, Payload{Owner: Doubtful, Kept: true, Asked: true}, AskPeers, []Action{AskThePeers}},
+	{"several: what is not kept moves nothing", AskStore, together(Valid), Answered, Payload{Owner: Ours, Asked: true}, Refused, nil},
+	{"several: what was done is not done again", AskStore, together(Valid), Answered, kept, AskPeers, []Action{AskThePeers}},
+	{"several: whoever was not there comes from the others", AskStore, together(Empty), Answered, ahead, AskPeers, []Action{AskThePeers}},
+	{"several: also if the configuration says little", AskStore, together(Empty), Answered, Payload{Owner: Doubtful, Kept: true}, AskPeers, []Action{AskThePeers}},
+	{"several: another cluster's is refused before they are asked", AskStore, together(Valid), Answered, Payload{Owner: Others, Kept: true}, Refused, nil},
 
 	// Examine: a member alone
 	{"a valid volume is compared with the store", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, []Action{AskTheStore}},
@@ -187,7 +237,7 @@ var sentences = []sentence{
 	{"what is built is proved", Build, alone, Built, Payload{}, Prove, []Action{ProveData}},
 	{"a store that goes away is asked again", Build, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"damaged backups are refused", Build, alone, Unbuildable, Payload{}, Refused, nil},
-	{"the position is durable before the claim", Prove, alone, Proved, Payload{}, Claim, []Action{NotePosition, ClaimGeneration}},
+	{"the position is durable before the claim", Prove, alone, Proved, Payload{}, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}},
 	{"what is not valid is never claimed", Prove, alone, Unproved, Payload{}, Refused, []Action{ForgetClaim}},
 	{"only what is claimed takes the place", Claim, alone, Claimed, Payload{}, SetAside, []Action{SetVolumeAside}},
 	{"who comes second begins again", Claim, alone, ClaimLost, Payload{}, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}},
@@ -215,7 +265,11 @@ var reasons = []struct {
 	{AskStore, Answered, asVolume(Broken), nothing, "nothing is kept"},
 	{AskStore, Answered, asVolume(Empty), certificate, "nothing is kept"},
 	{AskPeers, PeersTold, ofNever, told(peers.Started), "but --recover=never"},
-	{AskStore, Answered, ofNever, certificate, "founded before"},
+	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Gone), "there is no store"},
+	{AskPeers, PeersTold, together(Valid), told(peers.Unknown), "every member has to be stopped"},
+	{AskStore, Answered, gone(Empty, peers.Gone), nothing, "nothing is kept"},
+	{AskStore, Answered, together(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
+	{AskStore, Answered, gone(Empty, peers.Founding), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
 	{AskPeers, PeersTold, ofPeers(Empty), hindered(peers.Started), "as soon as nothing is in the way"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Claimed), "a quorum of the other members is waited for"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Expected), "never had any"},

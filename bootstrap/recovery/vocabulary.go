@@ -68,10 +68,14 @@ const (
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
+	Together          Guard = "one of several, peers and a store, restore asked for"
 	AmongPeers        Guard = "one of several, peers named"
 	LeftAlone         Guard = "valid, --recover=never"
 	BrokenAlone       Guard = "alone, broken"
 
+	AllAskReadable Guard = "all ask for the restore, volume valid"
+	AllAsk         Guard = "all ask for the restore"
+	NotAllAsk      Guard = "not all ask for the restore"
 	PeersGoOn      Guard = "valid, its last data"
 	KnownButNever  Guard = "started before, --recover=never"
 	NotNow         Guard = "known, something in the way"
@@ -81,12 +85,15 @@ const (
 	AddedByNow     Guard = "added, no data"
 	FirstStart     Guard = "never started, no data"
 	BornBroken     Guard = "never started, broken"
-	AsEver         Guard = "no data, none known of"
-	StoreMayKnow   Guard = "unknown, a store"
+	AsEver         Guard = "nobody has data, no store"
+	StoreMayKnow   Guard = "nobody has data, a store"
+	AllGone        Guard = "nobody has data of use, a store"
+	AllGoneForGood Guard = "nobody has data of use, no store"
 
-	SeveralWait    Guard = "one of several"
-	SeveralFounded Guard = "one of several, a certificate"
-	SeveralNever   Guard = "one of several, a certificate, --recover=never"
+	SeveralWait    Guard = "one of several, peers were asked"
+	SeveralAsk     Guard = "one of several, target kept"
+	SeveralUnasked Guard = "one of several, the others may have data"
+	SeveralKept    Guard = "one of several, nobody has data of use, kept"
 	SeveralNew     Guard = "one of several, no certificate"
 
 	WillNotWait Guard = "broken, or --recover=never"
@@ -122,6 +129,7 @@ const (
 	MeasureRoom     Action = "measure room"     //
 	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory
 	ProveData       Action = "prove data"       // validate what was built, as any data directory
+	TellPeers       Action = "tell peers"       // that this member is about to have data
 	NotePosition    Action = "note position"    // durably, what is about to be claimed
 	ClaimGeneration Action = "claim generation" // with a reservation of revisions
 	SetVolumeAside  Action = "set volume aside" // by a rename

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 )
@@ -67,9 +65,8 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
 	}
-	var errno unix.Errno
-	if errors.As(r.verdict, &errno) {
-		return broke(r.verdict) // what the operating system says is no verdict on the data
+	if datadir.SaysNothing(r.verdict) {
+		return broke(r.verdict)
 	}
 	there, err := holdsMember(r.member.DataDir)
 	if err != nil {
@@ -85,7 +82,7 @@ func (r *run) validateVolume() (Event, Payload) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {
-		found = Empty
+		found, r.stands = Empty, datadir.Standing{}
 	}
 	return Examined, Payload{
 		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,

@@ -58,8 +58,8 @@ func bounded(warnings []string) []string {
 }
 
 // InChild returns a VerifyFunc that runs `executable args...` for each validation, a command that is expected to call
-// RunChild. A child that dies without a verdict, by a panic or a signal, makes the validation fail with the first line of
-// the panic. The child is killed when ctx ends, and on Linux when this process dies.
+// RunChild. A child that dies of a panic without a verdict makes the validation fail with the first line of the panic; one
+// that cannot be run, or is ended by a signal, is datadir.ErrUnable. The child is killed when ctx ends, and on Linux when this process dies.
 func InChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) VerifyFunc {
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)
@@ -67,7 +67,7 @@ func InChild(executable string, args func(dataDir string, mode bootstrap.Mode) [
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
 		case err != nil:
-			return nil, fmt.Errorf("cannot run the validation: %w", err)
+			return nil, fmt.Errorf("%w: cannot run the validation: %w", datadir.ErrUnable, err)
 		default:
 			return judge(ended)
 		}
@@ -83,6 +83,8 @@ func judge(ended child.Ended) (warnings []string, _ error) {
 		return outcome.Warnings, nil
 	case readable && !outcome.Valid && ended.Status == childBroken:
 		return outcome.Warnings, errors.New(outcome.Reason)
+	case ended.Status < 0:
+		return nil, fmt.Errorf("%w: the validation was ended by a %s", datadir.ErrUnable, ended.Crash)
 	case ended.Status == 0:
 		return nil, errors.New("validation ended without a verdict")
 	default:

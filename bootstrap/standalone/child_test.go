@@ -77,6 +77,37 @@ func TestChildWithoutVerdict(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
+// The kernel kills when there is no memory, and no process can be begun when there are too many.
+func TestAChildThatCouldNotLookIsNoVerdictAgainstTheData(t *testing.T) {
+	dir := datadirtest.New(t)
+	looked, able := 0, false
+	initializer := New(Options{DataDir: dir, Log: zerolog.Nop(), Verify: func(ctx context.Context, dir string, mode bootstrap.Mode) ([]string, error) {
+		looked++
+		if able {
+			return nil, nil
+		}
+		killed := InChild("/bin/sh", func(string, bootstrap.Mode) []string { return []string{"-c", "kill -9 $$"} })
+		return killed(ctx, dir, mode)
+	}})
+	defer initializer.Close()
+	for range 2 {
+		require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+		initializer.running.Wait()
+		requireStatus(t, initializer, bootstrap.Failed)
+		assert.NotContains(t, initializer.WhyFailed().Error(), "corrupt")
+		assert.True(t, datadir.SaysNothing(initializer.WhyFailed()))
+	}
+	assert.Equal(t, 2, looked, "it is looked at again although no file has changed")
+	able = true
+	require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+	initializer.running.Wait()
+	requireStatus(t, initializer, bootstrap.Successful)
+
+	missing := InChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
+	assert.True(t, datadir.SaysNothing(errorOf(missing)(t.Context(), dir, bootstrap.Full)))
+	assert.False(t, datadir.SaysNothing(errorOf(inChild("child-panic"))(t.Context(), dir, bootstrap.Full)))
+}
+
 func TestChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

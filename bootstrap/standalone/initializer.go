@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -164,10 +163,9 @@ func (i *Initializer) examine(ctx context.Context, dataDir string, mode bootstra
 	return false, unfit(dataDir, err)
 }
 
-// unfit is a verdict against the data directory. What the operating system says is none.
+// unfit is a verdict against the data directory, if it is one.
 func unfit(dataDir string, verdict error) error {
-	var errno syscall.Errno
-	if verdict == nil || errors.As(verdict, &errno) {
+	if verdict == nil || datadir.SaysNothing(verdict) {
 		return verdict
 	}
 	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, verdict)

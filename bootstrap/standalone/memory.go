@@ -2,16 +2,15 @@ package standalone
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // verdictLasts is how long a verdict about data that have not changed is believed: what a disk itself got wrong may pass
@@ -41,10 +40,9 @@ func (m *memory) recall(now looks) error {
 	return m.verdict
 }
 
-// keep remembers what is wrong with data that looked like that. What the operating system says is no verdict on them.
+// keep remembers what is wrong with data that looked like that.
 func (m *memory) keep(of looks, verdict error) {
-	var errno syscall.Errno
-	if errors.As(verdict, &errno) {
+	if datadir.SaysNothing(verdict) {
 		verdict = nil
 	}
 	*m = memory{of: of, at: time.Now(), verdict: verdict}

@@ -52,6 +52,7 @@ func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
 	defer cancel()
+	defer k.tellOfQuiet(time.Now())
 	defer k.quiet.begin("leadership moves")()
 	if !k.settled(ctx, changed) {
 		return
@@ -61,6 +62,10 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func
 	case <-changed:
 	case <-ctx.Done():
 	}
+}
+
+func (k *Keeper) tellOfQuiet(since time.Time) {
+	k.options.Log.Debug().Stringer("duration", rounded(time.Since(since))).Msg("writes were held back while leadership moved")
 }
 
 // lookAgain is the pause between two looks at what is under way. To have the last write tell would cost each of them.

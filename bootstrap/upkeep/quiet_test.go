@@ -69,6 +69,7 @@ func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 		go slow(t, k, 0) // waits, and is not waited for
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
+		synctest.Wait() // so that what was written may be read
 		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
 		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+lookAgain)
 		assert.Zero(t, k.writes.Load())

@@ -134,7 +134,7 @@ func (t *turn) begin(ctx context.Context) error {
 	defer cancel()
 	granted, err := t.server.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: turnTTL})
 	if err != nil {
-		return fmt.Errorf("no lease for the turn to defragment: %w", err)
+		return fmt.Errorf("no lease for the keys of this member: %w", err)
 	}
 	t.lease = granted.ID
 	return nil

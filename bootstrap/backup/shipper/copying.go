@@ -37,7 +37,7 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 	}
 	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, s.archive, snapshot, &roomy{room: s.room, File: file})
+		err = c.seal(ctx, s.archive, snapshot, file)
 	} else {
 		err = snapshot.CopyTo(ctx, file)
 	}
@@ -98,24 +98,4 @@ func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.
 		return to.PutSealedData(ctx, full, file)
 	}
 	return to.PutData(ctx, full, &gentle{Reader: file})
-}
-
-// roomy is a file that stops to grow before etcd has no room any more.
-type roomy struct {
-	*os.File
-	room  func(size int64) error
-	since int64 // bytes since it was last asked
-}
-
-// roomEvery is between how many bytes it is looked whether there is room.
-const roomEvery = 16 << 20
-
-func (r *roomy) Write(p []byte) (int, error) {
-	if r.since += int64(len(p)); r.since > roomEvery {
-		r.since = 0
-		if err := r.room(roomEvery); err != nil {
-			return 0, err
-		}
-	}
-	return r.File.Write(p)
 }

@@ -64,6 +64,9 @@ type Options struct {
 	// there.
 	SpoolDir   string
 	SpoolLimit int64
+	// SegmentsOnly has a member bring what others have left, but begin nothing: where there is no chain that it can go on with, no
+	// full is made, and Flush fails. It is for an etcd that is closed and did not write the backups.
+	SegmentsOnly bool
 	// Gate is passed around the read transaction of a full; nil means that there is nobody to keep apart from.
 	Gate Gate
 	Log  zerolog.Logger
@@ -74,6 +77,8 @@ type Options struct {
 var (
 	// ErrNotWriter says that another member of the cluster writes the backups: ask there.
 	ErrNotWriter = errors.New("another member writes the backups")
+	// ErrNoChain says that only a full would help, which is another member's to make.
+	ErrNoChain = errors.New("there is no chain of backups to go on with, and to begin one is for the member that writes them")
 	// ErrEnded says that Run has ended.
 	ErrEnded = errors.New("backups have ended")
 )

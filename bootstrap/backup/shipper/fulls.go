@@ -67,6 +67,10 @@ func (s *Shipper) askForFull(asked due) {
 
 // startChain has a full made, since there is no chain to go on with.
 func (s *Shipper) startChain(reason string) {
+	if s.options.SegmentsOnly {
+		s.left = &brought{ErrNoChain}
+		return
+	}
 	if !s.writes() || s.chainless {
 		return
 	}
@@ -168,10 +172,17 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 	f := s.full
 	f.tried = time.Now()
 	f.doing = "copies the database"
+	if f.opens {
+		s.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
+	}
 	s.job(func() func() {
-		copied, err := s.copy(ctx, snapshot)
+		var made *copied
+		err := s.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+			made, err = s.copy(ctx, snapshot)
+			return err
+		})
 		end()
-		return func() { s.copied(copied, err) }
+		return func() { s.copied(made, err) }
 	})
 }
 

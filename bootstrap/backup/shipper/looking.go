@@ -35,7 +35,7 @@ func (s *Shipper) look(ctx context.Context) {
 	}
 	s.ask()
 	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation}
-	cluster, begins, now, open := s.options.Etcd.ClusterID(), s.leads || s.tookOver, s.options.Now(), s.options.Open
+	cluster, begins, now, open := s.options.Etcd.ClusterID(), (s.leads || s.tookOver) && !s.options.SegmentsOnly, s.options.Now(), s.options.Open
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, lookPatience)
 		defer cancel()
@@ -134,6 +134,8 @@ func (s *Shipper) saw(seen found, err error) {
 	switch {
 	case errors.Is(err, archive.ErrForeign):
 		s.mustNot(err.Error() + "; point --backup-store at another place, or restore from this one")
+	case errors.Is(err, store.ErrNotFound) && s.options.SegmentsOnly:
+		s.left = &brought{ErrNoChain}
 	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
 		s.patience = time.Now().Add(s.watchInterval())
 		s.looked.times++ // the leader has not begun yet
@@ -170,6 +172,9 @@ func (s *Shipper) mustNot(sentence string) {
 func (s *Shipper) reconcile(head archive.Head) {
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
+	case s.options.SegmentsOnly && !head.Empty() && head.Revision() >= s.options.Etcd.Revision():
+		s.left = &brought{} // whoever wrote it has also seen to what is beside the rows
+		return
 	case s.tooFarAhead(head):
 		return
 	case !s.onTheWay(head):

@@ -56,7 +56,13 @@ type owned struct {
 
 	merging   merging
 	flushes   []flush
-	statistic Facts // counters and what was last done
+	left      *brought // nil as long as there may be something to bring
+	statistic Facts    // counters and what was last done
+}
+
+// brought is how it ended for a member that brings segments only.
+type brought struct {
+	err error // ErrNoChain, or nil: the store has all that this member has
 }
 
 // waiting is a segment that is captured and not in the store.

@@ -19,8 +19,8 @@ type flush struct {
 
 // Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
 // stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
-// error says what is missing; it then waits in the spool as far as it was captured. A member that doesn't write backups has
-// nothing to bring.
+// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, a member that doesn't write
+// backups has nothing to bring.
 func (s *Shipper) Flush(ctx context.Context) error {
 	waiting := flush{done: make(chan error, 1)}
 	if err := s.tell(ctx, func() { s.hasten(waiting) }); err != nil {
@@ -40,6 +40,9 @@ func (s *Shipper) Flush(ctx context.Context) error {
 func (s *Shipper) missing() string {
 	facts := s.Facts()
 	text := fmt.Sprintf("revisions %d to %d are not in the store", facts.Stored+1, facts.Revision)
+	if full := facts.FullRunning; full != nil {
+		text += fmt.Sprintf(", and the full that was begun %s ago %s", s.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
+	}
 	if facts.Trouble != nil {
 		text += ": " + facts.Trouble.Text
 	}
@@ -61,6 +64,8 @@ func (s *Shipper) answer() {
 			flush.target = s.tail.Position
 		}
 		switch {
+		case s.left != nil:
+			flush.done <- s.left.err
 		case !flush.target.IsZero() && s.stored.Compare(flush.target) >= 0:
 			flush.done <- nil
 		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
@@ -82,14 +87,10 @@ func (s *Shipper) giveUp() {
 	s.flushes = nil
 }
 
-// compactionPatience is how long a client's compaction may be kept waiting.
-const compactionPatience = 100 * time.Millisecond
-
 // BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
-// before a client's compaction is handed to etcd, and returns within a tenth of a second at the latest, done or not.
+// before a client's compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
+// the client may be kept waiting. It never waits for the store. What etcd compacts by itself is older, and captured long since.
 func (s *Shipper) BeforeCompaction(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, compactionPatience)
-	defer cancel()
 	captured := make(chan struct{})
 	err := s.tell(ctx, func() {
 		s.revision = s.options.Etcd.Revision()

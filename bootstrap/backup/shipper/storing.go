@@ -2,11 +2,13 @@ package shipper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/spool"
 )
 
 // copied goes on once the database is in the spool.
@@ -24,7 +26,14 @@ func (s *Shipper) copied(copied *copied, err error) {
 // before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
 func (s *Shipper) store(ctx context.Context) {
 	f := s.full
-	if f.copied == nil || f.storing || time.Now().Before(s.fullAfter) || !f.opens && !s.knows() || s.foreign {
+	if f.copied == nil || f.storing {
+		return
+	}
+	if short := s.inTheWay(); short != nil {
+		s.dropFull(short)
+		return
+	}
+	if time.Now().Before(s.fullAfter) || !f.opens && !s.knows() || s.foreign {
 		return
 	}
 	switch {
@@ -40,7 +49,11 @@ func (s *Shipper) store(ctx context.Context) {
 	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	to, making, copied := s.archive, f.Full, f.copied
 	s.job(func() func() {
-		stored, err := copied.put(ctx, to, making)
+		var stored archive.Full
+		err := s.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+			stored, err = copied.put(ctx, to, making)
+			return err
+		})
 		return func() { s.storedFull(stored, err) }
 	})
 }
@@ -48,13 +61,14 @@ func (s *Shipper) store(ctx context.Context) {
 func (s *Shipper) storedFull(stored archive.Full, err error) {
 	f := s.full
 	f.storing = false
+	if errors.Is(err, spool.ErrFull) {
+		s.dropFull(err)
+		return
+	}
 	if err != nil {
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
 		wait := s.rest(f, s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
 		s.fullAfter = time.Now().Add(wait)
-		if short := s.room(0); short != nil {
-			s.dropFull(short)
-		}
 		return
 	}
 	s.succeeded(aboutFull)
@@ -93,9 +107,12 @@ func (s *Shipper) finished(done FullDone) {
 	_ = os.Remove(f.copied.path)
 }
 
-// dropFull gives a full up that could not be copied.
+// dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
 func (s *Shipper) dropFull(err error) {
 	f, doing := s.full, "cannot copy the database"
+	if f.copied != nil {
+		doing = "cannot keep a copy of the database until it is stored"
+	}
 	s.full = nil
 	s.fullAfter = time.Now().Add(s.rest(f, s.failed(aboutFull, doing, err)))
 	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})

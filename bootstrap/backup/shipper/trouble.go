@@ -101,7 +101,7 @@ func (s *Shipper) succeeded(what about) {
 func (s *Shipper) well() bool { return s.troubles == [abouts]*trouble{} }
 
 // may tells whether the store may be asked about the chain now.
-func (s *Shipper) may() bool { return !s.busy && !time.Now().Before(s.patience) }
+func (s *Shipper) may() bool { return !s.busy && s.left == nil && !time.Now().Before(s.patience) }
 
 // ask notes that it is.
 func (s *Shipper) ask() { s.busy, s.asked = true, time.Now() }

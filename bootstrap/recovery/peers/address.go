@@ -2,72 +2,108 @@ package peers
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"io"
-	"net"
+	"log"
 	"net/http"
-	"net/url"
-	"time"
+	"sync"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 )
 
-// asksForSelf is the path that a member asks itself by.
-const asksForSelf = "/etcd-wrapper/self"
+// callPath is where a member that does not run yet says how it is, to the others and to itself. etcd has nothing there.
+const callPath = "/etcd-wrapper/call"
 
-// findSelf listens for a moment where etcd will, and asks its own peer URLs: the error says that peers find this member
-// somewhere else, or not at all. Whatever else it is asked meanwhile it is not available for.
+// Call is what a member that does not run yet says of itself.
+type Call struct {
+	Name    string `json:"name"`
+	Process string `json:"process"` // made up by each process
+	Holds   Holds  `json:"holds"`
+	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
+}
+
+// Holds is what a member has on its volume.
+type Holds string
+
+// What there can be.
+const (
+	Nothing Holds = "nothing"
+	Ruins   Holds = "ruins" // data that cannot be used
+	Data    Holds = "data"
+)
+
+// desk answers where etcd will listen for its peers, for as long as they are asked themselves. Whatever else it is asked it is
+// not available for: rafthttp tries again.
+type desk struct {
+	server *http.Server
+	ended  sync.WaitGroup
+
+	mu   sync.Mutex
+	call Call
+}
+
+func (d *desk) say(call Call) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.call = call
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || r.URL.Path != callPath {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
+}
+
+// Claim tells the others, if they ask, that this member is about to have data.
+func (p *Peers) Claim() {
+	if p.desk != nil {
+		p.desk.say(Call{Name: p.name, Process: p.process, Holds: Data})
+	}
+}
+
+// open begins to answer, if that is possible by now; the error says why it is not.
+func (p *Peers) open() error {
+	if p.desk != nil {
+		return nil
+	}
+	d := &desk{call: Call{Name: p.name, Process: p.process}}
+	d.server = &http.Server{Handler: d, ReadHeaderTimeout: answerWithin, ErrorLog: log.New(io.Discard, "", 0)}
+	for _, at := range p.listens {
+		info := p.peerTLS
+		listener, err := transport.NewListener(at.Host, at.Scheme, &info)
+		if err != nil {
+			d.close()
+			return fmt.Errorf("this member cannot listen for its peers: %w", err)
+		}
+		d.ended.Go(func() { _ = d.server.Serve(listener) }) // it ends with the server
+	}
+	p.desk = d
+	return nil
+}
+
+func (d *desk) close() {
+	_ = d.server.Close() // nothing is lost
+	d.ended.Wait()
+}
+
+// findSelf asks this member's own peer URLs: the error says that peers find it somewhere else, or not at all.
 func (p *Peers) findSelf(ctx context.Context) error {
-	word := rand.Text()
-	served := http.NewServeMux()
-	served.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	served.HandleFunc("GET "+asksForSelf, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, word) // who hung up does not want it
-	})
-	end, err := p.serve(served)
-	defer end()
-	if err != nil {
-		return fmt.Errorf("this member cannot listen for its peers: %w", err)
+	if err := p.open(); err != nil {
+		return err
 	}
 	for _, at := range p.urls {
-		var told string
-		if _, err := p.fetch(ctx, p.peer, at+asksForSelf, &told); err != nil {
+		var told Call
+		if _, err := p.fetch(ctx, p.peer, at+callPath, &told); err != nil {
 			return fmt.Errorf("this member does not reach itself where its peers do: %w", err)
 		}
-		if told != word {
+		if told.Process != p.process {
 			return fmt.Errorf("another process answers at %s", at)
 		}
 	}
 	return nil
-}
-
-// serve answers where etcd will listen for its peers until end is called.
-func (p *Peers) serve(handler http.Handler) (end func(), err error) {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: answerWithin, IdleTimeout: time.Second}
-	served := make(chan struct{}, len(p.listens))
-	begun := 0
-	end = func() {
-		_ = server.Close() // nothing is lost
-		for range begun {
-			<-served
-		}
-	}
-	for _, at := range p.listens {
-		listener, err := p.listen(at)
-		if err != nil {
-			return end, err
-		}
-		begun++
-		go func() {
-			_ = server.Serve(listener) // it ends with the server
-			served <- struct{}{}
-		}()
-	}
-	return end, nil
-}
-
-func (p *Peers) listen(at url.URL) (net.Listener, error) {
-	info := p.peerTLS
-	return transport.NewListener(at.Host, at.Scheme, &info)
 }

@@ -17,6 +17,9 @@ type Listing string
 const (
 	Unknown  Listing = "unknown"  // no quorum answers, and nobody knows of a cluster that was more than configured
 	Claimed  Listing = "claimed"  // somebody does, and no quorum of equal answers stands behind it
+	Founding Listing = "founding" // no cluster is known of, and nobody has data
+	Gone     Listing = "gone"     // no cluster is known of, all are here, and what some have is of no use
+	Asking   Listing = "asking"   // no cluster is known of, all are here and ask for the same restore
 	Expected Listing = "expected" // it has never started, in a cluster that is being founded with it
 	Added    Listing = "added"    // it has never started, and was added to a cluster that runs
 	Started  Listing = "started"  // it was there before
@@ -31,6 +34,8 @@ type Self struct {
 	ClusterID, MemberID uint64 // the volume's; 0 if it has none
 	Members             int    // of the cluster, as the volume knows them
 	Index               uint64 // of the last entry in its log
+	Holds               Holds  // what is told to others while no etcd runs here
+	Restore             string // the id of the restore that is asked for here; empty if none is
 }
 
 // Census is what the others have answered.

@@ -83,19 +83,29 @@ func (p *Peers) busy(ctx context.Context, c *Census) error {
 
 var errConnected = errors.New("it is connected to a process that has this member's data; end that")
 
-// connected asks the others whether they are connected to this member. etcd tells that in its metrics.
+// connected asks the others whether they are connected to this member. etcd tells that in its metrics, but a member that was
+// once sent a snapshot counts each connection twice, and so one that ended as one that is there. Over one that is, something
+// comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
 func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
 	for _, m := range c.Members {
 		if m.ID == c.Own.ID {
 			continue
 		}
 		page, err := p.page(ctx, m, "/metrics")
-		switch {
-		case err != nil:
+		if err != nil {
 			unsure = fmt.Errorf("%s does not tell whom it is connected to: %w", called(m), err)
-		case hasConnection(page, m.ID.String(), c.Own.ID.String()):
+			continue
+		}
+		if !hasConnection(page, m.ID.String(), c.Own.ID.String()) {
+			delete(p.heard, m.ID)
+			continue
+		}
+		heard := heardFrom(page, c.Own.ID.String())
+		if before, known := p.heard[m.ID]; !known || before != heard {
+			p.heard[m.ID] = heard
 			return fmt.Errorf("%s says that %w", called(m), errConnected)
 		}
+		unsure = fmt.Errorf("%s says that it is connected, and nothing comes from there", called(m))
 	}
 	return unsure
 }
@@ -120,6 +130,18 @@ func hasConnection(page, from, to string) bool {
 		}
 	}
 	return false
+}
+
+var received = regexp.MustCompile(`(?m)^etcd_network_peer_received_bytes_total\{From="([0-9a-f]+)"\} (\S+)$`)
+
+// heardFrom is how many bytes a member says that have come from another; empty if none have.
+func heardFrom(page, from string) string {
+	for _, found := range received.FindAllStringSubmatch(page, -1) {
+		if found[1] == from {
+			return found[2]
+		}
+	}
+	return ""
 }
 
 // forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,8 @@ type Peers struct {
 	name     string
 	urls     []string            // this member's peer URLs
 	listens  []url.URL           // where it listens for peers
+	process  string              // tells this process from others
+	desk     *desk               // that answers there; nil before it could listen
 	others   map[string][]string // the peer URLs of the others, by name
 	founding uint64              // the id that this member has if the cluster is founded as configured
 
@@ -58,7 +61,9 @@ type Peers struct {
 	user, password     string
 	answersHere        func(context.Context) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
-	quietSince, looked time.Time // since when nobody was seen to have the member's data, and when that was last looked at
+	heard              map[types.ID]string // how many bytes others with a connection to the member had from it
+	quietSince, looked time.Time           // since when nobody was seen to have the member's data, and when that was last looked at
+	called             time.Time           // when the roll was called first
 }
 
 // Of finds the other members in etcd's configuration. It returns nil if it names none. The error says that certificates that
@@ -73,7 +78,8 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		return nil, nil //nolint:nilerr,nilnil // etcd says it
 	}
 	p := &Peers{
-		name: config.Name, urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
+		heard: map[types.ID]string{},
+		name:  config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
 		founding: uint64(founded.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo, user: options.User, password: options.Password,
 		now: time.Now,
 	}
@@ -110,8 +116,12 @@ func (p *Peers) dial(config *embed.Config, options Options) error {
 	return nil
 }
 
-// Close lets go of connections.
+// Close lets go of connections, and of the address that etcd needs.
 func (p *Peers) Close() {
+	if p.desk != nil {
+		p.desk.close()
+		p.desk = nil
+	}
 	p.peer.CloseIdleConnections()
 	p.client.CloseIdleConnections()
 }
@@ -119,15 +129,22 @@ func (p *Peers) Close() {
 // Names are those of the other members that are configured.
 func (p *Peers) Names() []string { return slices.Sorted(maps.Keys(p.others)) }
 
-// Ask asks every other member. It returns within some seconds, or when ctx ends.
+// Ask asks every other member, and answers them from the first time on until Close. It returns within some seconds, or when
+// ctx ends.
 func (p *Peers) Ask(ctx context.Context, self Self) Census {
-	answers, silent := p.askAll(ctx, p.others)
+	if err := p.open(); err == nil { // otherwise the others don't hear of this member, and wait
+		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore})
+	}
+	answers, calls, silent := p.askAll(ctx, p.others)
 	if more := p.notAsked(answers); len(more) > 0 {
-		further, _ := p.askAll(ctx, more) // a quorum of those that are configured may do without
+		further, _, _ := p.askAll(ctx, more) // a quorum of those that are configured may do without
 		answers = append(answers, further...)
 	}
 	c, by := p.judge(answers)
 	c.Silent = silent
+	if c.Listing == Unknown {
+		c.Listing = p.roll(self, answers, calls)
+	}
 	if c.Outdated = former(self, &c); c.Outdated == nil && self.MemberID != 0 {
 		c.Outdated = p.forgot(ctx, self, &c)
 	}
@@ -151,19 +168,23 @@ func (p *Peers) notAsked(answers []*answer) map[string][]string {
 }
 
 // askAll asks members at the same time.
-func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers []*answer, silent error) {
+func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers []*answer, calls []Call, silent error) {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	failed := map[string]error{}
 	for name, urls := range whom {
 		asking.Go(func() {
 			told, err := p.ask(ctx, name, urls)
+			call, waits := p.hear(ctx, name, urls, err)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				failed[name] = err
-			} else {
+			switch {
+			case err == nil:
 				answers = append(answers, told)
+			case waits:
+				calls = append(calls, call)
+			default:
+				failed[name] = err
 			}
 		})
 	}
@@ -175,7 +196,7 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 	if len(reasons) > 0 {
 		silent = errors.New(strings.Join(reasons, "; "))
 	}
-	return answers, silent
+	return answers, calls, silent
 }
 
 // ask returns the first answer of one member's URLs.

@@ -239,13 +239,13 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		happens func(*town)
 		says    string
 	}{
-		"it was not":            {Self{0xabc, own, 3, 100}, func(*town) {}, ""},
-		"of a former life":      {Self{0xabc, 0xc9, 3, 100}, func(*town) {}, "they are of member c9, which was replaced by c2"},
-		"of before the others":  {Self{0xabc, own, 1, 100}, func(*town) {}, "when the cluster had one member"},
-		"of another cluster":    {Self{0xdef, 0xc9, 3, 100}, func(*town) {}, ""},
-		"behind its own word":   {Self{0xabc, own, 3, 100}, func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
-		"not behind it":         {Self{0xabc, own, 3, 100}, func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
-		"behind another's word": {Self{0xabc, own, 3, 100}, func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
+		"it was not":            {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of a former life":      {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
+		"of before the others":  {volume(0xabc, own, 1), func(*town) {}, "when the cluster had one member"},
+		"of another cluster":    {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
+		"behind its own word":   {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"not behind it":         {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
+		"behind another's word": {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,6 +259,11 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 			require.ErrorContains(t, err, of.says)
 		})
 	}
+}
+
+// volume is of a member whose log ends with entry 100.
+func volume(cluster, member uint64, members int) Self {
+	return Self{ClusterID: cluster, MemberID: member, Members: members, Index: 100, Holds: Data}
 }
 
 func confirmed(member, entry uint64) string {
@@ -290,10 +295,92 @@ func TestAMemberFindsItselfWhereItsPeersDo(t *testing.T) {
 	require.NoError(t, w.peers.findSelf(t.Context()))
 	require.NoError(t, w.peers.findSelf(t.Context()), "it has let go")
 
-	w.peers.urls = []string{w.fakes[0].URL}
-	require.ErrorContains(t, w.peers.findSelf(t.Context()), "another process answers at")
-	w.peers.urls = []string{"http://127.0.0.1:1"}
-	require.ErrorContains(t, w.peers.findSelf(t.Context()), "does not reach itself")
+	other := newTown(t)
+	other.peers.listens, other.peers.urls = w.peers.listens, w.peers.urls
+	require.ErrorContains(t, other.peers.findSelf(t.Context()), "cannot listen")
+	other.peers.listens = nil
+	require.ErrorContains(t, other.peers.findSelf(t.Context()), "another process answers at")
+	w.peers.Close()
+	require.ErrorContains(t, other.peers.findSelf(t.Context()), "does not reach itself")
+}
+
+// rolled are three members that run no etcd.
+func rolled(t *testing.T) (all []*Peers) {
+	t.Helper()
+	config := func(i int) *embed.Config {
+		config := embed.NewConfig()
+		config.Name = fmt.Sprintf("m-%d", i)
+		return config
+	}
+	var pairs []string
+	var at []*url.URL
+	for i := range 3 {
+		held := httptest.NewServer(nil)
+		here, err := url.Parse(held.URL)
+		require.NoError(t, err)
+		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, held.URL))
+		held.Close()
+	}
+	for i := range 3 {
+		c := config(i)
+		c.InitialCluster, c.AdvertisePeerUrls, c.ListenPeerUrls = strings.Join(pairs, ","), []url.URL{*at[i]}, []url.URL{*at[i]}
+		p, err := Of(c, Options{})
+		require.NoError(t, err)
+		t.Cleanup(p.Close)
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
+	ask := func(p *Peers, holds Holds) Listing {
+		c := p.Ask(t.Context(), Self{Holds: holds})
+		return c.Listing
+	}
+	all := rolled(t)
+	assert.Equal(t, Unknown, ask(all[0], Nothing), "nobody else is there")
+	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third may have data")
+	assert.Equal(t, Founding, ask(all[2], Nothing))
+	assert.Equal(t, Founding, ask(all[0], Nothing))
+	assert.Equal(t, Gone, ask(all[1], Ruins))
+	assert.Equal(t, Gone, ask(all[2], Nothing), "one has had data")
+	assert.Equal(t, Unknown, ask(all[0], Data), "who has data has nothing to ask for")
+	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
+}
+
+func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
+	ask := func(p *Peers, id string) Listing {
+		c := p.Ask(t.Context(), Self{Holds: Data, Restore: id})
+		return c.Listing
+	}
+	all := rolled(t)
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], "back"))
+	assert.Equal(t, Unknown, ask(all[2], "another"))
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Asking, ask(all[2], "back"))
+	assert.Equal(t, Asking, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], ""), "it starts")
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+}
+
+// Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.
+func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
+	all := rolled(t)
+	now := time.Now()
+	for _, p := range all {
+		p.now = func() time.Time { return now }
+	}
+	ask := func(p *Peers, holds Holds) Listing {
+		c := p.Ask(t.Context(), Self{Holds: holds})
+		return c.Listing
+	}
+	assert.Equal(t, Unknown, ask(all[0], Nothing))
+	assert.Equal(t, Unknown, ask(all[1], Nothing))
+	now = now.Add(patience)
+	assert.Equal(t, Founding, ask(all[0], Nothing))
+	assert.Equal(t, Unknown, ask(all[1], Ruins), "whoever had data founds nothing")
+	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {

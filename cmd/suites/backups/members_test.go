@@ -196,7 +196,6 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 }
 
 func TestAWriterThatIsPausedInItsUploadIsReplacedAndGoesOnBehindTheOther(t *testing.T) {
-	onlyAsAWhole(t) // when all stop at once, the last to stop may bring nothing: known, to be mended
 	t.Parallel()
 	c := newCluster(t)
 	c.awaitGrowth()

@@ -142,14 +142,21 @@ func watchStore(t *testing.T, r *process) (end func() series) {
 
 // backup is what the process tells of its backups.
 func (r *process) backup() (told status.Backup) {
+	if document := r.document(); document.Backup != nil {
+		return *document.Backup
+	}
+	return told
+}
+
+// document is what the process tells of itself; what could not be read is as if nothing was told.
+func (r *process) document() (document status.Document) {
 	response, err := r.client.Get(strings.TrimSuffix(r.health, "/readyz") + "/lifecycle")
 	if err != nil {
-		return told
+		return document
 	}
 	defer response.Body.Close() // read to its end
-	document := status.Document{Backup: &told}
-	_ = json.NewDecoder(response.Body).Decode(&document) // what could not be read is as if nothing was told
-	return told
+	_ = json.NewDecoder(response.Body).Decode(&document)
+	return document
 }
 
 // fullBackup fills a database, and has it backed up while nobody writes and while everybody does.

@@ -48,6 +48,7 @@ var topics = []struct {
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
 	{"backup", backups},
+	{"restore", restores},
 }
 
 // TestBench measures plain etcd and the wrapper side by side and prints one table.

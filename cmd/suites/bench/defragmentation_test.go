@@ -3,7 +3,6 @@
 package bench_test
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"net/http"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"etcd-wrapper/readiness/status"
 )
 
 var (
@@ -87,19 +84,13 @@ func (r *process) defragment() {
 			_ = response.Body.Close()
 			asked = response.StatusCode == http.StatusAccepted
 		}
-		told := r.upkeep()
+		told := r.document().Upkeep
+		if told == nil {
+			continue
+		}
 		if told.Last != nil && told.Last.Error == "" && !told.Busy() {
 			return
 		}
 		asked = asked && (told.Last == nil || told.Last.Error == "") // it may have had to wait for something, and gave up
 	}
-}
-
-func (r *process) upkeep() *status.Upkeep {
-	told := status.Document{Upkeep: &status.Upkeep{}}
-	response, err := r.client.Get(strings.TrimSuffix(r.health, "/readyz") + "/lifecycle")
-	require.NoError(r.t, err)
-	defer response.Body.Close() // read to its end
-	require.NoError(r.t, json.NewDecoder(response.Body).Decode(&told))
-	return told.Upkeep
 }

@@ -119,7 +119,12 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 // takes CPU time that the process may need.
 func (r *process) await(code int) {
 	r.t.Helper()
-	deadline, began := time.After(harness.Patience), time.Now()
+	r.awaitWithin(harness.Patience, code)
+}
+
+func (r *process) awaitWithin(limit time.Duration, code int) {
+	r.t.Helper()
+	deadline, began := time.After(limit), time.Now()
 	for r.code() != code {
 		pause := time.Millisecond
 		if time.Since(began) > time.Second {

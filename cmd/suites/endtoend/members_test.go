@@ -1,11 +1,15 @@
 package endtoend_test
 
 import (
+	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -138,6 +142,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 
 // The third pod is scheduled long after the first two have formed their cluster.
 func TestAMemberThatIsLateForItsFirstStartIsNoLostOne(t *testing.T) {
+	onlyWithMembers(t) // the first two wait for it for half a minute
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
 	store := filepath.Join(t.TempDir(), "store")
@@ -157,4 +162,146 @@ func TestAMemberThatIsLateForItsFirstStartIsNoLostOne(t *testing.T) {
 	late := c.pods[2].StartReady()
 	c.requireWhole()
 	assert.Empty(t, late.Log.Containing("takes the member in"))
+}
+
+// One edit of initial-cluster, which all pods share, and two more pods.
+func TestAMemberAloneGrowsToThreeByOneEdit(t *testing.T) {
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
+	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
+	first.WriteConfigFile()
+	run := first.StartReady()
+	first.Put("key", "value")
+	run.StopCleanly()
+
+	first.Config["initial-cluster"] = all
+	first.WriteConfigFile()
+	var runs []*harness.Run
+	for _, p := range c.pods {
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+}
+
+// The bar: a member with 100 MB is a voter again 30 s after its volume is empty, and the others take writes all the time, but
+// for an election.
+func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
+	onlyWithMembers(t)
+	c := newThree(t)
+	value := strings.Repeat("v", 1<<20)
+	for i := range 100 {
+		c.pods[0].Put(fmt.Sprintf("large-%d", i), value)
+	}
+	c.runs[2].Kill()
+	lose(c.pods[2])
+	etcd := c.pods[0].Etcd()
+	etcd.SetEndpoints(c.pods[0].Endpoint(), c.pods[1].Endpoint())
+	longest, failed := time.Duration(0), 0
+	ctx, stop := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for last := time.Now(); ctx.Err() == nil; {
+			within, cancel := context.WithTimeout(ctx, time.Second)
+			if _, err := etcd.Put(within, "beat", "v"); err == nil {
+				longest, last = max(longest, time.Since(last)), time.Now()
+			} else if ctx.Err() == nil {
+				failed++
+			}
+			cancel()
+		}
+	})
+	watch, began := harness.StartWatch(), time.Now()
+	c.pods[2].StartReady()
+	took, real := watch.Took(), time.Since(began)
+	stop()
+	writing.Wait()
+	t.Logf("back as a voter after %s (%s without the machine's other work); the longest pause between two writes was %s, %d tries failed",
+		real.Round(time.Millisecond), took.Round(time.Millisecond), longest.Round(time.Millisecond), failed)
+	assert.Less(t, took, 30*time.Second)
+	assert.Less(t, longest, 5*time.Second)
+	c.requireWhole()
+}
+
+// storedThree has one store for all, which has everything that was written.
+func storedThree(t *testing.T) *three {
+	t.Helper()
+	store := filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.Mkdir(store, 0o700))
+	c := newThree(t, "--backup-store=file://"+store, "--backup-interval=200ms")
+	harness.Eventually(t, "the key is in the store", func() bool {
+		backup := c.runs[0].Status().Backup
+		return backup != nil && backup.Revision >= revision(c.pods[0])
+	})
+	return c
+}
+
+// restart starts all members at once and waits until the cluster is whole.
+func (c *three) restart(flags ...string) (runs []*harness.Run) {
+	c.Helper()
+	for _, p := range c.pods {
+		runs = append(runs, p.Start(flags...))
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+	return runs
+}
+
+func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
+	t.Parallel()
+	for name, happens := range map[string]func(p *harness.Pod){
+		"all volumes are lost": lose,
+		"all volumes are broken": func(p *harness.Pod) {
+			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name != "all volumes are lost" {
+				onlyWithMembers(t)
+			}
+			t.Parallel()
+			c := storedThree(t)
+			before := revision(c.pods[0])
+			for i, run := range c.runs {
+				run.Kill()
+				happens(c.pods[i])
+			}
+			runs := c.restart()
+			assert.Greater(t, revision(c.pods[1]), before+1_000_000_000, "no revision is handed out twice")
+			for _, run := range runs {
+				run.Kill()
+			}
+			c.restart()
+		})
+	}
+}
+
+func TestThreeMembersGoBackTogether(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := storedThree(t)
+	to := revision(c.pods[0])
+	c.pods[1].Put("key", "a mistake")
+	for _, run := range c.runs {
+		run.StopCleanly()
+	}
+	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
+	first := c.pods[0].Start(flags...)
+	first.AwaitLine(harness.Line{"message": "every member has to be stopped and ask for the same restore"})
+	first.Kill()
+	for _, run := range c.restart(flags...) {
+		run.StopCleanly()
+	}
+	for _, p := range c.pods {
+		assert.Len(t, asides(p), 1, "what all had is kept")
+	}
+	c.restart(flags...)
+	for _, p := range c.pods {
+		assert.Len(t, asides(p), 1, "the id was used")
+	}
 }

@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +28,11 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 		t.Logf("member %d gave its leadership to %v in %v", leader, moved[0]["to"], moved[0]["took"])
 		runs[leader] = pods[leader].Start()
 		runs[leader].AwaitReady()
+	}
+	for i, run := range runs {
+		for _, held := range run.Log.Matching(harness.Line{"message": "writes were held back while leadership moved"}) {
+			t.Logf("member %d held writes back for %v", i, held["duration"])
+		}
 	}
 	writers := end()
 	longest := harness.Longest(writers)
@@ -59,4 +65,19 @@ func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 	for _, run := range runs {
 		run.StopCleanly()
 	}
+}
+
+// It cannot know yet that nobody will answer it.
+func TestALeaderWhoseFollowersHaveJustFrozenStopsInOrder(t *testing.T) {
+	onlyWithFaults(t)
+	t.Parallel()
+	pods, runs := harness.Cluster(t, 3)
+	leader := awaitLeader(t, pods)
+	for i, run := range runs {
+		if i != leader {
+			run.Signal(syscall.SIGSTOP)
+		}
+	}
+	t.Logf("it took %s", runs[leader].StopCleanly())
+	assert.NotEmpty(t, runs[leader].Log.Containing("leadership stays here"))
 }

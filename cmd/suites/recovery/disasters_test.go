@@ -3,7 +3,6 @@ package recovery_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -31,13 +30,13 @@ var disasters = []disaster{
 	}},
 	{"volume lost", nil, func(c *cluster, stop func()) ended {
 		c.kill(stop)
-		c.empty()
+		lose(c.Pod)
 		return c.back()
 	}},
 	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) ended {
 		c.stopInOrder(stop)
 		c.must = c.book.highest() // everything is in the store
-		c.empty()
+		lose(c.Pod)
 		return c.back()
 	}},
 	{"database damaged", nil, func(c *cluster, stop func()) ended {
@@ -47,13 +46,12 @@ var disasters = []disaster{
 	}},
 	{"log damaged", nil, func(c *cluster, stop func()) ended {
 		c.kill(stop)
-		c.damage(c.log())
+		c.damage(lastOfLog(c.Pod))
 		return c.back()
 	}},
 	{"volume rolled back", (*cluster).hasCopy, func(c *cluster, stop func()) ended {
 		c.kill(stop)
-		require.NoError(c.T, os.RemoveAll(c.Volume))
-		c.cp(c.old, c.Volume)
+		putBack(c.Pod, c.old)
 		return c.back()
 	}},
 	{"store away, killed", nil, func(c *cluster, stop func()) ended {
@@ -65,14 +63,14 @@ var disasters = []disaster{
 	{"store away, volume lost", nil, func(c *cluster, stop func()) ended {
 		c.loseStore()
 		c.kill(stop)
-		c.empty()
+		lose(c.Pod)
 		c.waitForStore()
 		return c.back()
 	}},
 	{"store away, database damaged", nil, func(c *cluster, stop func()) ended {
 		c.loseStore()
 		c.kill(stop)
-		harness.FlipBits(c.T, c.Database(), 0, 16<<10)
+		breakDatabase(c.Pod)
 		require.Equal(c.T, 70, c.Start(quiet).Exit(harness.Patience), "what is broken does not wait for the store")
 		c.store.back()
 		return c.back()
@@ -81,7 +79,7 @@ var disasters = []disaster{
 		c.store.slow()
 		c.pass(2 * time.Second)
 		c.kill(stop)
-		c.empty()
+		lose(c.Pod)
 		c.recover()
 		c.store.back()
 		return ended{}
@@ -107,7 +105,7 @@ func (c *cluster) canBeSlow() bool { return c.store.slow != nil }
 
 func (c *cluster) perhapsCopy() {
 	if c.dice.IntN(2) == 0 {
-		c.copyVolume()
+		c.old = keep(c.Pod)
 	}
 }
 
@@ -130,15 +128,6 @@ func (c *cluster) damage(path string) {
 		from = c.dice.Int64N(min(info.Size(), 1<<20) - most)
 	}
 	harness.FlipBits(c.T, path, from, size)
-}
-
-// log is the file that etcd's log ends in.
-func (c *cluster) log() string {
-	c.T.Helper()
-	segments, err := filepath.Glob(filepath.Join(c.DataDir(), "member", "wal", "*-*.wal"))
-	require.NoError(c.T, err)
-	require.NotEmpty(c.T, segments)
-	return segments[len(segments)-1]
 }
 
 // loseStore takes the store away while clients write.

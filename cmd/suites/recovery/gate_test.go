@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// dialTimeout is for a server that no wire leads to.
+const dialTimeout = 2 * time.Second
+
 // gate stands in front of a server, as the network does: it lets everything through, lets it through slowly, or nothing.
 type gate struct {
 	listener net.Listener
@@ -23,7 +26,12 @@ type gate struct {
 
 func newGate(t *testing.T, server string) *gate {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return newGateAt(t, "127.0.0.1:0", server)
+}
+
+func newGateAt(t *testing.T, address, server string) *gate {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
 	require.NoError(t, err)
 	g := &gate{listener: listener, server: server, conns: map[net.Conn]bool{}}
 	g.passing.Go(g.serve)
@@ -68,16 +76,20 @@ func (g *gate) serve() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", g.server)
-		if err != nil {
-			_ = client.Close() // the client sees that
-			continue
-		}
-		if !g.admit(client, server) {
-			continue
-		}
+		g.passing.Go(func() { g.connect(client) })
+	}
+}
+
+// connect joins a client with the server.
+func (g *gate) connect(client net.Conn) {
+	server, err := net.DialTimeout("tcp", g.server, dialTimeout)
+	if err != nil {
+		_ = client.Close() // the client sees that
+		return
+	}
+	if g.admit(client, server) {
 		g.passing.Go(func() { g.pass(client, server) })
-		g.passing.Go(func() { g.pass(server, client) })
+		g.pass(server, client)
 	}
 }
 

@@ -74,20 +74,16 @@ func (l *ledger) acknowledged() int {
 type found map[string]*mvccpb.KeyValue
 
 // settle compares what is found with what must and may be there at a revision, and returns everything that is wrong. Of what
-// nobody knew, it learns what was done. undone is how many acknowledged changes are no more.
-func (l *ledger) settle(have found, at int64) (wrong []string, undone int) {
+// nobody knew, it learns what was done; over says that the rest will not be done any more. undone is how many acknowledged
+// changes are no more.
+func (l *ledger) settle(have found, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, attempts := range l.keys {
 		if complaint := settleKey(attempts, have[key], have[beside+key], at); complaint != "" {
 			wrong = append(wrong, fmt.Sprintf("%s at revision %d: %s", key, at, complaint))
 		}
-		for _, each := range attempts {
-			if each.revision > at && !each.never {
-				each.never = true
-				undone++
-			}
-		}
+		undone += undo(attempts, at, over)
 	}
 	for key := range have {
 		if l.keys[key] == nil && (len(key) <= len(beside) || l.keys[key[len(beside):]] == nil) {
@@ -97,45 +93,57 @@ func (l *ledger) settle(have found, at int64) (wrong []string, undone int) {
 	return wrong, undone
 }
 
-// settleKey returns what is wrong with a key; nothing if it is as it may be.
-func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
-	last := -1 // that must have been done
+// undo enters what is no more, and what was never done.
+func undo(attempts []*attempt, at int64, over bool) (undone int) {
+	newest := newestOf(attempts, at)
 	for i, each := range attempts {
-		if !each.never && each.revision > 0 && each.revision <= at {
-			last = i
+		if each.revision > at && !each.never {
+			undone++
 		}
-	}
-	if mark == nil {
-		if last >= 0 {
-			return fmt.Sprintf("nothing is there, and %s was acknowledged at revision %d", attempts[last].token, attempts[last].revision)
-		}
-		forget(attempts)
-		return ""
-	}
-	for i := len(attempts) - 1; i >= max(last, 0); i-- {
-		each := attempts[i]
-		if each.token != string(mark.Value) {
-			continue
-		}
-		if each.never || each.revision > at {
-			return fmt.Sprintf("%s is there, which was undone or never done", each.token)
-		}
-		forget(attempts[i+1:])
-		return each.mismatch(key, mark)
-	}
-	if last >= 0 {
-		return fmt.Sprintf("%s is there, and %s was acknowledged after it at revision %d", mark.Value, attempts[last].token, attempts[last].revision)
-	}
-	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
-}
-
-// forget says of attempts that nobody has acknowledged that they were not done.
-func forget(attempts []*attempt) {
-	for _, each := range attempts {
-		if each.revision == 0 {
+		if each.revision > at || over && each.revision == 0 && i > newest {
 			each.never = true
 		}
 	}
+	return undone
+}
+
+// newestOf is the index of the last attempt that is known to have been done at a revision; -1 if none is.
+func newestOf(attempts []*attempt, at int64) int {
+	newest := -1
+	for i, each := range attempts {
+		if !each.never && each.revision > 0 && each.revision <= at && (newest < 0 || each.revision > attempts[newest].revision) {
+			newest = i
+		}
+	}
+	return newest
+}
+
+// settleKey returns what is wrong with a key; nothing if it is as it may be. What nobody has acknowledged may have been done
+// later than what was asked for after it.
+func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
+	must := &attempt{token: "nothing"}
+	if newest := newestOf(attempts, at); newest >= 0 {
+		must = attempts[newest]
+	}
+	if mark == nil && must.revision == 0 {
+		return ""
+	}
+	if mark == nil {
+		return fmt.Sprintf("nothing is there, and %s was acknowledged at revision %d", must.token, must.revision)
+	}
+	for _, each := range attempts {
+		if each.token != string(mark.Value) {
+			continue
+		}
+		switch {
+		case each.never || each.revision > at:
+			return fmt.Sprintf("%s is there, which was undone or never done", each.token)
+		case each != must && (each.revision != 0 || mark.ModRevision < must.revision):
+			return fmt.Sprintf("%s is there, and %s was acknowledged after it at revision %d", mark.Value, must.token, must.revision)
+		}
+		return each.mismatch(key, mark)
+	}
+	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
 // mismatch says what is wrong with a key that the attempt has changed last.

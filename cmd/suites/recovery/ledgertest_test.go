@@ -28,23 +28,23 @@ func holding(a *attempt, revision int64) found {
 
 func TestTheLedgerAcceptsWhatMayBe(t *testing.T) {
 	l, first, _, _ := told()
-	wrong, undone := l.settle(holding(first, 5), 6)
+	wrong, undone := l.settle(holding(first, 5), 6, true)
 	assert.Empty(t, wrong)
 	assert.Equal(t, 1, undone)
 
 	l, _, perhaps, last := told()
-	wrong, _ = l.settle(holding(perhaps, 7), 8)
+	wrong, _ = l.settle(holding(perhaps, 7), 8, true)
 	assert.Empty(t, wrong)
 	assert.EqualValues(t, 7, perhaps.revision, "now it is known")
 	assert.True(t, last.never)
 
 	l, _, _, last = told()
-	wrong, undone = l.settle(holding(last, 9), 9)
+	wrong, undone = l.settle(holding(last, 9), 9, true)
 	assert.Empty(t, wrong)
 	assert.Zero(t, undone)
 
 	l, _, _, _ = told()
-	wrong, _ = l.settle(found{}, 4)
+	wrong, _ = l.settle(found{}, 4, true)
 	assert.Empty(t, wrong)
 }
 
@@ -73,7 +73,7 @@ func TestTheLedgerSeesWhatMustNotBe(t *testing.T) {
 		}, 6, "stranger was never written"},
 	} {
 		l, first, perhaps, last := told()
-		wrong, _ := l.settle(of.have(first, perhaps, last), of.at)
+		wrong, _ := l.settle(of.have(first, perhaps, last), of.at, true)
 		require.Len(t, wrong, 1, name)
 		assert.Contains(t, wrong[0], of.says, name)
 	}
@@ -81,9 +81,9 @@ func TestTheLedgerSeesWhatMustNotBe(t *testing.T) {
 
 func TestWhatWasUndoneMustNotComeBack(t *testing.T) {
 	l, first, perhaps, _ := told()
-	wrong, _ := l.settle(holding(first, 5), 6)
+	wrong, _ := l.settle(holding(first, 5), 6, true)
 	require.Empty(t, wrong)
-	wrong, _ = l.settle(holding(perhaps, 7), 1000)
+	wrong, _ = l.settle(holding(perhaps, 7), 1000, true)
 	require.Len(t, wrong, 1)
 	assert.Contains(t, wrong[0], "undone or never done")
 }

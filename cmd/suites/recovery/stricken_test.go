@@ -26,11 +26,8 @@ var strokes = []struct {
 	happens func(p *harness.Pod)
 	asides  int
 }{
-	{"volume lost", func(p *harness.Pod) {
-		require.NoError(p.T, os.RemoveAll(p.Volume))
-		require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
-	}, 0},
-	{"database broken", func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, 1},
+	{"volume lost", lose, 0},
+	{"database broken", breakDatabase, 1},
 }
 
 // newStricken has a volume and a store of which the strike is the last that happened.
@@ -68,12 +65,8 @@ func (s *stricken) requireEnd(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()
 	assert.Equal(t, "value", s.Get("key"), where)
-	asides, err := filepath.Glob(s.DataDir() + ".aside-*")
-	require.NoError(t, err)
-	assert.Len(t, asides, s.asides, where)
-	left, err := filepath.Glob(s.DataDir() + ".restor*")
-	require.NoError(t, err)
-	assert.Empty(t, left, where)
+	assert.Len(t, asides(s.Pod), s.asides, where)
+	assert.Empty(t, halves(s.Pod), where)
 	position, err := os.ReadFile(filepath.Join(s.Volume, "recovery.json"))
 	require.NoError(t, err)
 	assert.NotContains(t, string(position), `"claim"`, where)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -17,25 +16,24 @@ const (
 	leaseTime = 3600
 	briefly   = 3 // seconds that a key lives whose lease nobody renews
 	pace      = 2 * time.Millisecond
+	patience  = 5 * time.Second // of a client with a request
 )
 
 // client is one that writes, while others do, to keys of its own.
 type client struct {
-	*cluster
 	etcd  *clientv3.Client
+	book  *ledger
 	dice  *rand.Rand
 	name  int
 	lease clientv3.LeaseID
 }
 
-// writeOn has clients write until that is stopped, or the process ends.
-func (c *cluster) writeOn() (stop func()) {
-	c.T.Helper()
-	etcd := c.Etcd()
+// writeOn has clients write until that is stopped.
+func (l *ledger) writeOn(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
 	for n := range writers {
-		w := &client{cluster: c, etcd: etcd, dice: rand.New(rand.NewPCG(c.dice.Uint64(), 0)), name: n}
+		w := &client{etcd: etcd, book: l, dice: rand.New(rand.NewPCG(dice.Uint64(), 0)), name: n}
 		writing.Go(func() {
 			w.prepare(ctx)
 			for ctx.Err() == nil {
@@ -50,7 +48,7 @@ func (c *cluster) writeOn() (stop func()) {
 	return func() {
 		cancel()
 		writing.Wait()
-		require.NoError(c.T, etcd.Close())
+		_ = etcd.Close() // its server may be dead
 	}
 }
 
@@ -66,6 +64,8 @@ func (w *client) prepare(ctx context.Context) {
 
 // change puts or deletes a key, or compacts. What came of it is unknown if there was no answer.
 func (w *client) change(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if w.dice.IntN(100) == 0 {
 		_, _ = w.etcd.Compact(ctx, w.book.highest()-w.dice.Int64N(50)) // what is too new or too old is refused
 		return

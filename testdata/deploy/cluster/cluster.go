@@ -76,7 +76,7 @@ func (c *Cluster) Stop(logs io.Writer) {
 		_ = command.Process.Kill() // it may have ended
 		_ = command.Wait()
 		if logs != nil {
-			fmt.Fprintf(logs, "the end of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
+			_, _ = fmt.Fprintf(logs, "the end of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
 	_ = os.RemoveAll(c.dir) // what stays is among the system's temporary files

@@ -36,7 +36,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(folder)
+	defer func() { _ = os.RemoveAll(folder) }() // what stays is swept later
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -25,6 +26,16 @@ func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, 
 // Kill ends a container at once, as the kernel does with one that takes too much memory.
 func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
+}
+
+// Cut takes a pod off the network, until Mend. Its probes fail, too.
+func (n *Node) Cut(pod *corev1.Pod) error {
+	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
+}
+
+// Mend puts a pod back on the network.
+func (n *Node) Mend(pod *corev1.Pod) error {
+	return n.network.wire(pod.Status.PodIP, netlink.LinkSetUp)
 }
 
 // Disk is the folder of a volume that a pod claims.

@@ -76,6 +76,17 @@ func (n *network) nextIP() string {
 	panic("more than 253 pods were run on one node")
 }
 
+// wire changes the nodes' end of a pod's wire.
+func (n *network) wire(ip string, change func(netlink.Link) error) error {
+	return n.within(func() error {
+		link, err := netlink.LinkByName("v" + ip[len(subnet):])
+		if err != nil {
+			return err
+		}
+		return change(link)
+	})
+}
+
 func (n *network) close() { _ = netns.DeleteNamed(n.name) }
 
 // unplug takes the namespace away, and with it the wire.

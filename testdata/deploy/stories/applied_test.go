@@ -65,8 +65,8 @@ func definitions(t *testing.T) {
 func TestComponentsAreTakenByAStrictServer(t *testing.T) {
 	definitions(t)
 	for name, test := range map[string]struct{ variant, components string }{
-		"one":                  {"standalone", "tls-one, cert-manager, monitoring"},
-		"three":                {"standalone-ha", "tls-three, cert-manager, monitoring, monitoring-tls, network-policy"},
+		"one":                  {"standalone", "tls-one, cert-manager, leases-one, monitoring"},
+		"three":                {"standalone-ha", "tls-three, cert-manager, leases-three, monitoring, monitoring-tls, network-policy"},
 		"one with a sidecar":   {"sidecar", "tls-one, tls-sidecar, cert-manager, monitoring"},
 		"three with sidecars":  {"sidecar-ha", "tls-three, tls-sidecar, cert-manager, monitoring, network-policy"},
 		"sidecars without TLS": {"sidecar-ha", "monitoring, network-policy"},

@@ -33,16 +33,14 @@ var credentials = map[string]string{
 }
 
 // offerBucket runs a server of S3's protocol where pods reach it, with the bucket that the manifests name.
-func (w *world) offerBucket() (folder string) {
+func (w *world) offerBucket() {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
-	folder = filepath.Join(data, "my-bucket") // to the server, every folder here is a bucket
-	require.NoError(w.t, os.Mkdir(folder, 0o700))
+	require.NoError(w.t, os.Mkdir(filepath.Join(data, "my-bucket"), 0o700), "to the server, every folder here is a bucket")
 	command := exec.Command(cluster.Tool("versitygw"), "--access", accessKey, "--secret", secretKey, "--quiet",
 		"--port", node.Gateway+":"+bucketPort, "posix", "--sidecar", attributes, data)
 	command.Stdout, command.Stderr = w.t.Output(), w.t.Output()
 	w.node.Serve(w.t, bucketPort, command)
-	return folder
 }
 
 // newWorldWithBucket begins a story of three members as they are applied, with nothing changed.

@@ -1,0 +1,162 @@
+package recovery_test
+
+import (
+	"fmt"
+	"time"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// misfortune is what can happen to a member of three. It leaves all three running.
+type misfortune struct {
+	name     string
+	possible func(c *trio) bool // nil for always
+	happens  func(c *trio, victim *member)
+	restores bool // the cluster comes back from the store
+}
+
+var misfortunes = []misfortune{
+	{"killed", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		m.old = keep(m.Pod)
+		c.start(m)
+	}, false},
+	{"volume lost", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		lose(m.Pod)
+		c.start(m)
+	}, false},
+	{"leader's volume lost", nil, func(c *trio, _ *member) {
+		m := c.leader()
+		m.run.Kill()
+		lose(m.Pod)
+		c.start(m)
+	}, false},
+	{"database damaged", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		breakDatabase(m.Pod)
+		c.start(m)
+	}, false},
+	{"log damaged", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		harness.FlipBits(m.T, lastOfLog(m.Pod), 1000, 1000)
+		c.start(m)
+	}, false},
+	{"volume rolled back", (*trio).hasCopy, func(c *trio, _ *member) {
+		for _, m := range c.members {
+			if m.old != "" {
+				m.run.Kill()
+				putBack(m.Pod, m.old)
+				c.start(m)
+				return
+			}
+		}
+	}, false},
+	{"cut off", nil, func(c *trio, m *member) {
+		c.net.cut(m.number)
+		c.pass(8 * time.Second)
+		c.net.join(m.number)
+	}, false},
+	{"volume lost, and cut off on its way back", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		lose(m.Pod)
+		m.run = m.Start(quiet)
+		c.pass(4 * time.Second)
+		c.net.cut(m.number)
+		c.pass(8 * time.Second)
+		c.net.join(m.number)
+	}, false},
+	{"volume lost, and another killed on the way back", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		lose(m.Pod)
+		m.run = m.Start(quiet)
+		c.pass(4 * time.Second)
+		other := c.other(m)
+		other.run.Kill()
+		c.pass(2 * time.Second)
+		other.run = other.Start(quiet)
+	}, false},
+	{"store away, volume lost", nil, func(c *trio, m *member) {
+		c.depot.away()
+		m.run.Kill()
+		lose(m.Pod)
+		c.start(m)
+		c.depot.back()
+	}, false},
+	{"two killed", nil, func(c *trio, m *member) {
+		for _, each := range []*member{m, c.other(m)} {
+			each.run.Kill()
+			each.run = each.Start(quiet)
+		}
+	}, false},
+	{"all killed", nil, func(c *trio, _ *member) {
+		for _, each := range c.members {
+			each.run.Kill()
+		}
+		for _, each := range c.members {
+			each.run = each.Start(quiet)
+		}
+	}, false},
+	{"all volumes lost", nil, func(c *trio, _ *member) {
+		for _, each := range c.members {
+			each.run.Kill()
+			lose(each.Pod)
+		}
+		for _, each := range c.members {
+			each.run = each.Start(quiet)
+		}
+	}, true},
+	{"two volumes lost", nil, func(c *trio, m *member) {
+		for _, each := range []*member{m, c.other(m)} {
+			each.run.Kill()
+			lose(each.Pod)
+		}
+		c.askAllToGoBack()
+	}, true},
+}
+
+// askAllToGoBack is the way out where no quorum is left: the same request for all members.
+func (c *trio) askAllToGoBack() {
+	flags := []string{quiet, "--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest())}
+	for _, each := range c.members {
+		each.run.Kill()
+		each.run = each.Start(flags...)
+	}
+}
+
+// start starts a member until it is ready. Some of these starts are killed.
+func (c *trio) start(m *member) {
+	m.T.Helper()
+	for range c.dice.IntN(3) {
+		m.run = m.Start(quiet)
+		c.pass(4 * time.Second)
+		m.run.Kill()
+		sum.add(func(f *figures) { f.killed++ })
+	}
+	m.run = m.Start(quiet)
+	m.awaitReady()
+}
+
+// other is one that is not m.
+func (c *trio) other(m *member) *member {
+	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
+}
+
+// leader is the one that the members believe to lead; any if they do not agree.
+func (c *trio) leader() *member {
+	for _, m := range c.members {
+		if document := m.run.Status(); document.MemberID != "" && document.MemberID == document.Leader {
+			return m
+		}
+	}
+	return c.members[0]
+}
+
+func (c *trio) hasCopy() bool {
+	for _, m := range c.members {
+		if m.old != "" {
+			return true
+		}
+	}
+	return false
+}

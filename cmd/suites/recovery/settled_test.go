@@ -1,0 +1,126 @@
+package recovery_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// settle holds what is there against what clients know. There is none but them who writes.
+func (c *cluster) settle(after *ended) {
+	c.T.Helper()
+	have, revision, cluster := c.everything()
+	restored := c.id != "" && cluster != c.id
+	at := revision
+	if restored {
+		at = c.restored
+		c.requireNewHistory(revision)
+		sum.add(func(f *figures) { f.restores++ })
+	}
+	if after != nil {
+		c.requireWhatIsOwed(*after, restored, at)
+	}
+	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not go back")
+	wrong, undone := c.book.settle(have, at, true)
+	require.Empty(c.T, wrong)
+	c.book.saw(revision)
+	if restored {
+		c.must = at
+	}
+	c.id = cluster
+	c.requireLeases(have)
+	c.requireUser(at)
+	c.informer.requireRight()
+	c.watching = c.informer.listed()
+	sum.add(func(f *figures) { f.undone += undone })
+	c.tidy()
+}
+
+// everything is what etcd has, without what is soon gone.
+func (c *cluster) everything() (have found, revision int64, cluster string) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
+	defer cancel()
+	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
+	require.NoError(c.T, err)
+	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
+}
+
+// requireWhatIsOwed holds the revision that is back against what had to survive.
+func (c *cluster) requireWhatIsOwed(after ended, restored bool, at int64) {
+	c.T.Helper()
+	switch {
+	case after.exactly != 0:
+		require.True(c.T, restored)
+		require.Equal(c.T, after.exactly, at, "what was asked for is back")
+	case after.whole:
+		require.False(c.T, restored, "the volume had everything")
+	default:
+		require.GreaterOrEqual(c.T, at, c.must, "what the store had is back")
+	}
+}
+
+// requireNewHistory holds what clients of the old cluster meet after a restore: they are told to list again.
+func (c *cluster) requireNewHistory(revision int64) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
+	defer cancel()
+	seen := c.book.highest()
+	require.Greater(c.T, revision, seen, "no revision is handed out twice")
+	_, err := c.etcd.Get(ctx, "key", clientv3.WithRev(seen))
+	require.ErrorIs(c.T, err, rpctypes.ErrCompacted)
+	answer, open := <-c.etcd.Watch(ctx, "key", clientv3.WithRev(seen+1))
+	require.True(c.T, open)
+	require.ErrorIs(c.T, answer.Err(), rpctypes.ErrCompacted)
+	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
+}
+
+// requireLeases holds that keys have their leases, with all of their time, and that what should be gone goes.
+func (c *cluster) requireLeases(have found) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
+	defer cancel()
+	leases := map[clientv3.LeaseID]bool{}
+	for _, kv := range have {
+		leases[clientv3.LeaseID(kv.Lease)] = kv.Lease != 0
+	}
+	for lease, has := range leases {
+		if !has {
+			continue
+		}
+		left, err := c.etcd.TimeToLive(ctx, lease)
+		require.NoError(c.T, err)
+		assert.EqualValues(c.T, leaseTime, left.GrantedTTL)
+		assert.Greater(c.T, left.TTL, int64(leaseTime/2), "a lease has its time")
+	}
+	harness.Eventually(c.T, "what had a lease of some seconds is gone", func() bool {
+		reply, err := c.etcd.Get(ctx, "brief/", clientv3.WithRange("brief/9"))
+		return err == nil && len(reply.Kvs) == 0
+	})
+}
+
+func (c *cluster) requireUser(at int64) {
+	c.T.Helper()
+	users, err := c.etcd.UserList(c.T.Context())
+	require.NoError(c.T, err)
+	if at >= c.user {
+		require.Equal(c.T, []string{"somebody"}, users.Users)
+	}
+}
+
+// tidy removes what was set aside, but the newest: each takes as much room as the data.
+func (c *cluster) tidy() {
+	c.T.Helper()
+	all := asides(c.Pod)
+	for _, aside := range all[:max(0, len(all)-1)] {
+		require.NoError(c.T, os.RemoveAll(aside))
+	}
+	require.Empty(c.T, halves(c.Pod), "nothing half-done is left")
+}

@@ -1,0 +1,87 @@
+package recovery_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// network is that of a cluster: a namespace for each member, all of them on one bridge.
+type network struct {
+	t      *testing.T
+	name   string // which everything's name begins with
+	subnet string
+}
+
+// networks tells those of one process apart.
+var networks atomic.Int32
+
+// newNetwork needs root, and skips the test without.
+func newNetwork(t *testing.T) *network {
+	t.Helper()
+	number := int(networks.Add(1))
+	n := &network{t: t, name: fmt.Sprintf("ew%x-%d", os.Getpid(), number), subnet: fmt.Sprintf("198.18.%d.", (os.Getpid()*16+number)%256)}
+	if out, err := exec.Command("ip", "link", "add", n.name, "type", "bridge").CombinedOutput(); err != nil {
+		t.Skipf("skipped: no bridge can be made here: %v: %s", err, out)
+	}
+	t.Cleanup(func() { n.ip("link", "del", n.name) })
+	n.ip("addr", "add", n.subnet+"254/24", "dev", n.name)
+	n.ip("link", "set", n.name, "up")
+	return n
+}
+
+func (n *network) ip(args ...string) {
+	n.t.Helper()
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	require.NoError(n.t, err, "ip %s: %s", strings.Join(args, " "), out)
+}
+
+// space is the name of a member's namespace, and of its wire's end on the bridge.
+func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name, member) }
+
+func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
+
+// house has a pod live in a namespace. Whoever is outside reaches it as if it did not.
+func (n *network) house(p *harness.Pod, member int) {
+	n.t.Helper()
+	space, inside := n.space(member), "eth0"
+	n.ip("netns", "add", space)
+	n.t.Cleanup(func() { n.ip("netns", "del", space) })
+	n.ip("link", "add", space, "type", "veth", "peer", "name", inside, "netns", space)
+	n.ip("link", "set", space, "master", n.name, "up")
+	n.ip("-n", space, "link", "set", "lo", "up")
+	n.ip("-n", space, "addr", "add", n.address(member)+"/24", "dev", inside)
+	n.ip("-n", space, "link", "set", inside, "up")
+	p.Under = []string{"ip", "netns", "exec", space}
+	for _, port := range []int{p.Port, p.ClientPort} {
+		newGateAt(n.t, fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("%s:%d", n.address(member), port))
+	}
+}
+
+// cut takes a member's wire away, or brings it back.
+func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
+func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
+
+// introduce tells all pods where each of them is.
+func (n *network) introduce(pods []*harness.Pod) {
+	n.t.Helper()
+	cluster := types.URLsMap{}
+	for i, p := range pods {
+		client, peer := fmt.Sprintf("http://%s:%d", n.address(i), p.ClientPort), fmt.Sprintf("http://%s:%d", n.address(i), p.PeerPort)
+		p.Config["listen-client-urls"], p.Config["advertise-client-urls"] = client+",http://127.0.0.1:"+fmt.Sprint(p.ClientPort), client
+		p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = peer, peer
+		cluster[fmt.Sprint(p.Config["name"])] = types.MustNewURLs([]string{peer})
+	}
+	for _, p := range pods {
+		p.Config["initial-cluster"] = cluster.String()
+		p.WriteConfigFile()
+	}
+}
