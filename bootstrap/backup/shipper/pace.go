@@ -27,3 +27,17 @@ var usual = pace{
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
 // soon.
 const restFactor = 10
+
+// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
+const latestRetry = 5 * time.Minute
+
+// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
+// longer, so that a large database is not copied or sent all the time.
+func (s *Shipper) rest(f *full, wait time.Duration) time.Duration {
+	if f.tried.IsZero() || len(s.flushes) > 0 || s.troubles[aboutFull] == nil {
+		return wait
+	}
+	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
+	s.troubles[aboutFull].next = s.options.Now().Add(wait)
+	return wait
+}
