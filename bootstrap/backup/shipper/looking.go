@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
@@ -168,6 +169,10 @@ func (s *Shipper) mustNot(sentence string) {
 
 // reconcile compares the end of the chain with this member's data and with what waits in the spool, and goes on from there.
 func (s *Shipper) reconcile(head archive.Head) {
+	if head.Empty() && !s.stored.IsZero() {
+		s.beginAnew()
+		return
+	}
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
 	case s.options.SegmentsOnly && !head.Empty() && head.Revision() >= s.options.Etcd.Revision():
@@ -192,7 +197,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 
 // remember keeps when the chain was last extended, and when the next full is due.
 func (s *Shipper) remember(head archive.Head) {
-	s.stored, s.storedAt = head.Position, time.Now()
+	s.stored, s.storedAt, s.last = head.Position, time.Now(), segment.Position{}
 	var last time.Time
 	if head.Segment != nil {
 		s.lastTime = later(s.lastTime, head.Segment.To)

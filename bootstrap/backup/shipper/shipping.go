@@ -23,10 +23,13 @@ func (s *Shipper) ship(ctx context.Context) {
 	}
 	next, to, generation := s.waiting[0], s.archive, s.generation.Number
 	s.ask()
-	open := s.opener(next)
+	open, last := s.opener(next), s.lastToCheck()
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
+		if isGone(ctx, to, generation, last) {
+			return s.lastIsGone
+		}
 		size, err := put(ctx, to, generation, next.position, open)
 		if !errors.Is(err, store.ErrExists) {
 			return func() { s.shipped(next, size, err) }
@@ -109,7 +112,7 @@ func (s *Shipper) discard() {
 // advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
 // says where to go on.
 func (s *Shipper) advance(which waiting) {
-	s.stored, s.storedAt = which.next, time.Now()
+	s.stored, s.storedAt, s.last = which.next, time.Now(), which.position
 	if len(s.waiting) > 0 && s.waiting[0].position == which.position {
 		s.waiting = s.waiting[1:]
 	}
