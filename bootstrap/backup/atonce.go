@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -26,7 +27,7 @@ func (b *Backups) FlushSpool(ctx context.Context) error {
 		}
 		if head == nil {
 			found, err := b.archive.Head(ctx, manifest.Generation)
-			if err != nil {
+			if err := errors.Join(err, found.Damaged); err != nil {
 				return err
 			}
 			head = &found

@@ -121,7 +121,6 @@ type run struct {
 	stands   datadir.Standing // of the volume
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has
-	damaged  []string         // names of fulls that turned out to be
 	position position         // of what is about to be claimed
 	census   peers.Census     // what the other members have told
 }

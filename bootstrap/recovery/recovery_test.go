@@ -68,6 +68,26 @@ func TestABrokenVolumeIsSetAsideAndComesBack(t *testing.T) {
 	assert.FileExists(t, filepath.Join(w.asides()[0], "member", "snap", "db"), "nothing is deleted")
 }
 
+func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	before := datadir.Stand(w.member.DataDir).Revision
+	w.put("a", "b", "c")
+	w.backUp(1)
+	kept, err := w.archive.History(t.Context())
+	require.NoError(t, err)
+	fulls := kept.Newest().Fulls
+	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Label)))
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+	keys, revision := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Greater(t, revision, before+3+margin, "above what the damaged full had")
+	assert.Equal(t, before, w.generations()[1].ParentRevision)
+	assert.Contains(t, w.log.String(), `"lost_revisions":3`)
+	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
+}
+
 func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
 	w := newWorld(t)
 	w.used()

@@ -175,6 +175,9 @@ func (r *run) tellLoss() (Event, Payload) {
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
 		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.undone())
+	if beyond := r.kept.path.Beyond; beyond != nil {
+		loss += "; what follows in the store cannot be read: " + beyond.Error()
+	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)

@@ -209,10 +209,14 @@ func (r *run) buildData() (Event, Payload) {
 	plan := r.seed()
 	plan.Token = seed.NewToken()
 	began := time.Now()
-	result, err := plan.Build(r.ctx, r.source(), rebuild.Options{
-		Above: r.above(), Inspect: r.options.Inspect,
-		Progress: func(p rebuild.Progress) { r.advance(began, p) },
-	})
+	var result seed.Result
+	_, err := rebuild.Best(r.ctx, r.options.Archive, r.kept.path, func(archive.Path) (err error) {
+		result, err = plan.Build(r.ctx, r.source(), rebuild.Options{
+			Above: r.above(), Inspect: r.options.Inspect,
+			Progress: func(p rebuild.Progress) { r.advance(began, p) },
+		})
+		return err
+	}, r.goInstead)
 	switch {
 	case err == nil:
 		r.position = r.plan(result)
@@ -225,28 +229,17 @@ func (r *run) buildData() (Event, Payload) {
 		return StoreSilent, Payload{Err: err}
 	case errors.Is(err, rebuild.ErrNoRoom):
 		return broke(err)
-	case r.olderFull(err):
-		return r.buildData()
 	default:
 		return Unbuildable, Payload{Err: err}
 	}
 }
 
-// olderFull looks for another way to the same revision, where a full turned out to be damaged: one that begins with an older
-// full of the same chain.
-func (r *run) olderFull(why error) bool {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
-	defer cancel()
-	now := r.kept.path
-	r.damaged = append(r.damaged, now.Full.Name())
-	older, err := r.options.Archive.Find(ctx, archive.Target{Generation: now.Generation.Number, Revision: now.Revision, Without: r.damaged})
-	if err != nil || older.Revision != now.Revision {
-		return false
-	}
-	r.options.Log.Warn().Err(why).Str("full", now.Full.Name()).Str("older", older.Full.Name()).
-		Msg("recovery: a full is damaged; an older one and what follows it lead to the same revision")
-	r.kept.path = older
-	return true
+// goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.
+func (r *run) goInstead(former, other archive.Path, why error) {
+	r.options.Log.Warn().Err(why).Str("full", other.Full.Name()).Int64("lost_revisions", former.Revision-other.Revision).
+		Msg("recovery: the backups are damaged, and another way to what they hold is taken")
+	r.kept.path = other
+	r.tellLoss()
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.

@@ -215,6 +215,62 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// lose adds a full whose data are missing: within the chain, or so many revisions behind it.
+func (l lived) lose(t *testing.T, settings Settings, gap int64) {
+	kept := settings.Archive()
+	head, err := kept.Head(t.Context(), 1)
+	require.NoError(t, err)
+	full := archive.Full{
+		Cluster: "c1", Generation: 1, Revision: head.Revision(), Time: noon.Add(time.Hour), Reason: "schedule",
+		Next: head.Position, Chain: head.Before, Last: head.Last,
+	}
+	if gap > 0 {
+		full.Revision += gap
+		full.Next, full.Chain, full.Last = segment.After(full.Revision), segment.Seed("c1", 1, full.Revision), segment.Digest{}
+	}
+	full, err = kept.PutFull(t.Context(), full, bytes.NewReader(l.snapshot))
+	require.NoError(t, err)
+	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
+}
+
+func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.T) {
+	l := live(t)
+	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 revisions behind it cannot be read\n"} {
+		settings := l.keep(t)
+		l.lose(t, settings, gap)
+		path := filepath.Join(t.TempDir(), "out.db")
+		exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+		require.NoError(t, err)
+		assert.Equal(t, gap, exported.Lost)
+		assert.Len(t, exported.Damaged, 1)
+		assert.Equal(t, l.last, exported.Revision)
+		l.requireSnapshot(t, path, l.last)
+		var text bytes.Buffer
+		require.NoError(t, exported.Print(&text))
+		assert.Contains(t, text.String(), told)
+	}
+}
+
+func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	stored := settings.Store.(*memory.Store)
+	name := archive.SegmentName(1, segment.After(l.revision))
+	stored.SetContent(name, []byte("no segment\n"))
+	path := filepath.Join(t.TempDir(), "out.db")
+	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+	require.NoError(t, err)
+	assert.Equal(t, l.revision, exported.Revision)
+	require.Len(t, exported.Damaged, 1)
+	assert.Contains(t, exported.Damaged[0], name)
+	overview, err := Look(t.Context(), settings, noon)
+	require.NoError(t, err)
+	assert.Equal(t, exported.Damaged[0], overview.Generations[0].Windows[0].Beyond)
+	var text bytes.Buffer
+	require.NoError(t, overview.Print(&text))
+	assert.Contains(t, text.String(), "what follows cannot be read")
+}
+
 // A full that is damaged is left for the one before it.
 func TestTheSidecarsDamagedFullIsLeftForAnOlderOne(t *testing.T) {
 	l := live(t)

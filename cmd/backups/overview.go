@@ -38,6 +38,8 @@ type Window struct {
 	To    int64     `json:"to"`
 	Begin time.Time `json:"begin"` // when From was the present
 	End   time.Time `json:"end"`   // when To was the present, as far as is known
+
+	Beyond string `json:"beyond,omitempty"` // why what follows cannot be read; absent if nothing does
 }
 
 // FullOverview is a backup of the whole database.
@@ -100,7 +102,11 @@ func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOv
 		Windows: []Window{}, Fulls: []FullOverview{}, Segments: Amount{Objects: len(g.Objects)},
 	}
 	for _, chain := range g.Chains {
-		seen.Windows = append(seen.Windows, Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End})
+		window := Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End}
+		if chain.Beyond != nil {
+			window.Beyond = printable.Line(chain.Beyond.Error())
+		}
+		seen.Windows = append(seen.Windows, window)
 	}
 	for _, object := range g.Objects {
 		seen.Segments.Bytes += object.Size

@@ -47,6 +47,9 @@ func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
 		windows = append(windows, []string{
 			"can go back to", fmt.Sprintf("revision %d to %d", window.From, window.To), terminal.Moment(window.Begin) + " to " + terminal.Moment(window.End),
 		})
+		if window.Beyond != "" {
+			windows = append(windows, []string{"", "what follows cannot be read", window.Beyond})
+		}
 	}
 	b.WriteString(table(windows...))
 	if len(g.Windows) == 0 {

@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/recovery/seed"
+	"etcd-wrapper/exitcode/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -27,13 +28,16 @@ type Restored struct {
 	ClusterID string `json:"cluster_id"` // hexadecimal
 	Bytes     int64  `json:"bytes"`      // of the database
 	From      string `json:"from"`       // for people
+
+	Lost    int64    `json:"lost,omitempty"`    // revisions of the latest that are kept, and cannot be read
+	Damaged []string `json:"damaged,omitempty"` // what of the store could not be used: sentences
 }
 
 // Print prints the document for people.
 func (r Restored) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and goes on at revision %d as cluster %s. That cluster is none of the store's: "+
-		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n",
-		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID)
+		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n%s",
+		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, leftOut(r.Damaged, r.Lost))
 	return err
 }
 
@@ -54,7 +58,14 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 		return Restored{}, err
 	}
 	options := rebuild.Options{Above: above, Inspect: settings.Inspect}
-	return build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, options, kept.String(), meter)
+	var restored Restored
+	sought, damaged := path.Revision, unread(path)
+	path, err = rebuild.Best(ctx, kept, path, func(path archive.Path) (err error) {
+		restored, err = build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, options, kept.String(), meter)
+		return err
+	}, func(_, _ archive.Path, why error) { damaged = append(damaged, printable.Line(why.Error())) })
+	restored.Damaged, restored.Lost = damaged, sought-path.Revision
+	return restored, err
 }
 
 // above is the revision that nothing was handed out above.

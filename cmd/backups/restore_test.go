@@ -1,6 +1,7 @@
 package backups
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"testing"
@@ -55,6 +56,24 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			require.ErrorContains(t, err, "it is not empty")
 		})
 	}
+}
+
+func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.T) {
+	t.Parallel()
+	l, plan := live(t), planned(t)
+	settings := l.keep(t)
+	l.lose(t, settings, 5)
+	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
+	require.NoError(t, err)
+	assert.Equal(t, l.last, restored.Revision)
+	assert.Greater(t, restored.GoesOn, l.last+5+beyond, "above what the full had")
+	assert.EqualValues(t, 5, restored.Lost)
+	assert.Len(t, restored.Damaged, 1)
+	var text bytes.Buffer
+	require.NoError(t, restored.Print(&text))
+	assert.Contains(t, text.String(), "5 revisions behind it cannot be read\n")
+	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
+	require.NoError(t, err)
 }
 
 func TestATargetThatIsNotKeptMakesNoDataDirectory(t *testing.T) {

@@ -16,6 +16,8 @@ type Chain struct {
 	Begin   time.Time  // when From was the present
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
+	Beyond error // why what lies behind its end is not part of it; nil if nothing does, or if there is a hole
+
 	index *index           // what belongs to it
 	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
 }
@@ -43,12 +45,9 @@ func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Time, End: first.Time}
 	chain.bound = nextChain(fulls)
 	chain.index = x.before(chain.bound)
-	chain.Objects = chain.index.follow(first.Next)
-	end := first.Next
-	if len(chain.Objects) > 0 {
-		if end, chain.End, err = a.end(ctx, chain.Objects[len(chain.Objects)-1]); err != nil {
-			return chain, 0, err
-		}
+	end, err := a.lead(ctx, &chain, first)
+	if err != nil {
+		return chain, 0, err
 	}
 	for _, full := range fulls {
 		if full.Err == nil && (full.Next.Compare(end) > 0 || full.BeginsChain() && full.Next != first.Next) {
@@ -62,6 +61,26 @@ func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 	}
 	chain.To = max(chain.To, end.Revision-1)
 	return chain, covered, nil
+}
+
+// lead follows the objects behind a full to the last one that can be believed, and returns where that ends.
+func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segment.Position, error) {
+	for {
+		chain.Objects = chain.index.follow(full.Next)
+		if len(chain.Objects) == 0 {
+			return full.Next, nil
+		}
+		last := chain.Objects[len(chain.Objects)-1]
+		end, at, err := a.end(ctx, last)
+		if err == nil {
+			chain.End = at
+		}
+		if err == nil || !disbelieved(err) {
+			return end, err
+		}
+		chain.Beyond = err
+		chain.index = chain.index.without(func(o Object) bool { return o.Name() == last.Name() })
+	}
 }
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which

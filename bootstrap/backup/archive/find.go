@@ -2,8 +2,8 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,8 +15,9 @@ type Target struct {
 	Revision   int64     // 0 if it is not asked for
 	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
 	Generation int       // 0 means the newest that has it
-	Without    []string  // names of fulls that a path does not begin with
 }
+
+func (t Target) latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
 // String is for people.
 func (t Target) String() string {
@@ -37,13 +38,18 @@ type Path struct {
 	Objects    []Object  // to read behind it, in order; none if the full is all
 	Revision   int64     // no row beyond it is read
 	Time       time.Time // when it was the present, as far as is known
+	Beyond     error     // why what lies behind the revision, the chain's last one, is not part of the chain; nil if nothing does
 
 	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
 	Fetched func(bytes int)
 
 	index *index
 	bound segment.Position // of the chain
+	end   segment.Position // nothing is read from there on; zero means that Revision alone is the end
 	until time.Time        // no bucket that changed later; zero means any
+
+	target Target
+	faults faults // that it does not lead by
 }
 
 // Bytes is how much there is to read, in bytes.
@@ -58,7 +64,28 @@ func (p Path) Bytes() int64 {
 // Find finds how to get to a target. A time behind the newest chain's end means its end: nothing later is known. ErrNotKept says
 // that the target isn't kept, and what is.
 func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
-	history, err := a.History(ctx)
+	return a.find(ctx, target, nil)
+}
+
+// find overlooks what is known to be of no use, and what turns out to be.
+func (a *Archive) find(ctx context.Context, target Target, known faults) (Path, error) {
+	for {
+		path, err := a.findOnce(ctx, target, known)
+		path.target, path.faults = target, known
+		var fault *Fault
+		if !errors.As(err, &fault) {
+			return path, err
+		}
+		more, another := known.with(fault)
+		if !another {
+			return path, err
+		}
+		known = more
+	}
+}
+
+func (a *Archive) findOnce(ctx context.Context, target Target, known faults) (Path, error) {
+	history, err := a.historyWithout(ctx, known)
 	if err != nil {
 		return Path{}, err
 	}
@@ -93,29 +120,27 @@ func (c Chain) has(target Target, newest bool) bool {
 // path plans how to get to a target that the chain has.
 func (a *Archive) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
-		Generation: generation.Generation, Revision: chain.To, Time: chain.End,
+		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
 		index: chain.index, bound: chain.bound, until: target.Time,
 	}
 	if target.Revision != 0 {
 		path.Revision, path.Time = target.Revision, time.Time{}
 	}
-	found := false
-	for i, full := range chain.Fulls {
-		fits := i == 0 || full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time))
-		if fits && !slices.Contains(target.Without, full.Label) {
-			path.Full, found = full.Full, true
+	for _, full := range chain.Fulls {
+		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time)) {
+			path.Full = full.Full
 		}
 	}
-	if !found {
-		return Path{}, fmt.Errorf("%s is %w in %s but in fulls that are left out", target, ErrNotKept, a.store)
-	}
 	objects := chain.index.follow(path.Full.Next)
-	if !target.Time.IsZero() {
+	if !target.Time.IsZero() && target.Revision == 0 {
 		known, err := a.at(ctx, objects, path.Full, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
+	}
+	if path.Revision == chain.To {
+		path.Beyond = chain.Beyond
 	}
 	for _, object := range objects {
 		if object.Start.Revision <= path.Revision+1 {

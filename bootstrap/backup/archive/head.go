@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type Head struct {
 	segment.Start
 	Full    *Full             // the newest one; nil if there is none
 	Segment *segment.Manifest // the newest one behind that full; nil if there is none
+	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -31,7 +33,8 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests.
+// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
+// of them cannot be believed, Damaged says why.
 func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
 	for range listings {
 		head, err = a.head(ctx, generation)
@@ -52,18 +55,35 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full}
-	newest, err := a.newestObject(ctx, full, startOfMerged(names))
-	if err != nil {
+	if err := a.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
 		return Head{}, err
 	}
-	if newest != nil {
-		last, err := a.lastManifest(ctx, *newest)
-		if err != nil {
-			return Head{}, err
-		}
-		head.Start, head.Segment = last.Start(), &last
+	further, err := a.Advance(ctx, head)
+	if disbelieved(err) {
+		head.Damaged = err
+		return head, nil
 	}
-	return a.Advance(ctx, head)
+	return further, err
+}
+
+// lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed.
+func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.Position) error {
+	useless := map[string]bool{}
+	for {
+		newest, err := a.newestObject(ctx, *head.Full, merged, useless)
+		if err != nil || newest == nil {
+			return err
+		}
+		last, err := a.lastManifest(ctx, *newest)
+		if !disbelieved(err) {
+			head.Start, head.Segment = last.Start(), &last
+			return err
+		}
+		useless[newest.Name()] = true
+		if head.Damaged == nil {
+			head.Damaged = err
+		}
+	}
 }
 
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
@@ -115,13 +135,14 @@ func (a *Archive) newestFull(ctx context.Context, generation int, names []string
 	return Full{}, first
 }
 
-// newestObject is the one that holds the newest segment behind a full; nil if there is none. Segments are listed first: what
-// is merged and deleted meanwhile is then in one of the other lists.
-func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Position) (newest *Object, err error) {
+// newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments
+// are listed first: what is merged and deleted meanwhile is then in one of the other lists.
+func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Position, useless map[string]bool) (newest *Object, err error) {
 	segments, err := a.Objects(ctx, full.Generation, Segment, full.Next)
 	if err != nil {
 		return nil, err
 	}
+	segments = slices.DeleteFunc(segments, func(o Object) bool { return useless[o.Name()] })
 	end := full.Next
 	if len(segments) > 0 {
 		newest = &segments[len(segments)-1]
@@ -133,7 +154,7 @@ func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Po
 			return nil, err
 		}
 		for _, object := range objects {
-			if object.Next.Compare(end) > 0 {
+			if object.Next.Compare(end) > 0 && !useless[object.Name()] {
 				newest, end = &object, object.Next
 			}
 		}

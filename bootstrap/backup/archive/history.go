@@ -42,11 +42,13 @@ type KeptFull struct {
 	Verdict    *Verdict  // the newest; nil if there is none
 	VerdictErr error     // why that one is not believed
 	Err        error     // why its manifest is not believed
+
+	faulty bool // its data were found to be missing or damaged
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
 func (f KeptFull) Usable() bool {
-	return f.Err == nil && (f.Verdict == nil || f.Verdict.Outcome != Failed)
+	return f.Err == nil && !f.faulty && (f.Verdict == nil || f.Verdict.Outcome != Failed)
 }
 
 // Newest returns the generation that was begun last; nil if there is none.
@@ -59,9 +61,12 @@ func (h *History) Newest() *Generational {
 
 // History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the last of each
 // chain.
-func (a *Archive) History(ctx context.Context) (history *History, err error) {
+func (a *Archive) History(ctx context.Context) (*History, error) { return a.historyWithout(ctx, nil) }
+
+// historyWithout is what is kept but for what is known to be of no use.
+func (a *Archive) historyWithout(ctx context.Context, known faults) (history *History, err error) {
 	for range listings { // what was listed may be merged and deleted before it is read
-		history, err = a.history(ctx)
+		history, err = a.history(ctx, known)
 		if !errors.Is(err, store.ErrNotFound) {
 			break
 		}
@@ -69,7 +74,7 @@ func (a *Archive) History(ctx context.Context) (history *History, err error) {
 	return history, err
 }
 
-func (a *Archive) history(ctx context.Context) (*History, error) {
+func (a *Archive) history(ctx context.Context, known faults) (*History, error) {
 	history := &History{}
 	cluster, err := a.Cluster(ctx)
 	switch {
@@ -83,7 +88,7 @@ func (a *Archive) history(ctx context.Context) (*History, error) {
 		return nil, err
 	}
 	for _, generation := range generations {
-		kept, err := a.generational(ctx, generation)
+		kept, err := a.generational(ctx, generation, known)
 		if err != nil {
 			return nil, err
 		}
@@ -92,15 +97,20 @@ func (a *Archive) history(ctx context.Context) (*History, error) {
 	return history, nil
 }
 
-func (a *Archive) generational(ctx context.Context, generation Generation) (kept Generational, err error) {
+func (a *Archive) generational(ctx context.Context, generation Generation, known faults) (kept Generational, err error) {
 	kept.Generation = generation
 	if kept.Fulls, kept.Orphans, err = a.fulls(ctx, generation); err != nil {
 		return kept, err
+	}
+	for i := range kept.Fulls {
+		kept.Fulls[i].faulty = known.has(DataName(generation.Number, kept.Fulls[i].Label))
 	}
 	if kept.index, err = a.indexed(ctx, generation.Number); err != nil {
 		return kept, err
 	}
 	kept.Objects = kept.index.all()
+	kept.index = kept.index.without(func(o Object) bool { return known.has(o.Name()) })
+	kept.index.faults = known
 	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
 	return kept, err
 }

@@ -11,6 +11,7 @@ import (
 type index struct {
 	segments []Object // by position
 	merged   []Object
+	faults   faults
 }
 
 // indexed lists what holds segments in a generation.
@@ -82,10 +83,15 @@ func (x *index) before(bound segment.Position) *index {
 	if bound.IsZero() {
 		return x
 	}
-	behind := func(o Object) bool { return o.Start.Compare(bound) >= 0 }
+	return x.without(func(o Object) bool { return o.Start.Compare(bound) >= 0 })
+}
+
+// without is the index but for some objects.
+func (x *index) without(these func(Object) bool) *index {
 	return &index{
-		segments: slices.DeleteFunc(slices.Clone(x.segments), behind),
-		merged:   slices.DeleteFunc(slices.Clone(x.merged), behind),
+		segments: slices.DeleteFunc(slices.Clone(x.segments), these),
+		merged:   slices.DeleteFunc(slices.Clone(x.merged), these),
+		faults:   x.faults,
 	}
 }
 
@@ -99,7 +105,9 @@ func (x *index) follow(position segment.Position) (objects []Object) {
 		}
 		objects = append(objects, object)
 		if position = object.Next; object.Level == Segment {
-			position = x.after(object.Start)
+			if position = x.after(object.Start); x.faults.between(object.Start, position) {
+				return objects
+			}
 		}
 	}
 }

@@ -128,9 +128,13 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 						continue
 					}
 					repair := w.damage(object, bit)
-					result, err := w.try(archive.Target{})
+					path, err := w.Find(w.ctx, archive.Target{})
+					var result restored
+					if err == nil {
+						result, err = w.follow(path)
+					}
 					repair()
-					if err != nil {
+					if err != nil || path.Beyond != nil {
 						noticed++
 						continue
 					}

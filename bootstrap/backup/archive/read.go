@@ -26,7 +26,8 @@ type Reading struct {
 
 // Read reads the rows behind a path's full, in order, up to its revision, and gives each to row, which must not keep it. It
 // checks that they are what was written, all of it, and nothing else; what was read before an error counts for nothing.
-// An error of row comes through. Memory is bounded, but for the small buckets.
+// What is missing, damaged or not to be believed is a Fault; an error of row comes through. Memory is bounded, but for the small
+// buckets.
 func (a *Archive) Read(ctx context.Context, path Path, row func(segment.Row) error) (Reading, error) {
 	w := &walk{
 		archive: a, ctx: ctx, path: path, row: row, position: path.Full.Next, digest: path.Full.Chain,
@@ -71,12 +72,12 @@ func (w *walk) all() error {
 			}
 			if opened || !errors.Is(err, store.ErrNotFound) || listed {
 				if err != nil {
-					return err
+					return faulty(err, object.Name(), w.position)
 				}
 				continue
 			}
 		} else if listed {
-			return fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.archive.store, w.position)
+			return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.archive.store, w.position), "", w.position)
 		}
 		if err := w.list(); err != nil { // it was merged since the path was found
 			return err
@@ -94,7 +95,7 @@ func (w *walk) list() error {
 	if err != nil {
 		return err
 	}
-	w.index = x.before(w.path.bound)
+	w.index = x.before(w.path.bound).without(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.has(o.Name()) })
 	return nil
 }
 
@@ -211,5 +212,5 @@ func (w *walk) leave(manifest segment.Manifest) {
 	if manifest.End <= w.path.Revision {
 		w.reading.Compacted = manifest.Compacted
 	}
-	w.done = manifest.End > w.path.Revision
+	w.done = manifest.End > w.path.Revision || w.position == w.path.end
 }

@@ -44,17 +44,17 @@ func (a *Archive) putFilled(ctx context.Context, name string, fill func(io.Write
 }
 
 // OpenFull reads a full's data as a stock snapshot: the database, and 32 bytes that are its SHA-256. io.EOF says that all of it
-// was as the manifest says; what was read before another error counts for nothing.
+// was as the manifest says; what was read before another error counts for nothing. What is missing or damaged is a Fault.
 func (a *Archive) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := a.fetch(ctx, name, 0, nil)
 	if err != nil {
-		return nil, err
+		return nil, faulty(err, name, segment.Position{})
 	}
 	data := full.Data.Reader(content)
 	plain, err := a.keys.Open(data, full.Encrypted)
 	if err != nil {
-		return nil, errors.Join(a.named(name, err), content.Close())
+		return nil, errors.Join(faulty(a.named(name, err), name, segment.Position{}), content.Close())
 	}
 	trailer := segment.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
 	all := io.MultiReader(full.Database.Reader(plain), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
@@ -71,7 +71,7 @@ type snapshot struct {
 func (s *snapshot) Read(p []byte) (int, error) {
 	n, err := s.all.Read(p)
 	if err != nil && !seal.Ended(err) {
-		err = s.archive.named(s.name, err)
+		err = faulty(s.archive.named(s.name, err), s.name, segment.Position{})
 	}
 	return n, err
 }

@@ -20,18 +20,70 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		from, err = a.from(ctx, objects[i:])
 		return from.IsZero() || from.After(t)
 	})
-	if err != nil || i == 0 {
+	if err != nil {
 		return known, err
 	}
-	found, ok, err := a.segmentAt(ctx, objects[i-1], t)
+	by := t
+	if there, err := a.there(ctx, objects, i, t); err != nil {
+		return known, err
+	} else if there > i {
+		i, by = there, farAway // all of them, whatever their markers say
+		defer func() { known.Time = earlier(known.Time, t) }()
+	}
+	if i == 0 {
+		return known, nil
+	}
+	last := objects[i-1]
+	found, ok, err := a.segmentAt(ctx, last, by)
 	if err != nil || !ok {
-		return known, err
+		return known, faulty(err, last.Name(), last.Start)
 	}
-	marker, err := a.markerAt(ctx, objects[i-1], found, t)
+	marker, err := a.markerAt(ctx, last, found, by)
+	err = faulty(err, last.Name(), last.Start)
 	if marker.Revision > known.Revision {
 		known = marker
 	}
 	return known, err
+}
+
+// farAway is later than any marker.
+var farAway = time.Unix(1<<40, 0)
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// apart is how far clocks may lie apart before that is worth a thought.
+const apart = time.Minute
+
+// there is how many of the objects the store had at a time by its own clock, if that is more than i, which their markers tell:
+// then these are of a member whose clock was ahead. A store's clock may be wrong as well, so it is believed only where others went on
+// from that member's times, which never go back: theirs stand still, far ahead of the store's.
+func (a *Archive) there(ctx context.Context, objects []Object, i int, t time.Time) (int, error) {
+	there := i
+	for j := i; j < len(objects); j++ {
+		if !objects[j].Modified.After(t) {
+			there = j + 1
+		}
+	}
+	if there == i {
+		return i, nil
+	}
+	var before time.Time
+	for _, object := range objects[i:] {
+		manifest, err := a.firstManifest(ctx, object)
+		if err != nil {
+			return i, faulty(err, object.Name(), object.Start)
+		}
+		if !before.IsZero() && manifest.From.Equal(before) && manifest.From.Sub(object.Modified) > apart {
+			return there, nil
+		}
+		before = manifest.From
+	}
+	return i, nil
 }
 
 // from is when the first of the objects begins that tells it; zero if none does.
@@ -39,7 +91,7 @@ func (a *Archive) from(ctx context.Context, objects []Object) (time.Time, error)
 	for _, object := range objects {
 		manifest, err := a.firstManifest(ctx, object)
 		if err != nil || !manifest.From.IsZero() {
-			return manifest.From, err
+			return manifest.From, faulty(err, object.Name(), object.Start)
 		}
 	}
 	return time.Time{}, nil

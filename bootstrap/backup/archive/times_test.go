@@ -1,7 +1,9 @@
 package archive_test
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -94,4 +96,82 @@ func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 
 	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
 	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
+}
+
+// ahead makes a segment whose markers are of another clock.
+func (w *world) ahead(last int64, at time.Time) {
+	w.t.Helper()
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(w.t, err)
+	for _, row := range Rows(w.next.Position.Revision, last) {
+		require.NoError(w.t, builder.Row(row))
+	}
+	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	w.next = object.Start()
+}
+
+// A member's clock is an hour ahead; the others, who go on, never write an earlier time.
+func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		start := time.Now()
+		w.fulls[10] = 0
+		w.gapAt(20, start)
+		tick := func() time.Time { time.Sleep(time.Minute); return time.Now() }
+		w.ahead(22, tick())
+		w.ahead(24, tick().Add(time.Hour))
+		future := time.Now().Add(time.Hour)
+		for last := int64(26); last <= 40; last += 2 {
+			tick()
+			w.ahead(last, future)
+		}
+		for last := int64(22); last <= 40; last += 2 {
+			at := start.Add(time.Duration(last-20) / 2 * time.Minute).Add(time.Second)
+			path := w.find(archive.Target{Time: at})
+			assert.Equal(t, last, path.Revision, "%s", at.Sub(start))
+			assert.False(t, path.Time.After(at))
+		}
+		assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
+	})
+}
+
+// Without anybody who went on, it may as well be the store's clock that is wrong.
+func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		start := time.Now().Add(time.Hour)
+		w.gapAt(20, start)
+		for last := int64(22); last <= 30; last += 2 {
+			time.Sleep(time.Minute)
+			w.ahead(last, time.Now().Add(time.Hour))
+		}
+		assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
+	})
+}
+
+// Markers of a burst may say the same, and a store's times may be whole seconds.
+func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		start := time.Now()
+		w.gapAt(20, start)
+		at := start.Add(1500 * time.Millisecond)
+		for last := int64(22); last <= 26; last += 2 {
+			w.ahead(last, at) // the store says that it had them before
+		}
+		assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(1400 * time.Millisecond)}).Revision)
+	})
+}
+
+// gapAt is gap at a time.
+func (w *world) gapAt(revision int64, at time.Time) {
+	w.t.Helper()
+	full, err := w.PutFull(w.ctx, archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: segment.Seed(cluster, 1, revision), Reason: "for a test",
+	}, strings.NewReader(database(revision)))
+	require.NoError(w.t, err)
+	w.next = full.Start()
 }

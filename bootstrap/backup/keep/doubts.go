@@ -88,11 +88,14 @@ func ofSilence(policy Policy, facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// ofTheListing finds out that less is listed than there is.
+// ofTheListing finds out that less is listed, or can be read, than there is.
 func ofTheListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
 	for _, chain := range g.Chains {
 		last = max(last, chain.To)
+		if chain.Beyond != nil {
+			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, chain.Beyond)
+		}
 	}
 	if last < facts.Known {
 		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last, facts.Known)

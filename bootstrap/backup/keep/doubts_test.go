@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -43,6 +44,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
+		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Beyond = errors.New("it is damaged") }},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))

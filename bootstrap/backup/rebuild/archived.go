@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -32,4 +33,35 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 		return Changes{Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted}, err
 	}
 	return source
+}
+
+// Best builds from a path through an archive, and from the next best one where something on it is missing or damaged, until one
+// leads there. It returns that path. build must be able to begin anew after an error. instead, unless it is nil, is told of each
+// change before it is built: the paths' revisions say what is lost by it, and why is what is wrong with the former. The error is the
+// last path's.
+func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error)) (archive.Path, error) {
+	for {
+		err := build(path)
+		if err == nil {
+			return path, nil
+		}
+		other, none := a.Instead(ctx, path, Blamed(err, path))
+		if none != nil {
+			return path, err
+		}
+		if instead != nil {
+			instead(path, other, err)
+		}
+		path = other
+	}
+}
+
+// Blamed is an archive.Fault of an error of building from a path, if it is about what lies in the archive: also a full that was
+// damaged when it was stored.
+func Blamed(err error, path archive.Path) error {
+	var fault *archive.Fault
+	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	return &archive.Fault{Object: archive.DataName(path.Full.Generation, path.Full.Name()), Err: err}
 }

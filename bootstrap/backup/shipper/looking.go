@@ -79,7 +79,9 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 			return f, err
 		}
 	}
-	f.head, err = f.archive.Head(ctx, f.generation.Number)
+	if f.head, err = f.archive.Head(ctx, f.generation.Number); err == nil {
+		err = f.head.Damaged
+	}
 	return f, err
 }
 

@@ -50,7 +50,7 @@ func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (a
 	case err != nil && !failed(ctx, a, path, err):
 		return archive.Verdict{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
 	case err != nil:
-		verdict.Outcome, verdict.Why = archive.Failed, err.Error()
+		verdict.Outcome, verdict.Why = archive.Failed, err.Error()+instead(ctx, a, path, err)
 	}
 	verdict.At, verdict.Seconds = began, time.Since(began).Seconds()
 	return verdict, nil
@@ -66,6 +66,21 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 		return a.Find(ctx, archive.Target{Revision: j.Revision, Generation: j.Generation})
 	}
 	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
+}
+
+// instead is a clause about what would come back in the place of what failed, by what is listed.
+func instead(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
+	other, none := a.Instead(ctx, path, rebuild.Blamed(err, path))
+	switch lost := path.Revision - other.Revision; {
+	case errors.Is(none, archive.ErrNotKept):
+		return fmt.Sprintf("; nothing else leads to revision %d", path.Revision)
+	case none != nil:
+		return "" // it is not about what lies in the store
+	case lost > 0:
+		return fmt.Sprintf("; from full %s on there is a way to revision %d, so that %d revisions are lost", other.Full.Name(), other.Revision, lost)
+	default:
+		return fmt.Sprintf("; from full %s on there is another way to revision %d", other.Full.Name(), other.Revision)
+	}
 }
 
 // failed tells whether an error is about the backup. An object that is missing is, unless the backup was deleted meanwhile:

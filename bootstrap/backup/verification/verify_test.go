@@ -132,6 +132,27 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
+func TestTheVerdictSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
+	s := memory.New()
+	w := newWorld(t, s, &seal.Keys{})
+	w.put(7)
+	older := w.putFull()
+	w.put(5)
+	w.putSegment()
+	within := w.putFull(func(full *archive.Full) {
+		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
+	})
+	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
+	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is another way to revision 13")
+	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
+	w.put(4)
+	beyond := w.putFull()
+	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
+	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is a way to revision 13, so that 4 revisions are lost")
+	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
+	w.requireFailed(w.ofFull(), "; nothing else leads to revision 17")
+}
+
 func TestWhatKeepsItFromBeingFoundOutIsNoVerdict(t *testing.T) {
 	pair := sealtest.New(t)
 	s := memory.New()

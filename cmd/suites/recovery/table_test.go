@@ -232,5 +232,5 @@ func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 
 	again := l.StartReady()
 	assert.Equal(t, "newest", l.Get("key"))
-	again.AwaitLine(harness.Line{"message": "recovery: a full is damaged; an older one and what follows it lead to the same revision", "level": "warn"})
+	again.AwaitLine(harness.Line{"message": "recovery: the backups are damaged, and another way to what they hold is taken", "level": "warn"})
 }
