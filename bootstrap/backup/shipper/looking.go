@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
@@ -199,13 +198,13 @@ func (s *Shipper) reconcile(head archive.Head) {
 
 // remember keeps when the chain was last extended, and when the next full is due.
 func (s *Shipper) remember(head archive.Head) {
-	s.stored, s.storedAt, s.last = head.Position, time.Now(), segment.Position{}
+	s.stored, s.storedAt, s.newest = head.Position, time.Now(), ""
 	var last time.Time
 	if head.Segment != nil {
 		s.lastTime = later(s.lastTime, head.Segment.To)
 	}
 	if head.Full != nil {
-		last = head.Full.Time
+		last, s.newest = head.Full.Time, head.Full.Name()
 		s.lastTime = later(s.lastTime, last)
 	}
 	if !last.IsZero() {

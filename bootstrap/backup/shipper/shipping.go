@@ -23,12 +23,12 @@ func (s *Shipper) ship(ctx context.Context) {
 	}
 	next, to, generation := s.waiting[0], s.archive, s.generation.Number
 	s.ask()
-	open, last := s.opener(next), s.lastToCheck()
+	open, newest := s.opener(next), s.fullToCheck()
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
-		if isGone(ctx, to, generation, last) {
-			return s.lastIsGone
+		if isGone(ctx, to, generation, newest) {
+			return s.fullIsGone
 		}
 		size, err := put(ctx, to, generation, next.position, open)
 		if !errors.Is(err, store.ErrExists) {
@@ -112,7 +112,7 @@ func (s *Shipper) discard() {
 // advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
 // says where to go on.
 func (s *Shipper) advance(which waiting) {
-	s.stored, s.storedAt, s.last = which.next, time.Now(), which.position
+	s.stored, s.storedAt = which.next, time.Now()
 	if len(s.waiting) > 0 && s.waiting[0].position == which.position {
 		s.waiting = s.waiting[1:]
 	}
