@@ -90,7 +90,7 @@ func (f *full) done() FullDone {
 func (s *Shipper) finished(done FullDone) {
 	f := s.full
 	s.full = nil
-	s.statistic.LastFull = &done
+	s.statistic.LastFull, s.newest = &done, done.Name
 	if !s.chainless {
 		s.statistic.Broken = nil
 	}
