@@ -74,7 +74,10 @@ type written struct{ name, holder string }
 // errNotOurs is that another member renews a lease, or nobody can.
 var errNotOurs = errors.New("it is not for this member to renew")
 
-var errNoLeader = errors.New("this member knows no leader")
+var (
+	errNoLeader = errors.New("this member knows no leader")
+	errOthers   = errors.New("its holderIdentity is no revision: somebody else uses this lease")
+)
 
 func (l *Leases) duties() []*duty {
 	all := []*duty{{kind: OfMember, every: heartbeat, renew: l.member, pause: newPause()}}
@@ -152,7 +155,7 @@ func revision(holder string) (int64, error) {
 	}
 	number, err := strconv.ParseInt(holder, 10, 64)
 	if err != nil {
-		return 0, errors.New("its holderIdentity is no revision: somebody else uses this lease")
+		return 0, errOthers
 	}
 	return number, nil
 }

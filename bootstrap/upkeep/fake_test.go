@@ -163,6 +163,7 @@ type stand struct {
 	table   *table
 	gate    *gate.Gate
 	log     *logtest.Lines
+	busy    bool // with a defragmentation
 }
 
 // kept runs a Keeper beside do, which sleeps for what it waits for.

@@ -3,11 +3,13 @@ package upkeep
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
@@ -19,6 +21,9 @@ const leaving = 2 * time.Second
 // their writes back for that moment. Where that is not possible, etcd does it at the end of its close, when this member has
 // no clients left.
 func (k *Keeper) leave(ctx context.Context, s *service) {
+	if k.busy() { // for a client; to ask etcd for facts would have to wait
+		return
+	}
 	if f := s.cluster.facts(); f.alone() || f.leader != f.self {
 		return
 	}
@@ -42,13 +47,14 @@ func (k *Keeper) leave(ctx context.Context, s *service) {
 }
 
 // quietly has all members hold their writes back for a client that is about to move leadership, until what it returns is
-// called. If that is not possible, leadership moves all the same.
-func (k *Keeper) quietly(ctx context.Context) (done func()) {
+// called. If that is not possible, leadership moves all the same. Nobody waits for what etcd will refuse.
+func (k *Keeper) quietly(ctx context.Context, asked any) (done func()) {
 	s := k.served()
-	if s == nil {
+	to, is := asked.(*etcdserverpb.MoveLeaderRequest)
+	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.alone() || f.leader != f.self || f.noSpace {
+	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) {
 		return func() {}
 	}
 	seat := s.seat()
@@ -56,6 +62,11 @@ func (k *Keeper) quietly(ctx context.Context) (done func()) {
 		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the others were not told; a write may have to wait for its answer")
 	}
 	return func() { seat.end(ctx) }
+}
+
+// couldLead reports whether a member is another one that has a vote and a connection to this one.
+func (f facts) couldLead(id types.ID) bool {
+	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
 // announce has all members hold their writes back until the leader has changed, and returns when each of them does and has none

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/bootstrap/logtest"
@@ -21,6 +22,9 @@ func left(t *testing.T, change func(*stand)) *stand {
 	s.cluster.now.leader = s.cluster.now.self
 	change(s)
 	s.Keeper = New(Options{Gate: g, Log: zerolog.New(log), Name: "etcd-0"})
+	if s.busy {
+		s.enter(Running, "etcd copies", facts{})
+	}
 	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, seat: func() seat { return s.table }})
 	return s
 }
@@ -36,7 +40,7 @@ func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
 
 func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
 	move := func(s *stand, while func()) {
-		_, err := s.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
+		_, err := s.Unary(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2}, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
 		assert.NoError(t, err)
 	}
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
@@ -59,10 +63,22 @@ func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
 	})
 }
 
+func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		s.cluster.change(func(f *facts) { f.members[2].learner = true })
+		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
+			s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
+		}
+		_, announced := s.table.now()
+		assert.Zero(t, announced)
+	})
+}
+
 func TestAMemberThatStopsLeavesLeadershipWhereItIs(t *testing.T) {
 	for why, change := range map[string]func(*stand){
 		"another one leads":            func(s *stand) { s.cluster.now.leader = 2 },
 		"it is alone":                  func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
+		"a client defragments it":      func(s *stand) { s.busy = true },
 		"nobody is up to date":         func(s *stand) { s.cluster.nobody = true },
 		"the others cannot be told so": func(s *stand) { s.table.deaf = errors.New("etcdserver: mvcc: database space exceeded") },
 	} {

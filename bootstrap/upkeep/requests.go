@@ -44,7 +44,7 @@ func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInf
 		return k.forClient(ctx, func() (any, error) { return handler(ctx, asked) })
 	}
 	if info.FullMethod == moveLeaderMethod {
-		defer k.quietly(ctx)()
+		defer k.quietly(ctx, asked)()
 	}
 	if isRequest(info.FullMethod) {
 		if err := k.away.elsewhere(ctx); err != nil {

@@ -54,32 +54,35 @@ func (f Full) Start() segment.Start {
 
 const fullKind = "full"
 
-// PutFull stores a full: its data, sealed on the way, then its manifest. It reads the database alone; Heading, Data, Database,
-// Encrypted and, if it is zero, Next are filled in. After an error the full has to be put under another name, at a later Time,
-// since what is encrypted twice is not the same.
+// PutFull is PutData and Commit.
 func (a *Archive) PutFull(ctx context.Context, full Full, database io.Reader) (Full, error) {
+	full, err := a.PutData(ctx, full, database)
+	if err != nil {
+		return Full{}, err
+	}
+	return full, a.Commit(ctx, full)
+}
+
+// PutData stores a full's data, sealed on the way, and returns what Commit makes a full of it with. It reads the database alone;
+// Heading, Data, Database, Encrypted and, if it is zero, Next are filled in. After an error the data have to be put under another
+// name, at a later Time, since what is encrypted twice is not the same.
+func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.completed(full)
 	var err error
 	full.Data, err = a.putFilled(ctx, DataName(full.Generation, full.Name()), func(w io.Writer) (err error) {
 		full.Database, err = a.SealSnapshot(w, database)
 		return err
 	})
-	if err != nil {
-		return Full{}, err
-	}
-	return full, a.commit(ctx, full)
+	return full, err
 }
 
-// PutSealedFull is PutFull for what SealSnapshot wrote; Database must be what it returned. It may be repeated with the same
+// PutSealedData is PutData for what SealSnapshot wrote; Database must be what it returned. It may be repeated with the same
 // content.
-func (a *Archive) PutSealedFull(ctx context.Context, full Full, data io.Reader) (Full, error) {
+func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = a.completed(full)
 	digest, err := store.PutOnce(ctx, a.store, DataName(full.Generation, full.Name()), data)
-	if err != nil {
-		return Full{}, err
-	}
 	full.Data = segment.Body{Bytes: digest.Size, SHA256: digest.SHA256}
-	return full, a.commit(ctx, full)
+	return full, err
 }
 
 // completed fills in what doesn't depend on the content.
@@ -92,8 +95,9 @@ func (a *Archive) completed(full Full) Full {
 	return full
 }
 
-// commit makes a full of data that is there.
-func (a *Archive) commit(ctx context.Context, full Full) error {
+// Commit makes a full of data that is there. It may be repeated until it succeeds, within half a day: what has no manifest may be
+// deleted a day after it was put.
+func (a *Archive) Commit(ctx context.Context, full Full) error {
 	if err := full.check(); err != nil {
 		return err
 	}

@@ -99,13 +99,14 @@ func TestASealedFullMayBePutAgain(t *testing.T) {
 	full := fullOf(10)
 	full.Database = body
 	for range 2 {
-		stored, err := a.PutSealedFull(t.Context(), full, bytes.NewReader(spooled.Bytes()))
+		stored, err := a.PutSealedData(t.Context(), full, bytes.NewReader(spooled.Bytes()))
 		require.NoError(t, err)
+		require.NoError(t, a.Commit(t.Context(), stored))
 		snapshot, err := read(t, a, stored)
 		require.NoError(t, err)
 		assert.Equal(t, snapshotOf("database"), snapshot)
 	}
-	_, err = a.PutSealedFull(t.Context(), full, strings.NewReader("another"))
+	_, err = a.PutSealedData(t.Context(), full, strings.NewReader("another"))
 	assert.ErrorIs(t, err, store.ErrExists)
 }
 
@@ -181,7 +182,7 @@ func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
 		full := fullOf(int64(20 + len(name)))
 		full.Database = body
 		change(&full.Database)
-		stored, err := w.PutSealedFull(w.ctx, full, bytes.NewReader(spooled.Bytes()))
+		stored, err := w.PutSealedData(w.ctx, full, bytes.NewReader(spooled.Bytes()))
 		require.NoError(t, err)
 		_, err = read(t, w.Archive, stored)
 		assert.ErrorIs(t, err, seal.ErrDamaged, name)

@@ -19,6 +19,9 @@ type copied struct {
 	database segment.Body
 	held     time.Duration
 	hash     *archive.Hash
+
+	there   *archive.Full // its data are in the store, under this one's name; nil if they are not
+	thereAt time.Time
 }
 
 // smallDatabase is up to which size, in bytes, etcd is asked for its hash: it reads all rows under a lock for that.
@@ -68,8 +71,23 @@ func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capt
 	return err
 }
 
-// put stores the copy.
+// waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
+const waitsForManifest = 12 * time.Hour
+
+// put stores the copy: its data, unless they are there and only the manifest failed before, and then the manifest.
 func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	if c.there == nil || time.Since(c.thereAt) > waitsForManifest {
+		c.there = nil
+		stored, err := c.putData(ctx, to, full)
+		if err != nil {
+			return archive.Full{}, err
+		}
+		c.there, c.thereAt = &stored, time.Now()
+	}
+	return *c.there, to.Commit(ctx, *c.there)
+}
+
+func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	file, err := os.Open(c.path)
 	if err != nil {
 		return archive.Full{}, err
@@ -77,7 +95,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 	defer file.Close()
 	if c.sealed {
 		full.Database = c.database
-		return to.PutSealedFull(ctx, full, file)
+		return to.PutSealedData(ctx, full, file)
 	}
-	return to.PutFull(ctx, full, &gentle{Reader: file})
+	return to.PutData(ctx, full, &gentle{Reader: file})
 }

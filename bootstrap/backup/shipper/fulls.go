@@ -44,7 +44,8 @@ type full struct {
 	held     time.Duration
 	copied   *copied // nil until the database is in the spool
 	storing  bool
-	database int64 // bytes
+	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
+	database int64     // bytes
 }
 
 // begins tells whether the chain begins with the full: then nothing is stored behind it before it is.
@@ -169,6 +170,7 @@ func (s *Shipper) passed(ctx context.Context, end func(), err error) {
 		return
 	}
 	f := s.full
+	f.tried = time.Now()
 	f.doing = "copies the database"
 	if f.opens {
 		s.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -171,6 +172,54 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	assert.EqualValues(t, 2, s.Facts().Failures)
 	assert.EqualValues(t, 1, strings.Count(s.log.String(), fmt.Sprintf(`"revision":%d,"bytes":%d,"held"`, done.Revision, done.Database)))
 	s.requireChains(1)
+}
+
+func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.T) {
+	for how, room := range map[string]error{"as it is": nil, "sealed": spool.ErrFull} {
+		t.Run(how, func(t *testing.T) {
+			s := newStand(t)
+			s.tune = append(s.tune, func(s *Shipper) {
+				s.room = func(size int64) error {
+					if size != most && size >= 16<<10 { // no segment's, but the database's
+						return room
+					}
+					return nil
+				}
+			})
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Err: memory.ErrUnreachable, Times: 2})
+			done, err := s.FullNow(t.Context(), "asked for")
+			require.NoError(t, err)
+			assert.EqualValues(t, 2, s.Facts().Failures)
+			history, err := archive.New(s.store, keys).History(t.Context())
+			require.NoError(t, err)
+			assert.Len(t, history.Newest().Fulls, 2)
+			assert.Equal(t, done.Name, history.Newest().Fulls[1].Label)
+			assert.Empty(t, history.Newest().Orphans, "the data were put once")
+			s.requireAllKept()
+		})
+	}
+}
+
+// The longer it took in vain, the longer it is left alone, but for minutes at most.
+func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Shipper{options: Options{Now: time.Now}}
+		f := &full{}
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "it was not even begun")
+		s.trouble(aboutFull)
+		f.tried = time.Now()
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "only a manifest failed")
+		f.tried = time.Now().Add(-10 * time.Second)
+		assert.Equal(t, 100*time.Second, s.rest(f, time.Second))
+		assert.Equal(t, time.Now().Add(100*time.Second), s.troubles[aboutFull].next)
+		f.tried = time.Now().Add(-time.Hour)
+		assert.Equal(t, latestRetry, s.rest(f, time.Second))
+		assert.Equal(t, time.Hour, s.rest(f, time.Hour), "as the store asks")
+		s.flushes = append(s.flushes, flush{})
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "there may be no later")
+	})
 }
 
 // guarded makes every request wait until no read transaction of etcd's is open, and fails the test if one waits for it.

@@ -170,6 +170,10 @@ func (s *Shipper) mustNot(sentence string) {
 
 // reconcile compares the end of the chain with this member's data and with what waits in the spool, and goes on from there.
 func (s *Shipper) reconcile(head archive.Head) {
+	if head.Empty() && !s.stored.IsZero() {
+		s.beginAnew()
+		return
+	}
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
 	case s.options.SegmentsOnly && !head.Empty() && head.Revision() >= s.options.Etcd.Revision():
@@ -194,13 +198,13 @@ func (s *Shipper) reconcile(head archive.Head) {
 
 // remember keeps when the chain was last extended, and when the next full is due.
 func (s *Shipper) remember(head archive.Head) {
-	s.stored, s.storedAt = head.Position, time.Now()
+	s.stored, s.storedAt, s.newest = head.Position, time.Now(), ""
 	var last time.Time
 	if head.Segment != nil {
 		s.lastTime = later(s.lastTime, head.Segment.To)
 	}
 	if head.Full != nil {
-		last = head.Full.Time
+		last, s.newest = head.Full.Time, head.Full.Name()
 		s.lastTime = later(s.lastTime, last)
 	}
 	if !last.IsZero() {

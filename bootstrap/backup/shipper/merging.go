@@ -2,12 +2,10 @@ package shipper
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/merge"
-	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // mergePatience is how long one round may take.
@@ -21,7 +19,6 @@ type merging struct {
 	at      time.Time // of the last run
 	stored  int64     // how many segments there were then
 	left    bool      // something waits for its time
-	swept   time.Time // when uploads that were cut off were last looked for
 }
 
 // merge has small objects merged once in a while, if there are new ones.
@@ -35,18 +32,11 @@ func (s *Shipper) merge(ctx context.Context) {
 		m.merger, m.of = merge.New(s.archive, s.options.Now), s.archive
 	}
 	m.running, m.at, m.stored = true, time.Now(), s.statistic.Segments
-	merger, to, generation, sweeps := m.merger, s.archive.Store(), s.generation.Number, m.swept.IsZero() || time.Since(m.swept) >= s.pace.sweep
-	if sweeps {
-		m.swept = time.Now()
-	}
+	merger, generation := m.merger, s.generation.Number
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, mergePatience)
 		defer cancel()
 		done, err := merger.Run(ctx, generation)
-		if sweeps {
-			_, failed := store.Sweep(ctx, to)
-			err = errors.Join(err, failed)
-		}
 		return func() { s.merged(done, err) }
 	})
 }

@@ -28,6 +28,8 @@ type owned struct {
 	stored   segment.Position // where the chain in the store ends; zero if it is unknown or there is none
 	storedAt time.Time        // when that was last known to be so
 	looked   watched          // for those who watch others extend it
+	newest   string           // the newest full in the store, as far as this member knows; empty if it knows none
+	checked  time.Time        // when the store was last asked whether it still has that
 	stale    bool             // the head must be looked at before anything is stored
 	ahead    time.Time        // since when the chain in the store has been ahead of this member's data; zero if it isn't
 

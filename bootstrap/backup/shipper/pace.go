@@ -16,14 +16,27 @@ type pace struct {
 	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
 	knows   time.Duration // what is known of the end of the chain is good for so long
 	merge   time.Duration // between merges
-	sweep   time.Duration // between searches for uploads that were cut off
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute, sweep: 24 * time.Hour,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
 // soon.
 const restFactor = 10
+
+// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
+const latestRetry = 5 * time.Minute
+
+// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
+// longer, so that a large database is not copied or sent all the time.
+func (s *Shipper) rest(f *full, wait time.Duration) time.Duration {
+	if f.tried.IsZero() || len(s.flushes) > 0 || s.troubles[aboutFull] == nil {
+		return wait
+	}
+	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
+	s.troubles[aboutFull].next = s.options.Now().Add(wait)
+	return wait
+}

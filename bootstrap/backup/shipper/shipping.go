@@ -23,10 +23,13 @@ func (s *Shipper) ship(ctx context.Context) {
 	}
 	next, to, generation := s.waiting[0], s.archive, s.generation.Number
 	s.ask()
-	open := s.opener(next)
+	open, newest := s.opener(next), s.fullToCheck()
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
+		if isGone(ctx, to, generation, newest) {
+			return s.fullIsGone
+		}
 		size, err := put(ctx, to, generation, next.position, open)
 		if !errors.Is(err, store.ErrExists) {
 			return func() { s.shipped(next, size, err) }

@@ -46,7 +46,7 @@ func (s *Shipper) store(ctx context.Context) {
 		f.doing = "waits until what is before it is stored"
 		return
 	}
-	f.storing, f.doing = true, "stores the copy"
+	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	to, making, copied := s.archive, f.Full, f.copied
 	s.job(func() func() {
 		var stored archive.Full
@@ -67,7 +67,7 @@ func (s *Shipper) storedFull(stored archive.Full, err error) {
 	}
 	if err != nil {
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
-		wait := s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err)
+		wait := s.rest(f, s.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
 		s.fullAfter = time.Now().Add(wait)
 		return
 	}
@@ -90,7 +90,7 @@ func (f *full) done() FullDone {
 func (s *Shipper) finished(done FullDone) {
 	f := s.full
 	s.full = nil
-	s.statistic.LastFull = &done
+	s.statistic.LastFull, s.newest = &done, done.Name
 	if !s.chainless {
 		s.statistic.Broken = nil
 	}
@@ -114,7 +114,7 @@ func (s *Shipper) dropFull(err error) {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
 	s.full = nil
-	s.fullAfter = time.Now().Add(s.failed(aboutFull, doing, err))
+	s.fullAfter = time.Now().Add(s.rest(f, s.failed(aboutFull, doing, err)))
 	s.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
 	if f.copied != nil {
 		_ = os.Remove(f.copied.path)

@@ -52,7 +52,21 @@ func (d *Disk) LosePower(run *Run) {
 	require.NoError(d.t, point.Close())
 	run.Kill()
 	d.run("umount", d.point)
-	d.run("mount", "-o", "loop", d.image, d.point)
+	Eventually(d.t, "the disk is there again", d.back)
+}
+
+// back mounts the disk anew. As long as another process has mounts of its own, of a container that has just begun, the file
+// system that was ended is the one that is mounted again.
+func (d *Disk) back() bool {
+	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
+		return false
+	}
+	probe := filepath.Join(d.point, "probe")
+	if os.WriteFile(probe, nil, 0o600) == nil && os.Remove(probe) == nil {
+		return true
+	}
+	d.run("umount", d.point)
+	return false
 }
 
 // freeze returns when the process stands still, or has ended.

@@ -3,6 +3,7 @@ package recovery_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,10 +99,7 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 // suffers is a round: clients write, a disaster happens, and afterwards everything is as it has to be.
 func (c *cluster) suffers() {
 	c.T.Helper()
-	disaster := disasters[c.dice.IntN(len(disasters))]
-	for disaster.possible != nil && !disaster.possible(c) {
-		disaster = disasters[c.dice.IntN(len(disasters))]
-	}
+	disaster := c.draw()
 	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
 	stop := c.book.writeOn(c.Etcd(), c.dice)
 	c.pass(2 * time.Second)
@@ -114,6 +112,15 @@ func (c *cluster) suffers() {
 		f.disasters[disaster.name]++
 		f.longest = max(f.longest, time.Since(began))
 	})
+}
+
+func (c *cluster) draw() disaster {
+	for {
+		drawn := disasters[c.dice.IntN(len(disasters))]
+		if strings.Contains(drawn.name, *only) && (drawn.possible == nil || drawn.possible(c)) {
+			return drawn
+		}
+	}
 }
 
 // pass lets a random time pass, or the process end.

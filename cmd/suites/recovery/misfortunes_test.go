@@ -102,9 +102,16 @@ var misfortunes = []misfortune{
 			each.run.Kill()
 			lose(each.Pod)
 		}
+		c.startAll()
+	}, true},
+	{"all volumes lost, store away", nil, func(c *trio, _ *member) {
+		c.depot.away()
 		for _, each := range c.members {
-			each.run = each.Start(quiet)
+			each.run.Kill()
+			lose(each.Pod)
 		}
+		c.startAll()
+		c.depot.back()
 	}, true},
 	{"two volumes lost", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
@@ -117,10 +124,26 @@ var misfortunes = []misfortune{
 
 // askAllToGoBack is the way out where no quorum is left: the same request for all members.
 func (c *trio) askAllToGoBack() {
-	flags := []string{quiet, "--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest())}
+	c.pass(4 * time.Second)
 	for _, each := range c.members {
 		each.run.Kill()
+	}
+	c.startAll("--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
+}
+
+// startAll starts all members, and kills and starts some of them once more.
+func (c *trio) startAll(flags ...string) {
+	flags = append(flags, quiet)
+	for _, each := range c.members {
 		each.run = each.Start(flags...)
+	}
+	for range c.dice.IntN(3) {
+		c.pass(8 * time.Second)
+		again := c.members[c.dice.IntN(len(c.members))]
+		again.run.Kill()
+		c.listen(again)
+		again.run = again.Start(flags...)
+		sum.add(func(f *figures) { f.killed++ })
 	}
 }
 

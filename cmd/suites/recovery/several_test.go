@@ -50,6 +50,7 @@ type trio struct {
 	id       uint64 // the cluster's
 	watching int    // how often the informer had listed when it was last settled
 	must     int64  // what the store has to have, as the members said
+	restored int64  // what members said since the disaster that they restore
 }
 
 // member is one of them.
@@ -130,6 +131,7 @@ func (c *trio) suffers() {
 	if disaster.restores {
 		c.ask()
 		stop()
+		c.restored = 0
 	}
 	began := time.Now()
 	disaster.happens(c, victim)
@@ -169,7 +171,10 @@ func (c *trio) requireRestored() {
 	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.book.highest()))
 	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
 	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
-	at := c.restored()
+	for _, m := range c.members {
+		c.listen(m)
+	}
+	at := c.restored
 	require.GreaterOrEqual(c.t, at, c.must, "what the store had is back")
 	wrong, undone := c.book.settle(lasting(reply.Kvs), at, true)
 	require.Empty(c.t, wrong)
@@ -177,16 +182,13 @@ func (c *trio) requireRestored() {
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
 }
 
-// restored is the revision that the cluster came back with, as the member says that restored it.
-func (c *trio) restored() (revision int64) {
-	for _, m := range c.members {
-		for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
-			if of, has := line["restored_revision"].(float64); has {
-				revision = int64(of)
-			}
+// listen notes the revision that a member says it brings the cluster back with. All of them find the same in the store.
+func (c *trio) listen(m *member) {
+	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
+		if of, has := line["restored_revision"].(float64); has {
+			c.restored = max(c.restored, int64(of))
 		}
 	}
-	return revision
 }
 
 // lasting is what etcd has, without what is soon gone.
@@ -203,7 +205,7 @@ func lasting(kvs []*mvccpb.KeyValue) found {
 func (c *trio) draw() misfortune {
 	for {
 		drawn := misfortunes[c.dice.IntN(len(misfortunes))]
-		if drawn.possible == nil || drawn.possible(c) {
+		if strings.Contains(drawn.name, *only) && (drawn.possible == nil || drawn.possible(c)) {
 			return drawn
 		}
 	}

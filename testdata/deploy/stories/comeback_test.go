@@ -1,7 +1,9 @@
 package stories
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,13 +78,7 @@ func (w *world) comesBack(member string) {
 	w.checkBackups(member, writes)
 }
 
-// clustersComeBack is to be true, and to go, once members that have all lost their data find together.
-const clustersComeBack = false
-
 func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
-	if !clustersComeBack {
-		t.Skip("SKIPPED: members that have all lost their data do not come back by themselves yet")
-	}
 	w := newWorldWithBucket(t)
 	w.apply("deploy/standalone-ha")
 	w.awaitReady(3)
@@ -102,6 +98,33 @@ func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	further := w.startWriter()
 	w.checkBackups("etcd-main-2", further)
 	w.check(writes)
+}
+
+// The way that docs/deploy.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
+func TestThreeMembersGoBackTogether(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	w.greet()
+	good := w.get("greeting").Kvs[0].ModRevision
+	client := w.etcd()
+	cluster.Eventually(t, "the mistake is made", func() error { return tryPut(client, "greeting", "oops", 10*time.Second) })
+	cluster.Eventually(t, "the bucket has it", func() error { return w.backedUpTo("etcd-main-0", good+1) })
+	out, err := w.Kubectl("scale", "-n", w.namespace, "statefulset/etcd-main", "--replicas=0")
+	require.NoError(t, err, out)
+	cluster.Eventually(t, "all have ended", func() error {
+		if left := len(w.pods()); left > 0 {
+			return fmt.Errorf("%d are left: %w", left, errNotYet)
+		}
+		return nil
+	})
+	w.apply(w.overlay("standalone-ha", fmt.Sprintf(`configMapGenerator:
+- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_RESTORE_TO=revision:%d", ETCD_WRAPPER_RESTORE_ID=before-the-mistake]}
+`, good)))
+	w.awaitReady(3)
+	assert.True(t, w.greeted(), "as it was before")
+	assert.Len(t, w.voters(), 3)
+	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
 func (w *world) clusterID() uint64 {

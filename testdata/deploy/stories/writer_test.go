@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,15 +26,18 @@ type writer struct {
 
 const enoughWrites = 20
 
+// writers are told apart: none writes over what another one is looked for.
+var writers atomic.Int32
+
 func (w *world) startWriter() *writer {
 	ctx, stop := context.WithCancel(context.Background())
 	writes := &writer{stop: stop, ended: make(chan struct{}), enough: make(chan struct{})}
-	client := w.etcd()
+	client, number := w.etcd(), writers.Add(1)
 	go func() {
 		defer close(writes.ended)
 		last := time.Now()
 		for i := 0; ctx.Err() == nil; i++ {
-			key := fmt.Sprintf("written/%06d", i)
+			key := fmt.Sprintf("written/%d/%06d", number, i)
 			began := time.Now()
 			if err := tryPut(client, key, key, 5*time.Second); err != nil {
 				writes.failed = append(writes.failed, fmt.Sprintf("%s, after %s: %v", began.UTC().Format("15:04:05.000"), time.Since(began).Round(time.Millisecond), err))
