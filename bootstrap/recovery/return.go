@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
@@ -53,32 +54,63 @@ func (r *run) restore() string {
 	return r.options.Request.ID
 }
 
-// findSuccessor compares the clusters of volume and peers where they are not the same. If the peers' was restored from the
-// volume's, by what the store knows, the cluster has gone on without the volume.
+// brief is for a question to the store that need not be answered.
+const brief = 10 * time.Second
+
+// findSuccessor finds out whether the cluster has gone on without the volume: restored from it, by what the store knows. A
+// member that is told so by nobody starts, as etcd would: after a power cut all are silent.
 func (r *run) findSuccessor(c *peers.Census) {
 	id := hex(r.stands.ClusterID)
-	if r.stands.ClusterID == 0 || c.Cluster == "" || c.Cluster == id {
-		return
-	}
-	mixedUp := fmt.Errorf("the volume is cluster %s's, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
-	if r.options.Archive == nil {
-		c.InTheWay = mixedUp
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
-	defer cancel()
-	generations, err := r.options.Archive.Generations(ctx)
-	was := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == id })
-	is := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == c.Cluster })
 	switch {
-	case err != nil:
+	case r.stands.ClusterID == 0 || c.Cluster == id:
+	case c.Cluster == "" && r.core.Facts.Condition != Valid: // it waits for the others in any case
+	case c.Cluster == "":
+		if generations, err := r.generations(brief); err == nil {
+			c.Outdated = restoredSince(generations, id, generations[len(generations)-1].Cluster)
+		}
+	default:
+		r.compareClusters(c, id)
+	}
+}
+
+// compareClusters is for clusters of volume and peers that are not the same.
+func (r *run) compareClusters(c *peers.Census, id string) {
+	generations, err := r.generations(patience)
+	switch since := restoredSince(generations, id, c.Cluster); {
+	case err != nil && r.options.Archive != nil:
 		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
 		c.InTheWay = c.Outdated
-	case was >= 0 && is > was:
-		c.Outdated = fmt.Errorf("they are of generation %d, and generation %d was restored since", generations[was].Number, generations[is].Number)
+	case since != nil:
+		c.Outdated = since
 	default:
-		c.InTheWay = mixedUp
+		c.InTheWay = fmt.Errorf("the volume is cluster %s's, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
 	}
+}
+
+var errNoGenerations = errors.New("there is no store, or nothing in it")
+
+// generations are those in the store, at least one.
+func (r *run) generations(within time.Duration) ([]archive.Generation, error) {
+	if r.options.Archive == nil {
+		return nil, errNoGenerations
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, within)
+	defer cancel()
+	generations, err := r.options.Archive.Generations(ctx)
+	if err == nil && len(generations) == 0 {
+		err = errNoGenerations
+	}
+	return generations, err
+}
+
+// restoredSince says that the second cluster came out of the first one; nil if that is not known.
+func restoredSince(generations []archive.Generation, first, second string) error {
+	was := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == first })
+	is := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == second })
+	if was < 0 || is <= was {
+		return nil
+	}
+	return fmt.Errorf("they are of generation %d, and generation %d was restored since", generations[was].Number, generations[is].Number)
 }
 
 // because is what people are told beside the reason of the row.

@@ -120,7 +120,6 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 			assert.Len(t, w.asides(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
 			assert.NoDirExists(t, w.member.DataDir)
-			assert.NotContains(t, w.log.String(), "nearly full", "there is no database yet")
 			assert.Len(t, w.store.Calls(), asked, "the store is not needed")
 		})
 	}
@@ -142,6 +141,37 @@ func TestAValidMemberOfSeveralStartsAsItIs(t *testing.T) {
 		assert.Empty(t, start)
 		assert.Empty(t, w.asides())
 		assert.Empty(t, o.changes)
+	}
+}
+
+// The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
+func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Created: at}))
+	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Zero(t, o.silent)
+	assert.Len(t, w.asides(), 1)
+	assert.Equal(t, []string{"added"}, o.changes)
+}
+
+func TestAValidMemberOfSeveralStartsThoughNobodyAnswers(t *testing.T) {
+	for name, happens := range map[string]func(w *world){
+		"the store is away":   func(w *world) { w.store.Inject(memory.Fault{Err: store.ErrUnavailable}) },
+		"its data are newest": func(*world) {},
+		"there is no store":   func(w *world) { w.options.Archive = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			happens(w)
+			o.silent = 1
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start)
+			assert.Empty(t, w.asides())
+		})
 	}
 }
 
