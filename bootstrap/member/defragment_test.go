@@ -130,7 +130,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Upkeep().Lifted
 	empty(t, client)
-	require.Eventually(t, func() bool { return !raised() }, patience, tick)
+	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
 	assert.Equal(t, lifted+1, b.Upkeep().Lifted)

@@ -17,6 +17,9 @@ import (
 // leaving bounds how long a member that stops tries to give its leadership away before its clients are sent to others.
 const leaving = 2 * time.Second
 
+// confirming is how long the members have to say that they hold their writes back. Plain etcd never does.
+const confirming = time.Second
+
 // leave gives leadership away, if this member has it. raft drops what comes to a leader on its way out, so all members hold
 // their writes back for that moment. Where that is not possible, etcd does it at the end of its close, when this member has
 // no clients left.
@@ -93,13 +96,14 @@ func (t *turn) announce(ctx context.Context) error {
 }
 
 func (t *turn) awaitQuiet(ctx context.Context, heard <-chan mvcc.WatchResponse, handover int64) error {
-	loud, patience := t.loud(), time.NewTimer(breath)
+	loud, patience := t.loud(), time.NewTimer(confirming)
 	defer patience.Stop()
 	for len(loud) > 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-patience.C:
+			t.log.Info().Int("members", len(loud)).Msg("not all hold their writes back while leadership moves; a write may have to wait for its answer")
 			return nil
 		case reply, open := <-heard:
 			if !open {

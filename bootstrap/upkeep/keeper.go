@@ -87,7 +87,9 @@ func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	listening.Go(func() { k.listen(hearing, server) })
 	s := &service{
 		cluster: embedded{server, &k.options},
-		seat:    func() seat { return &turn{server: server, name: k.options.Name, active: k.options.Active} },
+		seat: func() seat {
+			return &turn{server: server, name: k.options.Name, active: k.options.Active, log: k.options.Log}
+		},
 	}
 	k.run(ctx, s)
 	k.leave(context.WithoutCancel(ctx), s)

@@ -14,7 +14,7 @@ import (
 )
 
 // longestQuiet bounds how long writes are held back for a change of leadership, whether it comes or not.
-const longestQuiet = time.Second
+const longestQuiet = 2 * time.Second
 
 // writes are the requests that members send on to their leader. While leadership moves, raft drops what still comes to the
 // old one, and nobody learns of it: the client waits until its request times out, 7 s with etcd's own settings.
@@ -61,6 +61,7 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func
 	select {
 	case <-changed:
 	case <-ctx.Done():
+		k.options.Log.Info().Stringer("after", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
 	}
 }
 

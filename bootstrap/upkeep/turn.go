@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -41,6 +42,7 @@ type turn struct {
 	name   string
 	active func(self types.ID) map[types.ID]bool // the members that there is a connection to
 	lease  int64                                 // 0 if there is none
+	log    zerolog.Logger
 }
 
 // root is a context whose requests may touch the keys where the cluster has authentication enabled.

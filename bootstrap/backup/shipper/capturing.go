@@ -32,8 +32,7 @@ func (s *Shipper) observe() {
 
 // capture makes a segment of what is new, if it is time for one, and tells whether there is more to capture at once.
 func (s *Shipper) capture() (again bool) {
-	if s.unchanged() {
-		s.hurry = false
+	if !s.hurry && s.unchanged() {
 		return false
 	}
 	if !s.writes() || s.tail == nil || s.held != nil || !s.timeToCapture() {
@@ -158,9 +157,10 @@ func (d *drawn) mark(revision int64) error {
 }
 
 // bucketsDue tells whether the small buckets are to be read. Reading them keeps etcd's readers waiting, so it may take a
-// hundredth of the time at most: a member with a million leases has them looked at every few seconds.
+// hundredth of the time at most: a member with a million leases has them looked at every few seconds. For somebody who waits
+// they are read in any case: etcd answers a client before it says that it has applied the request.
 func (s *Shipper) bucketsDue() bool {
-	return s.applied != s.options.Etcd.AppliedIndex() && (s.hurry || time.Now().After(s.bucketsAfter))
+	return s.hurry || s.applied != s.options.Etcd.AppliedIndex() && time.Now().After(s.bucketsAfter)
 }
 
 func (s *Shipper) spare(rows capture.Rows) {

@@ -60,7 +60,7 @@ func (s *Shipper) hasten(asked flush) {
 func (s *Shipper) answer() {
 	left := s.flushes[:0]
 	for _, flush := range s.flushes {
-		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && (s.unchanged() || s.examined.After(flush.at)) {
+		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && s.examined.After(flush.at) {
 			flush.target = s.tail.Position
 		}
 		switch {

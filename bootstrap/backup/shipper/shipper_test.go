@@ -2,6 +2,8 @@ package shipper
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
 )
 
 func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
@@ -63,6 +66,36 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	}
 	assert.Equal(t, 1, found["lease"], "lease %x", lease.ID)
 	assert.Equal(t, 1, found["authUsers"])
+}
+
+// late is an etcd that has answered its clients and not yet said that it has applied what they asked for.
+type late struct {
+	Etcd
+	frozen atomic.Uint64 // 0 lets go
+}
+
+func (l *late) AppliedIndex() uint64 {
+	if frozen := l.frozen.Load(); frozen != 0 {
+		return frozen
+	}
+	return l.Etcd.AppliedIndex()
+}
+
+func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T) {
+	s := newStand(t)
+	etcd := &late{Etcd: s.options.Etcd}
+	s.options.Etcd = etcd
+	s.run()
+	s.awaitStored(s.put("first", "value"))
+	require.NoError(t, s.Flush(t.Context()))
+	etcd.frozen.Store(etcd.AppliedIndex())
+	require.NoError(t, s.Flush(t.Context()), "which captures all that this index stands for")
+	_, err := s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(t.Context()))
+	_, reading, _ := kept(t, s.store, archive.Target{})
+	holds := func(b *segment.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
+	assert.True(t, slices.ContainsFunc(reading.Buckets, holds))
 }
 
 func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
