@@ -33,7 +33,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	flushed := make(chan error, 1)
 	go func() {
 		<-began.over
-		flushed <- b.bring(ctx, database)
+		flushed <- b.bring(ctx, began, database)
 	}()
 	select {
 	case err := <-flushed:
@@ -49,8 +49,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 }
 
 // bring looks at the database that etcd has closed.
-func (b *Backups) bring(ctx context.Context, database string) error {
-	r := b.running.Load()
+func (b *Backups) bring(ctx context.Context, r *running, database string) error {
 	closed, err := atrest.Open(database, atrest.Identity{
 		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
@@ -98,10 +97,10 @@ func (r *running) writes() bool {
 
 // facts are the shipper's, if there is one.
 func (r *running) facts() shipper.Facts {
-	if r.shipper == nil {
-		return shipper.Facts{Role: shipper.Unknown}
+	if s := r.shipper.Load(); s != nil {
+		return s.Facts()
 	}
-	return r.shipper.Facts()
+	return shipper.Facts{Role: shipper.Unknown}
 }
 
 // flush waits until everything is stored, but not for a store that was in trouble and has not recovered.
