@@ -66,5 +66,5 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	return b.bringFrom(ctx, closed, true, false)
+	return b.bringFrom(ctx, closed, former{wrote: true})
 }

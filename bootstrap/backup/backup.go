@@ -58,7 +58,7 @@ type Backups struct {
 // running is what goes on while etcd runs.
 type running struct {
 	etcd    shipper.Etcd
-	shipper *shipper.Shipper
+	shipper atomic.Pointer[shipper.Shipper] // nil until the spool can be used
 	stop    context.CancelFunc
 	over    chan struct{}
 }
@@ -106,8 +106,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		}
 	}
 	b.broken.Store(nil)
-	with := &running{etcd: r.etcd, shipper: made, stop: r.stop, over: r.over}
-	b.running.Store(with)
+	r.shipper.Store(made)
 	var all sync.WaitGroup
 	all.Go(func() { made.Run(ctx) })
 	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
@@ -164,20 +163,28 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
+// shipper is what makes them now; nil if nothing does.
+func (b *Backups) shipper() *shipper.Shipper {
+	if r := b.running.Load(); r != nil {
+		return r.shipper.Load()
+	}
+	return nil
+}
+
 // BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
-	if r := b.running.Load(); r != nil && r.shipper != nil {
-		r.shipper.BeforeCompaction(ctx)
+	if s := b.shipper(); s != nil {
+		s.BeforeCompaction(ctx)
 	}
 }
 
 // Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of shipper.FullNow say why not.
 func (b *Backups) Now(ctx context.Context) (shipper.FullDone, error) {
-	r := b.running.Load()
-	if r == nil || r.shipper == nil {
+	s := b.shipper()
+	if s == nil {
 		return shipper.FullDone{}, ErrNotRunning
 	}
-	return r.shipper.FullNow(ctx, "asked for")
+	return s.FullNow(ctx, "asked for")
 }
 
 // Facts is everything there is to know about backups at one moment.
@@ -192,8 +199,8 @@ type Facts struct {
 // Facts returns what is known now, from memory.
 func (b *Backups) Facts() Facts {
 	facts := Facts{Store: b.options.Store.String(), Shipped: shipper.Facts{Role: shipper.Unknown, SpoolLimit: b.options.SpoolLimit}}
-	if r := b.running.Load(); r != nil && r.shipper != nil {
-		facts.Shipped = r.shipper.Facts()
+	if s := b.shipper(); s != nil {
+		facts.Shipped = s.Facts()
 	}
 	if kept := b.kept.Load(); kept != nil {
 		facts.Kept = *kept

@@ -22,17 +22,18 @@ var errStillAway = errors.New("the store was in trouble before, and still is")
 // Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
 // is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
 // the last writes, so each member brings what it has and the store lacks; several at once do no harm. Only the one that wrote them
-// copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind
-// then: the process is about to end.
+// copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. ErrNotRunning says
+// that backups had not begun. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a
+// goroutine behind then: the process is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	began := b.running.Load()
 	if began == nil {
-		return nil
+		return ErrNotRunning
 	}
 	flushed := make(chan error, 1)
 	go func() {
 		<-began.over
-		flushed <- b.bring(ctx, database)
+		flushed <- b.bring(ctx, began, database)
 	}()
 	select {
 	case err := <-flushed:
@@ -48,8 +49,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 }
 
 // bring looks at the database that etcd has closed.
-func (b *Backups) bring(ctx context.Context, database string) error {
-	r := b.running.Load()
+func (b *Backups) bring(ctx context.Context, r *running, database string) error {
 	closed, err := atrest.Open(database, atrest.Identity{
 		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
@@ -57,13 +57,23 @@ func (b *Backups) bring(ctx context.Context, database string) error {
 		return err
 	}
 	defer closed.Close()
-	return b.bringFrom(ctx, closed, r.writes(), r.facts().Trouble != nil)
+	is := r.facts()
+	return b.bringFrom(ctx, closed, former{
+		wrote: r.writes(), reconciled: is.Role == shipper.Writing || is.Role == shipper.Watching, troubled: is.Trouble != nil,
+	})
 }
 
-// bringFrom is for a database that nobody has open. Begins says whether a full may be made where there is no chain. No full is due there by any schedule.
-func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, begins, troubled bool) error {
+// former is what is known of the backups that were made while etcd ran.
+type former struct {
+	wrote      bool // this member did, so that a full may be made where there is no chain
+	reconciled bool // its data were seen to be those of the chain
+	troubled   bool // something kept them from being made
+}
+
+// bringFrom is for a database that nobody has open. No full is due there by any schedule.
+func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, was former) error {
 	options := b.shipping(closed)
-	options.SegmentsOnly, options.Schedule = !begins, func(string, time.Time) time.Time { return time.Time{} }
+	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := shipper.New(options)
 	if err != nil {
 		return err
@@ -74,7 +84,7 @@ func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, begins, tr
 		defer close(over)
 		last.Run(running)
 	}()
-	err = flush(ctx, last, troubled)
+	err = flush(ctx, last, was.troubled)
 	stop()
 	<-over
 	return err
@@ -87,10 +97,10 @@ func (r *running) writes() bool {
 
 // facts are the shipper's, if there is one.
 func (r *running) facts() shipper.Facts {
-	if r.shipper == nil {
-		return shipper.Facts{Role: shipper.Unknown}
+	if s := r.shipper.Load(); s != nil {
+		return s.Facts()
 	}
-	return r.shipper.Facts()
+	return shipper.Facts{Role: shipper.Unknown}
 }
 
 // flush waits until everything is stored, but not for a store that was in trouble and has not recovered.

@@ -3,6 +3,7 @@ package backup_test
 import (
 	"context"
 	"io"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -12,9 +13,11 @@ import (
 
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/shipper"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 // stuck is a store that hangs and hears no context, as a network file system does whose server is gone.
@@ -124,4 +127,31 @@ func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.EqualValues(t, 1, together.Load(), "nothing is begun beside what has not ended")
 	require.Equal(t, int64(12), s.stored(t))
+}
+
+// In a rolling restart the others go on while a member is being closed, be it the one that wrote.
+func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.closedBehind(t, func() {})
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	older := s.database() + ".older" // as the member that stops first has it
+	content, err := os.ReadFile(s.database())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(older, content, 0o600))
+
+	s.etcd = etcdtest.Start(t, s.dir)
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == shipper.Writing }, "it writes")
+	require.NoError(t, s.End(soon(t)))
+	others := s.another(t, &seal.Keys{})
+	others.Begin(shipper.Server(s.etcd.Server))
+	s.put(t, 10)
+	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
+	require.NoError(t, others.End(soon(t)))
+	require.NoError(t, s.Flush(soon(t), older))
+}
+
+func TestAStopBeforeBackupsHaveBegunClaimsNothing(t *testing.T) {
+	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
 }

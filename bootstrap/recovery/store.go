@@ -19,7 +19,7 @@ import (
 const (
 	patience = 2 * time.Minute // for a question to the store, or a claim
 	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
-	margin = 1_000_000_000
+	margin = archive.Margin
 )
 
 // inStore is what the store has.
@@ -207,7 +207,7 @@ func (r *run) above() int64 {
 	if !r.kept.head.Empty() {
 		highest = max(highest, r.kept.head.Revision())
 	}
-	return max(r.kept.reserved, highest+margin)
+	return archive.Above(r.kept.reserved, highest)
 }
 
 // plan is the position of what was built.

@@ -16,10 +16,6 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// beyond is how many revisions a restored cluster skips: as many may have been handed out after the backup, and no client
-// may see one twice.
-const beyond = 1_000_000_000
-
 // Restored is what restore tells, and with -o json its document.
 type Restored struct {
 	DataDir   string `json:"data_dir"`
@@ -82,7 +78,7 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 	if err != nil {
 		return 0, err
 	}
-	return max(reserved.Revision, head.Position.Revision+beyond, path.Revision+beyond), nil
+	return archive.Above(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
 // restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into.
@@ -111,7 +107,7 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	source := rebuild.Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
 	}
-	return build(ctx, plan, source, revision, rebuild.Options{Above: revision + beyond, Inspect: inspect}, file, meter)
+	return build(ctx, plan, source, revision, rebuild.Options{Above: archive.Above(0, revision), Inspect: inspect}, file, meter)
 }
 
 func build(ctx context.Context, plan seed.Seed, source rebuild.Source, revision int64, options rebuild.Options, from string, meter *Meter) (Restored, error) {

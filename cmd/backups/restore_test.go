@@ -46,7 +46,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			restored, err := restore(t.Context(), plan)
 			require.NoError(t, err)
 			assert.Equal(t, exported.Revision, restored.Revision)
-			assert.Greater(t, restored.GoesOn, restored.Revision+beyond)
+			assert.Greater(t, restored.GoesOn, restored.Revision+archive.Margin)
 			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 			require.NoError(t, err)
 			assert.Equal(t, restored.GoesOn, datadir.Stand(plan.DataDir).Revision)
@@ -66,7 +66,7 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
 	require.NoError(t, err)
 	assert.Equal(t, l.last, restored.Revision)
-	assert.Greater(t, restored.GoesOn, l.last+5+beyond, "above what the full had")
+	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "above what the full had")
 	assert.EqualValues(t, 5, restored.Lost)
 	assert.Len(t, restored.Damaged, 1)
 	var text bytes.Buffer

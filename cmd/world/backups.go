@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -65,7 +66,11 @@ func (w *World) Flush(ctx context.Context) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	began := time.Now()
-	if err := w.backups.Flush(ctx, filepath.Join(w.config.Etcd.Dir, "member", "snap", "db")); err != nil {
+	err := w.backups.Flush(ctx, filepath.Join(w.config.Etcd.Dir, "member", "snap", "db"))
+	if errors.Is(err, backup.ErrNotRunning) {
+		return // etcd has not served
+	}
+	if err != nil {
 		w.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
 		return
 	}

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,70 +20,83 @@ type backupMetric struct {
 }
 
 func newBackup() backup {
-	gauge := func(name, help string, is func(*status.Backup) (float64, bool)) backupMetric {
-		return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
-	}
-	return backup{
-		gauge("behind_revisions", "Revisions that etcd has and the store has not.", func(b *status.Backup) (float64, bool) {
-			return float64(b.BehindRevisions), b.Revision > 0
-		}),
-		gauge("behind_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *status.Backup) (float64, bool) {
-			return b.BehindSeconds, b.Revision > 0
-		}),
-		gauge("revision", "The newest revision in the store.", func(b *status.Backup) (float64, bool) {
-			return float64(b.Revision), b.Revision > 0
-		}),
-		gauge("writer", "1 for the member that makes the backups.", func(b *status.Backup) (float64, bool) {
-			return number(b.Role == "writes"), true
-		}),
-		gauge("trouble", "1 while something keeps backups from being made, or makes them worth less.", func(b *status.Backup) (float64, bool) {
-			return number(b.Trouble != nil), true
-		}),
-		gauge("next_try_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
-			if b.Trouble == nil {
-				return 0, false
-			}
-			return at(b.Trouble.NextTry)
-		}),
-		gauge("last_full_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
-			if b.LastFull == nil {
-				return 0, false
-			}
-			return at(b.LastFull.At)
-		}),
-		gauge("last_full_bytes", "Size of the newest full in the store.", func(b *status.Backup) (float64, bool) {
-			if b.LastFull == nil {
-				return 0, false
-			}
-			return float64(b.LastFull.Bytes), true
-		}),
-		gauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
-			if b.LastVerified == nil {
-				return 0, false
-			}
-			return at(b.LastVerified.At)
-		}),
-		gauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *status.Backup) (float64, bool) {
-			return number(b.LastVerified != nil && b.LastVerified.Passed), b.LastVerified != nil
-		}),
-		gauge("window_start_timestamp_seconds", "The earliest time that can be gone back to, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
-			if b.Window == nil {
-				return 0, false
-			}
-			return at(b.Window.From)
-		}),
-		gauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *status.Backup) (float64, bool) {
-			return float64(b.StoredBytes), b.StoredBytes > 0
-		}),
-		gauge("spool_bytes", "What waits on the volume for the store.", func(b *status.Backup) (float64, bool) {
+	return slices.Concat(backupsGoOn(), backupsAreKept(), backup{
+		backupGauge("spool_bytes", "What waits on the volume for the store.", func(b *status.Backup) (float64, bool) {
 			return float64(b.SpoolBytes), true
 		}),
-		gauge("spool_limit_bytes", "What may wait there.", func(b *status.Backup) (float64, bool) {
+		backupGauge("spool_limit_bytes", "What may wait there.", func(b *status.Backup) (float64, bool) {
 			return float64(b.SpoolLimit), true
 		}),
 		{desc("backup_uploaded_bytes_total", "What this process has put into the store."), prometheus.CounterValue, func(b *status.Backup) (float64, bool) {
 			return float64(b.UploadedBytes), true
 		}},
+	})
+}
+
+func backupGauge(name, help string, is func(*status.Backup) (float64, bool)) backupMetric {
+	return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
+}
+
+// backupsGoOn are how far the store is behind, and what is wrong.
+func backupsGoOn() backup {
+	return backup{
+		backupGauge("behind_revisions", "Revisions that etcd has and the store has not.", func(b *status.Backup) (float64, bool) {
+			return float64(b.BehindRevisions), b.Revision > 0
+		}),
+		backupGauge("behind_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *status.Backup) (float64, bool) {
+			return b.BehindSeconds, b.Revision > 0
+		}),
+		backupGauge("revision", "The newest revision in the store.", func(b *status.Backup) (float64, bool) {
+			return float64(b.Revision), b.Revision > 0
+		}),
+		backupGauge("writer", "1 for the member that makes the backups.", func(b *status.Backup) (float64, bool) {
+			return number(b.Role == "writes"), true
+		}),
+		backupGauge("trouble", "1 while something keeps backups from being made, or makes them worth less.", func(b *status.Backup) (float64, bool) {
+			return number(b.Trouble != nil), true
+		}),
+		backupGauge("next_try_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
+			if b.Trouble == nil {
+				return 0, false
+			}
+			return at(b.Trouble.NextTry)
+		}),
+	}
+}
+
+// backupsAreKept are what lies in the store.
+func backupsAreKept() backup {
+	return backup{
+		backupGauge("last_full_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
+			if b.LastFull == nil {
+				return 0, false
+			}
+			return at(b.LastFull.At)
+		}),
+		backupGauge("last_full_bytes", "Size of the newest full in the store.", func(b *status.Backup) (float64, bool) {
+			if b.LastFull == nil {
+				return 0, false
+			}
+			return float64(b.LastFull.Bytes), true
+		}),
+		backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
+			if b.LastVerified == nil {
+				return 0, false
+			}
+			return at(b.LastVerified.At)
+		}),
+		backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *status.Backup) (float64, bool) {
+			return number(b.LastVerified != nil && b.LastVerified.Passed), b.LastVerified != nil
+		}),
+		backupGauge("window_start_timestamp_seconds", "The earliest time that can be gone back to, in seconds since 1970.", func(b *status.Backup) (float64, bool) {
+			if b.Window == nil {
+				return 0, false
+			}
+			return at(b.Window.From)
+		}),
+		backupGauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *status.Backup) (float64, bool) {
+			return float64(b.StoredBytes), b.StoredBytes > 0
+		}),
 	}
 }
 

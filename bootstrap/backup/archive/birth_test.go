@@ -131,3 +131,9 @@ func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
 	assert.ErrorIs(t, err, seal.ErrUntrusted)
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
+
+func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
+	assert.EqualValues(t, 100+archive.Margin, archive.Above(0, 100), "there is none")
+	assert.EqualValues(t, 100+archive.Renewal, archive.Above(100+archive.Renewal, 100))
+	assert.EqualValues(t, 100+archive.Margin, archive.Above(101, 100), "nobody has kept it ahead")
+}

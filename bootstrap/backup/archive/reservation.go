@@ -11,6 +11,22 @@ import (
 
 const reservationKind = "reservation"
 
+// Margin is how many revisions a reservation is ahead of what was handed out when it was made, and Renewal how many it must be
+// ahead still: then another one is made.
+const (
+	Margin  = 1_000_000_000
+	Renewal = Margin / 4
+)
+
+// Above is the revision that a restored cluster goes on above, so that none is handed out twice: the reservation, if members have
+// kept it ahead of what they handed out, and Margin above the highest known revision otherwise. reserved is 0 if there is none.
+func Above(reserved, known int64) int64 {
+	if reserved-known >= Renewal/2 { // a member may have been about to renew it
+		return reserved
+	}
+	return max(reserved, known+Margin)
+}
+
 // Reservation says that no revision above this one was ever handed out to a client.
 type Reservation struct {
 	seal.Heading

@@ -10,6 +10,11 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
+// surpassed tells whether the chain, which goes so many revisions further than a closed etcd's data, has all that these have.
+func (s *Shipper) surpassed(by int64) bool {
+	return s.options.Reconciled && by > 0 || s.options.SegmentsOnly && by >= 0
+}
+
 // tooFarAhead notices that the chain has revisions that this member doesn't. A follower may be slow; a leader that stays so
 // runs on data that is older than its backups.
 func (s *Shipper) tooFarAhead(head archive.Head) bool {

@@ -64,6 +64,9 @@ type Options struct {
 	// there.
 	SpoolDir   string
 	SpoolLimit int64
+	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where that goes further
+	// now, other members have gone on, and there is nothing to bring.
+	Reconciled bool
 	// SegmentsOnly has a member bring what others have left, but begin nothing: where there is no chain that it can go on with, no
 	// full is made, and Flush fails. It is for an etcd that is closed and did not write the backups.
 	SegmentsOnly bool

@@ -37,4 +37,5 @@ func (s *Shipper) fullIsGone() { s.busy, s.stale = false, true }
 func (s *Shipper) beginAnew() {
 	s.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
 	s.generation, s.stored, s.newest, s.stale = archive.Generation{}, segment.Position{}, "", true
+	s.reserving.revision = 0 // it went as well
 }

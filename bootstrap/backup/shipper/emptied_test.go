@@ -32,4 +32,5 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	require.NoError(t, err, "the birth certificate is there again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Contains(t, s.log.String(), "the store was emptied")
+	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, look, "so is the reservation")
 }

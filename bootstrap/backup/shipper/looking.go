@@ -176,7 +176,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	}
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
-	case s.options.SegmentsOnly && !head.Empty() && head.Revision() >= s.options.Etcd.Revision():
+	case !head.Empty() && s.surpassed(head.Revision()-s.options.Etcd.Revision()):
 		s.left = &brought{} // whoever wrote it has also seen to what is beside the rows
 		return
 	case s.tooFarAhead(head):

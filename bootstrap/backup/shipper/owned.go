@@ -57,6 +57,7 @@ type owned struct {
 	rested    time.Time // no gap is answered with a full before
 
 	merging   merging
+	reserving reserving
 	flushes   []flush
 	left      *brought // nil as long as there may be something to bring
 	statistic Facts    // counters and what was last done

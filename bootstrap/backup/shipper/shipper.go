@@ -91,6 +91,7 @@ func (s *Shipper) step(ctx context.Context) (again bool) {
 	again = s.capture()
 	s.ship(ctx)
 	s.merge(ctx)
+	s.reserve(ctx)
 	return again
 }
 

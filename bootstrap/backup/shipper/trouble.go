@@ -15,9 +15,10 @@ import (
 type about int
 
 const (
-	aboutLook    about = iota // finding out what the store has
-	aboutSegment              // storing a segment
-	aboutFull                 // making or storing a full
+	aboutLook        about = iota // finding out what the store has
+	aboutSegment                  // storing a segment
+	aboutFull                     // making or storing a full
+	aboutReservation              // keeping the reservation ahead
 	abouts
 )
 
@@ -57,7 +58,7 @@ func (s *Shipper) failed(about about, doing string, err error) time.Duration {
 		s.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
 	}
 	t.text, t.next = text, s.options.Now().Add(wait)
-	if about != aboutFull {
+	if about == aboutLook || about == aboutSegment {
 		s.patience = time.Now().Add(wait)
 	}
 	return wait
@@ -83,7 +84,7 @@ func (s *Shipper) endure() {
 func (s *Shipper) succeeded(what about) {
 	var began time.Time
 	for about := range what + 1 {
-		if s.troubles[about] != nil {
+		if s.troubles[about] != nil && (about == what || what != aboutReservation) {
 			began = s.troubles[about].began
 			s.troubles[about] = nil
 		}
