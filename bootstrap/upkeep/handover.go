@@ -54,7 +54,7 @@ func (k *Keeper) quietly(ctx context.Context, asked any) (done func()) {
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) {
+	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !permitted(ctx, s) {
 		return func() {}
 	}
 	seat := s.seat()

@@ -69,6 +69,8 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
 			s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
+		s.cluster.stranger = true
+		s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
 		_, announced := s.table.now()
 		assert.Zero(t, announced)
 	})
