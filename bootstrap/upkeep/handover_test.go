@@ -76,6 +76,22 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 	})
 }
 
+func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
+		first, second := s.quietly(t.Context(), to), s.quietly(t.Context(), to)
+		second()
+		third := s.quietly(t.Context(), to)
+		_, announced := s.table.now()
+		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
+		third()
+		first()
+		s.quietly(t.Context(), to)()
+		_, announced = s.table.now()
+		assert.Equal(t, 2, announced)
+	})
+}
+
 func TestAMemberThatStopsLeavesLeadershipWhereItIs(t *testing.T) {
 	for why, change := range map[string]func(*stand){
 		"another one leads":            func(s *stand) { s.cluster.now.leader = 2 },
