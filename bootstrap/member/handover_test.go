@@ -211,7 +211,7 @@ func TestWritesAreHeldBackWhenALeaderAnnouncesThatItLeaves(t *testing.T) {
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
 	client := b.client(t)
-	_, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", "8e9e05c52164694d")
+	_, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", b.ID().String())
 	require.NoError(t, err)
 	took := func() time.Duration {
 		began := time.Now()
@@ -221,4 +221,29 @@ func TestWritesAreHeldBackWhenALeaderAnnouncesThatItLeaves(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return took() > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
 	assert.Less(t, took(), 700*time.Millisecond, "but not for longer, by a leader that stays")
+}
+
+// A member that was slow to apply hears of it when the leader has changed already.
+func TestAnAnnouncementOfAMemberThatLeadsNoMoreHoldsNobodyBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client, last := b.client(t), int64(0)
+	for _, id := range []string{"1", "2", b.ID().String()} {
+		reply, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", id)
+		require.NoError(t, err)
+		last = reply.Header.Revision
+	}
+	confirmed := func() (answered string, times int64) {
+		reply, err := client.Get(soon(t), "etcd-wrapper/defragmentation/quiet/"+b.ID().String())
+		require.NoError(t, err)
+		for _, kv := range reply.Kvs {
+			answered, times = string(kv.Value), kv.Version
+		}
+		return answered, times
+	}
+	require.Eventually(t, func() bool { answered, _ := confirmed(); return answered == fmt.Sprint(last) }, patience, tick)
+	_, times := confirmed()
+	assert.EqualValues(t, 1, times, "only what the leader has announced")
 }

@@ -26,6 +26,7 @@ type fake struct {
 	began    []time.Time
 	lifted   int
 	handed   []string
+	stranger bool          // the client has no say where authentication is enabled
 	lagging  time.Duration // how long it takes to catch up
 	readable *gate.Gate
 }
@@ -54,6 +55,8 @@ func (c *fake) defragment() error {
 	})
 	return c.fails
 }
+
+func (c *fake) permits(context.Context) bool { return !c.stranger }
 
 func (c *fake) copied() int64 { return c.facts().inUse / 4 }
 

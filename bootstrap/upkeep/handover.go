@@ -57,14 +57,20 @@ func (k *Keeper) quietly(ctx context.Context, asked any) (done func()) {
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) {
+	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !permitted(ctx, s) {
 		return func() {}
+	}
+	if !k.moving.CompareAndSwap(false, true) {
+		return func() {} // another client does: writes are held back already
 	}
 	seat := s.seat()
 	if err := seat.announce(ctx); err != nil {
 		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the others were not told; a write may have to wait for its answer")
 	}
-	return func() { seat.end(ctx) }
+	return func() {
+		seat.end(ctx)
+		k.moving.Store(false)
+	}
 }
 
 // couldLead reports whether a member is another one that has a vote and a connection to this one.

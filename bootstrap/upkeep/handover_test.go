@@ -69,8 +69,26 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
 			s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
+		s.cluster.stranger = true
+		s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
 		_, announced := s.table.now()
 		assert.Zero(t, announced)
+	})
+}
+
+func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
+		first, second := s.quietly(t.Context(), to), s.quietly(t.Context(), to)
+		second()
+		third := s.quietly(t.Context(), to)
+		_, announced := s.table.now()
+		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
+		third()
+		first()
+		s.quietly(t.Context(), to)()
+		_, announced = s.table.now()
+		assert.Equal(t, 2, announced)
 	})
 }
 

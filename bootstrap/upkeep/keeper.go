@@ -48,6 +48,7 @@ type Keeper struct {
 	away    away          // other members serve better
 	quiet   away          // leadership moves
 	writes  atomic.Int64  // of clients, that are under way
+	moving  atomic.Bool   // a client moves leadership
 
 	mu          sync.Mutex
 	state       State

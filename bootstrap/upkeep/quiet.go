@@ -2,14 +2,17 @@ package upkeep
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"google.golang.org/grpc/status"
 )
 
@@ -25,24 +28,44 @@ var writes = []string{
 
 // listen hears of every change of leadership that a member announces, and holds this member's writes back meanwhile.
 func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
-	stream := server.KV().NewWatchStream()
-	defer stream.Close()
-	if _, err := stream.Watch(clientv3.AutoWatchID, []byte(handoverKey), nil, 0); err != nil {
+	err := hear(ctx, server.KV(), func(handover *mvccpb.KeyValue) {
+		changed := server.LeaderChangedNotify() // before the look at who leads, so that no change is missed
+		if server.Leader().String() != string(handover.Value) {
+			return // it was heard late, and leadership has moved
+		}
+		k.hush(ctx, changed, func(ctx context.Context) { confirm(ctx, server, handover) })
+	})
+	if err != nil {
 		k.options.Log.Warn().Err(err).Msg("changes of leadership are not heard of; they may cost a write its answer")
-		return
 	}
-	for {
+}
+
+// hear tells of each change of leadership that is announced until ctx ends. When a leader has sent this member its database, etcd
+// ends a watch whose beginning is compacted there; then it begins again.
+func hear(ctx context.Context, kv mvcc.WatchableKV, announced func(handover *mvccpb.KeyValue)) error {
+	stream := kv.NewWatchStream()
+	defer stream.Close()
+	watch := func() error {
+		_, err := stream.Watch(clientv3.AutoWatchID, []byte(handoverKey), nil, 0)
+		return err
+	}
+	for err := watch(); ; {
+		if err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case reply, open := <-stream.Chan():
 			if !open {
-				return
+				return nil
 			}
-			announced := func(e mvccpb.Event) bool { return e.Type == mvccpb.PUT }
-			if i := slices.IndexFunc(reply.Events, announced); i >= 0 {
-				handover := reply.Events[i].Kv
-				k.hush(ctx, server.LeaderChangedNotify(), func(ctx context.Context) { confirm(ctx, server, handover) })
+			if reply.CompactRevision != 0 {
+				err = watch()
+			}
+			isPut := func(e mvccpb.Event) bool { return e.Type == mvccpb.PUT }
+			if i := slices.IndexFunc(reply.Events, isPut); i >= 0 {
+				announced(reply.Events[i].Kv)
 			}
 		}
 	}
@@ -51,16 +74,23 @@ func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 // hush holds writes back until the leader has changed, and confirms once none is under way any more.
 func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
+	watching.Go(func() {
+		defer cancel()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	})
 	defer k.tellOfQuiet(time.Now())
 	defer k.quiet.begin("leadership moves")()
-	if !k.settled(ctx, changed) {
-		return
+	if k.settled(ctx) {
+		confirm(ctx) // which the leader may drop, on its way out
+		<-ctx.Done()
 	}
-	confirm(ctx)
-	select {
-	case <-changed:
-	case <-ctx.Done():
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		k.options.Log.Info().Stringer("after", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
 	}
 }
@@ -73,14 +103,12 @@ func (k *Keeper) tellOfQuiet(since time.Time) {
 const lookAgain = time.Millisecond
 
 // settled waits until no write is under way. It says no if that does not matter any more.
-func (k *Keeper) settled(ctx context.Context, changed <-chan struct{}) bool {
+func (k *Keeper) settled(ctx context.Context) bool {
 	clock := time.NewTicker(lookAgain)
 	defer clock.Stop()
 	for k.writes.Load() > 0 {
 		select {
 		case <-clock.C:
-		case <-changed:
-			return false
 		case <-ctx.Done():
 			return false
 		}

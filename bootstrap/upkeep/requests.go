@@ -98,7 +98,7 @@ type guarded interface {
 	permits(ctx context.Context) bool
 }
 
-// permitted reports whether a client may defragment, as etcd will find, too.
+// permitted reports whether a client may defragment or move leadership, as etcd will find, too.
 func permitted(ctx context.Context, s *service) bool {
 	g, is := s.cluster.(guarded)
 	return !is || g.permits(ctx)

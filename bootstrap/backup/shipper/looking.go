@@ -98,6 +98,10 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	if err != nil {
 		return err
 	}
+	if len(generations) == 0 {
+		f.generation = archive.Generation{}
+		return fmt.Errorf("%w: every generation, while the store is emptied", store.ErrNotFound)
+	}
 	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
 		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
 			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
