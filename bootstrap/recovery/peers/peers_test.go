@@ -378,9 +378,18 @@ func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], Nothing))
 	assert.Equal(t, Unknown, ask(all[1], Nothing))
 	now = now.Add(patience)
-	assert.Equal(t, Founding, ask(all[0], Nothing))
+	assert.Equal(t, Partial, ask(all[0], Nothing), "the third may have data that a store has not")
 	assert.Equal(t, Unknown, ask(all[1], Ruins), "whoever had data founds nothing")
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
+}
+
+// It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
+func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
+	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}, now: time.Now}
+	none := Call{Holds: Nothing}
+	assert.Equal(t, Founding, p.roll(Self{Holds: Nothing}, nil, []Call{none, none}))
+	assert.Equal(t, Partial, p.roll(Self{Holds: Nothing}, []*answer{{}}, []Call{none}))
+	assert.Equal(t, Unknown, p.roll(Self{Holds: Ruins}, []*answer{{}}, []Call{none}))
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
