@@ -383,6 +383,14 @@ func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
 }
 
+func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
+	all := rolled(t)
+	all[0].Claim()
+	call, waits := all[1].hear(t.Context(), "m-0", all[1].others["m-0"], assert.AnError)
+	assert.True(t, waits)
+	assert.Equal(t, Data, call.Holds)
+}
+
 // It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
 func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}, now: time.Now}
