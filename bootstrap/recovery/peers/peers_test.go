@@ -408,6 +408,37 @@ func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
 	assert.Nil(t, none)
 }
 
+// etcd makes the certificates later, and nobody could tell by them who answers.
+func TestMembersWithCertificatesOfTheirOwnMakingAreNotAsked(t *testing.T) {
+	config := embed.NewConfig()
+	config.InitialCluster, config.PeerAutoTLS = "default=https://127.0.0.1:1,other=https://127.0.0.1:2", true
+	none, err := Of(config, Options{})
+	require.NoError(t, err)
+	assert.Nil(t, none)
+}
+
+func TestAMemberThatCannotListenForItsPeersSaysSo(t *testing.T) {
+	all := rolled(t)
+	require.NoError(t, all[0].open())
+	all[1].listens = all[0].listens
+	c := all[1].Ask(t.Context(), Self{Holds: Nothing})
+	assert.ErrorContains(t, c.Silent, "cannot listen for its peers")
+	assert.ErrorContains(t, c.Silent, "m-2 does not answer")
+}
+
+func TestAnErrorQuotesNothingThatAPeerSaid(t *testing.T) {
+	all := rolled(t)
+	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		_, _ = connection.Write([]byte("HTTP/1.1 500 a lie\r\nContent-Length: 0\r\n\r\n"))
+		_ = connection.Close()
+	}))
+	defer lies.Close()
+	_, err := all[0].fetch(t.Context(), all[0].peer, lies.URL, nil)
+	assert.ErrorContains(t, err, "status 500")
+	assert.NotContains(t, err.Error(), "a lie")
+}
+
 func TestUserAndPasswordAreEtcdctls(t *testing.T) {
 	t.Setenv("ETCDCTL_USER", "root:secret")
 	assert.Equal(t, Options{User: "root", Password: "secret"}, OptionsOf("", ""))

@@ -1,7 +1,9 @@
 package peers
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -19,6 +21,14 @@ func (p *Peers) hear(ctx context.Context, name string, urls []string, failed err
 		}
 	}
 	return Call{}, false
+}
+
+// both are two errors in one sentence; either may be nil.
+func both(first, second error) error {
+	if first != nil && second != nil {
+		return fmt.Errorf("%w; %w", first, second)
+	}
+	return cmp.Or(first, second)
 }
 
 // roll is what a roll call comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun when
