@@ -316,7 +316,8 @@ var promises = []struct {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
-		unknown := p.core.Facts.Listing == peers.Founding && p.truth.listing == peers.Founding && (!p.lot.store || p.lot.owner == Nobody)
+		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
+		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == Nobody)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -393,7 +394,7 @@ func (l lot) among() (all []lot) {
 		return nil
 	}
 	all = append(all, l) // its peers are not named
-	for _, listing := range []Listing{peers.Founding, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []Listing{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
 			if l.possible() {
@@ -409,7 +410,7 @@ func (l lot) possible() bool {
 	switch {
 	case l.remains && l.found != Empty, l.behind && l.listing != peers.Started, l.requested && !l.store:
 		return false
-	case l.listing == peers.Founding:
+	case l.listing == peers.Founding, l.listing == peers.Partial:
 		return l.found == Empty && !l.requested
 	case l.listing == peers.Gone:
 		return l.found != Valid && !l.requested

@@ -131,8 +131,11 @@ var conditions = map[Guard]func(Facts) bool{
 	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never && f.Listing != "" },
 	SeveralAsk:     func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
 	SeveralUnasked: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone() },
-	SeveralKept:    func(f Facts) bool { return f.isGone() && f.Owner == Ours && f.Kept && !f.Never },
-	SeveralNew:     func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
+	SeveralMissing: func(f Facts) bool { return f.isGone() && f.Listing == peers.Partial && f.Owner == Ours && !f.Never },
+	SeveralKept: func(f Facts) bool {
+		return f.isGone() && f.Listing != peers.Partial && f.Owner == Ours && f.Kept && !f.Never
+	},
+	SeveralNew: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
 
@@ -174,15 +177,16 @@ func (f Facts) known() bool {
 	return f.Listing == peers.Started || f.Listing == peers.Added || f.Listing == peers.Unlisted
 }
 
-// isGone says that no member has data of use, this one included.
+// isGone says that no member has told of data of use, this one included.
 func (f Facts) isGone() bool {
-	return !f.Alone && !f.Asked && f.Condition != Valid && (f.Listing == peers.Founding || f.Listing == peers.Gone)
+	return !f.Alone && !f.Asked && f.Condition != Valid &&
+		(f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial)
 }
 
 // founds says that no member has data, this one included. A volume of a start that was cut off in its first moment counts as
 // empty.
 func (f Facts) founds() bool {
-	return f.isGone() && f.Condition == Empty && f.Listing == peers.Founding
+	return f.isGone() && f.Condition == Empty && f.Listing != peers.Gone
 }
 
 // asEver says that etcd is started as it is configured: in a first start, or because --recover=never leaves to people what the

@@ -57,7 +57,7 @@ type Member struct {
 type Peers interface {
 	// Ask tells how they have this member.
 	Ask(ctx context.Context, self peers.Self) peers.Census
-	// Claim tells them, if they ask, that this member is about to have data.
+	// Claim tells them, if they ask, that this member has data, or is about to.
 	Claim()
 	// Remove takes this member's old identity out of the cluster. It may be repeated.
 	Remove(ctx context.Context, census *peers.Census) error

@@ -242,6 +242,15 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 	}
 }
 
+// Validating a large database takes longer than a quorum without data waits for the rest.
+func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
+	w, o := ofThree(t)
+	heard := false
+	_, err := New(w.options).Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
+	require.NoError(t, err)
+	assert.True(t, heard)
+}
+
 func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 	for _, id := range []string{"", "back"} {
 		t.Run("restore "+id, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/recovery/seed"
 )
 
@@ -96,6 +97,8 @@ func (r *run) doubt(owner Owner) error {
 		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
 	case r.asked && r.kept.notKept != nil:
 		return r.kept.notKept
+	case r.census.Listing == peers.Partial && r.census.Silent != nil:
+		return r.census.Silent
 	case r.verdict != nil:
 		return r.verdict
 	}

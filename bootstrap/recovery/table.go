@@ -64,6 +64,7 @@ var written = []entry{
 	{AskStore, Answered, AskedNotKept, Refused, nil, "the target is not kept: nothing is moved"},
 	{AskStore, Answered, SeveralAsk, AskPeers, []Action{AskThePeers}, "the target is kept: the others have to ask for it, too"},
 	{AskStore, Answered, SeveralUnasked, AskPeers, []Action{AskThePeers}, "the restore was done: what this member lacks comes from the others"},
+	{AskStore, Answered, SeveralMissing, AskPeers, []Action{PacePeers}, "the cluster was founded once, and the members that have not said that they lack its data are waited for"},
 	{AskStore, Answered, SeveralKept, AskPeers, []Action{AskThePeers}, "the store has the data, unless another member has them by now, who says so before it begins a generation"},
 	{AskStore, Answered, SeveralNew, Ready, nil, "a new cluster, for the only time in its life: etcd waits for a quorum of it"},
 	{AskStore, Answered, OtherCluster, Refused, nil, "another cluster's backups are never restored here"},

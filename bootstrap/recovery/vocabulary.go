@@ -93,6 +93,7 @@ const (
 	SeveralWait    Guard = "one of several, peers were asked"
 	SeveralAsk     Guard = "one of several, target kept"
 	SeveralUnasked Guard = "one of several, the others may have data"
+	SeveralMissing Guard = "one of several, some of which may have data"
 	SeveralKept    Guard = "one of several, nobody has data of use, kept"
 	SeveralNew     Guard = "one of several, no certificate"
 

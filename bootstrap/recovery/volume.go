@@ -61,6 +61,9 @@ func (r *run) dropUnfinished() (Event, Payload) {
 
 // validateVolume looks at the data directory in use.
 func (r *run) validateVolume() (Event, Payload) {
+	if there, err := holdsMember(r.member.DataDir); there || err != nil {
+		r.tellPeers() // validating takes longer than those without data wait for a member that they do not hear of
+	}
 	r.verdict = r.examine(r.ctx)
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())

@@ -59,9 +59,9 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
 }
 
-// Claim tells the others, if they ask, that this member is about to have data.
+// Claim tells the others, if they ask, that this member has data, or is about to.
 func (p *Peers) Claim() {
-	if p.desk != nil {
+	if err := p.open(); err == nil { // otherwise they do not hear of this member
 		p.desk.say(Call{Name: p.name, Process: p.process, Holds: Data})
 	}
 }

@@ -17,7 +17,8 @@ type Listing string
 const (
 	Unknown  Listing = "unknown"  // no quorum answers, and nobody knows of a cluster that was more than configured
 	Claimed  Listing = "claimed"  // somebody does, and no quorum of equal answers stands behind it
-	Founding Listing = "founding" // no cluster is known of, and nobody has data
+	Founding Listing = "founding" // no cluster is known of, all are here, and nobody has data
+	Partial  Listing = "partial"  // no cluster is known of, and of a quorum nobody told of data; the rest is not here, or runs already
 	Gone     Listing = "gone"     // no cluster is known of, all are here, and what some have is of no use
 	Asking   Listing = "asking"   // no cluster is known of, all are here and ask for the same restore
 	Expected Listing = "expected" // it has never started, in a cluster that is being founded with it

@@ -66,11 +66,12 @@ type Peers struct {
 	called             time.Time           // when the roll was called first
 }
 
-// Of finds the other members in etcd's configuration. It returns nil if it names none. The error says that certificates that
+// Of finds the other members in etcd's configuration. It returns nil if it names none, or has etcd make certificates for
+// peers, by which nobody can tell who answers. The error says that certificates that
 // it names cannot be used.
 func Of(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
-	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
+	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 || config.PeerAutoTLS && config.PeerTLSInfo.Empty() {
 		return nil, nil //nolint:nilerr,nilnil // members that are found in another way cannot be asked before etcd runs
 	}
 	founded, err := membership.NewClusterFromURLsMap(zap.NewNop(), config.InitialClusterToken, cluster)
@@ -132,7 +133,8 @@ func (p *Peers) Names() []string { return slices.Sorted(maps.Keys(p.others)) }
 // Ask asks every other member, and answers them from the first time on until Close. It returns within some seconds, or when
 // ctx ends.
 func (p *Peers) Ask(ctx context.Context, self Self) Census {
-	if err := p.open(); err == nil { // otherwise the others don't hear of this member, and wait
+	deaf := p.open()
+	if deaf == nil { // otherwise the others don't hear of this member, and wait
 		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore})
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
@@ -141,7 +143,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Census {
 		answers = append(answers, further...)
 	}
 	c, by := p.judge(answers)
-	c.Silent = silent
+	c.Silent = both(deaf, silent)
 	if c.Listing == Unknown {
 		c.Listing = p.roll(self, answers, calls)
 	}
@@ -229,7 +231,7 @@ func (p *Peers) fetch(ctx context.Context, from *http.Client, at string, documen
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s: %s", at, response.Status)
+		return "", fmt.Errorf("%s: status %d", at, response.StatusCode)
 	}
 	body := io.LimitReader(response.Body, answerSize)
 	if text, plain := document.(*string); plain {

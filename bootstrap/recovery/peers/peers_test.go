@@ -378,9 +378,26 @@ func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], Nothing))
 	assert.Equal(t, Unknown, ask(all[1], Nothing))
 	now = now.Add(patience)
-	assert.Equal(t, Founding, ask(all[0], Nothing))
+	assert.Equal(t, Partial, ask(all[0], Nothing), "the third may have data that a store has not")
 	assert.Equal(t, Unknown, ask(all[1], Ruins), "whoever had data founds nothing")
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
+}
+
+func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
+	all := rolled(t)
+	all[0].Claim()
+	call, waits := all[1].hear(t.Context(), "m-0", all[1].others["m-0"], assert.AnError)
+	assert.True(t, waits)
+	assert.Equal(t, Data, call.Holds)
+}
+
+// It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
+func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
+	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}, now: time.Now}
+	none := Call{Holds: Nothing}
+	assert.Equal(t, Founding, p.roll(Self{Holds: Nothing}, nil, []Call{none, none}))
+	assert.Equal(t, Partial, p.roll(Self{Holds: Nothing}, []*answer{{}}, []Call{none}))
+	assert.Equal(t, Unknown, p.roll(Self{Holds: Ruins}, []*answer{{}}, []Call{none}))
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
@@ -389,6 +406,37 @@ func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
 	none, err := Of(config, Options{})
 	require.NoError(t, err)
 	assert.Nil(t, none)
+}
+
+// etcd makes the certificates later, and nobody could tell by them who answers.
+func TestMembersWithCertificatesOfTheirOwnMakingAreNotAsked(t *testing.T) {
+	config := embed.NewConfig()
+	config.InitialCluster, config.PeerAutoTLS = "default=https://127.0.0.1:1,other=https://127.0.0.1:2", true
+	none, err := Of(config, Options{})
+	require.NoError(t, err)
+	assert.Nil(t, none)
+}
+
+func TestAMemberThatCannotListenForItsPeersSaysSo(t *testing.T) {
+	all := rolled(t)
+	require.NoError(t, all[0].open())
+	all[1].listens = all[0].listens
+	c := all[1].Ask(t.Context(), Self{Holds: Nothing})
+	assert.ErrorContains(t, c.Silent, "cannot listen for its peers")
+	assert.ErrorContains(t, c.Silent, "m-2 does not answer")
+}
+
+func TestAnErrorQuotesNothingThatAPeerSaid(t *testing.T) {
+	all := rolled(t)
+	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		_, _ = connection.Write([]byte("HTTP/1.1 500 a lie\r\nContent-Length: 0\r\n\r\n"))
+		_ = connection.Close()
+	}))
+	defer lies.Close()
+	_, err := all[0].fetch(t.Context(), all[0].peer, lies.URL, nil)
+	assert.ErrorContains(t, err, "status 500")
+	assert.NotContains(t, err.Error(), "a lie")
 }
 
 func TestUserAndPasswordAreEtcdctls(t *testing.T) {

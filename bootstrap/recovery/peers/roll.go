@@ -1,7 +1,9 @@
 package peers
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -21,9 +23,17 @@ func (p *Peers) hear(ctx context.Context, name string, urls []string, failed err
 	return Call{}, false
 }
 
+// both are two errors in one sentence; either may be nil.
+func both(first, second error) error {
+	if first != nil && second != nil {
+		return fmt.Errorf("%w; %w", first, second)
+	}
+	return cmp.Or(first, second)
+}
+
 // roll is what a roll call comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun when
 // nobody has data: all have said so, or a quorum has and the rest could not be asked for a while, as when a pod cannot be
-// scheduled. A member that has data and is only restarted would not be gone for so long.
+// scheduled. The second does not do for a restore, as little as a member that runs and may have data: that was founded once.
 func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 	if p.called.IsZero() {
 		p.called = p.now()
@@ -45,10 +55,12 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 	switch {
 	case self.Holds == Data:
 		return Unknown
-	case without == all && ruined:
+	case without == all && len(founding) == 0 && ruined:
 		return Gone
-	case without == all, !ruined && without > all/2 && p.now().Sub(p.called) >= patience:
+	case without == all && len(founding) == 0:
 		return Founding
+	case !ruined && (without == all || without > all/2 && p.now().Sub(p.called) >= patience):
+		return Partial
 	default:
 		return Unknown
 	}
