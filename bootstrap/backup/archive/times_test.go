@@ -3,7 +3,6 @@ package archive_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -113,57 +112,59 @@ func (w *world) ahead(last int64, at time.Time) {
 	w.next = object.Start()
 }
 
+// timed is an archive whose store has a clock, and the clock.
+func timed(t *testing.T) (w *world, clock *time.Time) {
+	t.Helper()
+	clock = new(Noon)
+	w = begin(t, &seal.Keys{})
+	w.store.Now = func() time.Time { return *clock }
+	return w, clock
+}
+
 // A member's clock is an hour ahead; the others, who go on, never write an earlier time.
 func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
-		start := time.Now()
-		w.fulls[10] = 0
-		w.gapAt(20, start)
-		tick := func() time.Time { time.Sleep(time.Minute); return time.Now() }
-		w.ahead(22, tick())
-		w.ahead(24, tick().Add(time.Hour))
-		future := time.Now().Add(time.Hour)
-		for last := int64(26); last <= 40; last += 2 {
-			tick()
-			w.ahead(last, future)
-		}
-		for last := int64(22); last <= 40; last += 2 {
-			at := start.Add(time.Duration(last-20) / 2 * time.Minute).Add(time.Second)
-			path := w.find(archive.Target{Time: at})
-			assert.Equal(t, last, path.Revision, "%s", at.Sub(start))
-			assert.False(t, path.Time.After(at))
-		}
-		assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
-	})
+	w, clock := timed(t)
+	start := *clock
+	w.fulls[10] = 0
+	w.gapAt(20, start)
+	tick := func() time.Time { *clock = clock.Add(time.Minute); return *clock }
+	w.ahead(22, tick())
+	w.ahead(24, tick().Add(time.Hour))
+	future := clock.Add(time.Hour)
+	for last := int64(26); last <= 40; last += 2 {
+		tick()
+		w.ahead(last, future)
+	}
+	for last := int64(22); last <= 40; last += 2 {
+		at := start.Add(time.Duration(last-20) / 2 * time.Minute).Add(time.Second)
+		path := w.find(archive.Target{Time: at})
+		assert.Equal(t, last, path.Revision, "%s", at.Sub(start))
+		assert.False(t, path.Time.After(at))
+	}
+	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
 // Without anybody who went on, it may as well be the store's clock that is wrong.
 func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
-		start := time.Now().Add(time.Hour)
-		w.gapAt(20, start)
-		for last := int64(22); last <= 30; last += 2 {
-			time.Sleep(time.Minute)
-			w.ahead(last, time.Now().Add(time.Hour))
-		}
-		assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
-	})
+	w, clock := timed(t)
+	start := clock.Add(time.Hour)
+	w.gapAt(20, start)
+	for last := int64(22); last <= 30; last += 2 {
+		*clock = clock.Add(time.Minute)
+		w.ahead(last, clock.Add(time.Hour))
+	}
+	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
 }
 
 // Markers of a burst may say the same, and a store's times may be whole seconds.
 func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
-		start := time.Now()
-		w.gapAt(20, start)
-		at := start.Add(1500 * time.Millisecond)
-		for last := int64(22); last <= 26; last += 2 {
-			w.ahead(last, at) // the store says that it had them before
-		}
-		assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(1400 * time.Millisecond)}).Revision)
-	})
+	w, clock := timed(t)
+	w.gapAt(20, *clock)
+	at := clock.Add(1500 * time.Millisecond)
+	for last := int64(22); last <= 26; last += 2 {
+		w.ahead(last, at) // the store says that it had them before
+	}
+	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
 // gapAt is gap at a time.
