@@ -81,7 +81,7 @@ test-crash: ## Kill the program CYCLES (50) times under writers and look for los
 
 test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
 	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
-	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -rounds $(ROUNDS)
+	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -seed 0 -rounds $(ROUNDS)
 	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two

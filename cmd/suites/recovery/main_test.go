@@ -13,7 +13,7 @@ import (
 
 var (
 	rounds = flag.Int("rounds", 3, "how many disasters the chaos run has")
-	seeded = flag.Uint64("seed", 0, "have the chaos run draw the same disasters again; 0 draws others each time")
+	seeded = flag.Uint64("seed", 1, "of what the chaos run draws; 0 draws something else each time")
 	only   = flag.String("disaster", "", "have only disasters with this in their names")
 	whole  = flag.Bool("whole", false, "run what takes longer, too")
 )
