@@ -26,6 +26,8 @@ type found struct {
 	abilities  store.Abilities
 	generation archive.Generation
 	head       archive.Head
+
+	vet bool // whether it is looked for generations that followed
 }
 
 // look finds out where the chain ends, if that is not known well enough.
@@ -34,7 +36,7 @@ func (s *Shipper) look(ctx context.Context) {
 		return
 	}
 	s.ask()
-	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation}
+	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation, vet: s.mustVet()}
 	cluster, begins, now, open := s.options.Etcd.ClusterID(), (s.leads || s.tookOver) && !s.options.SegmentsOnly, s.options.Now(), s.options.Open
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, lookPatience)
@@ -59,6 +61,9 @@ func (s *Shipper) mustLook() bool {
 	}
 }
 
+// mustVet tells whether it was not looked lately for a cluster that was restored from this one's backups.
+func (s *Shipper) mustVet() bool { return time.Since(s.vetted) >= s.pace.knows }
+
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (s *Shipper) watchInterval() time.Duration {
 	return max(10*s.options.Interval, s.pace.watch)
@@ -75,6 +80,10 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 	}
 	if f.generation.Number == 0 {
 		if err := f.identify(ctx, cluster, begin, at); err != nil {
+			return f, err
+		}
+	} else if f.vet {
+		if err := f.superseded(ctx); err != nil && !errors.Is(err, store.ErrNotFound) { // an emptied store has no head, either
 			return f, err
 		}
 	}
@@ -94,22 +103,31 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 		f.generation = archive.Generation{}
 		return err
 	}
+	if err := f.superseded(ctx); err != nil {
+		f.generation = archive.Generation{}
+		return err
+	}
+	f.vet = true
+	f.abilities, err = store.Probe(ctx, f.archive.Store())
+	return err
+}
+
+// superseded says that a cluster was restored from this one's backups, and goes on with them. store.ErrNotFound says that there is no
+// generation at all.
+func (f *found) superseded(ctx context.Context) error {
 	generations, err := f.archive.Generations(ctx)
 	if err != nil {
 		return err
 	}
 	if len(generations) == 0 {
-		f.generation = archive.Generation{}
 		return fmt.Errorf("%w: every generation, while the store is emptied", store.ErrNotFound)
 	}
-	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
-		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
-		f.generation = archive.Generation{}
-		return err
+	newest := generations[len(generations)-1]
+	if newest.Number <= f.generation.Number {
+		return nil
 	}
-	f.abilities, err = store.Probe(ctx, f.archive.Store())
-	return err
+	return fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+		errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
 }
 
 // begun is the generation that another member has begun. store.ErrNotFound says that none has; between the birth certificate and
@@ -158,6 +176,9 @@ func (s *Shipper) identified(seen found) {
 	if s.generation.Number == 0 {
 		s.options.Log.Info().Str("store", seen.archive.String()).Int("generation", seen.generation.Number).
 			Msg("backups: " + seen.abilities.String())
+	}
+	if seen.vet {
+		s.vetted = time.Now()
 	}
 	s.abilities, s.generation, s.foreign = seen.abilities, seen.generation, false
 }

@@ -15,6 +15,7 @@ type owned struct {
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
 	foreign    bool               // the store must not be written
+	vetted     time.Time          // when it was last looked for generations that followed
 	busy       bool               // a request about the chain is under way; there is one at a time
 	asked      time.Time          // since when it is
 	troubles   [abouts]*trouble   // nil while all is well

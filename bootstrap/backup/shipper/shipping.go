@@ -39,9 +39,10 @@ func (s *Shipper) ship(ctx context.Context) {
 	})
 }
 
-// knows tells whether what this member knows of the end of the chain in the store is fresh enough to go on from there.
+// knows tells whether what this member knows of the end of the chain in the store, and of its being the newest one, is fresh enough
+// to go on from there.
 func (s *Shipper) knows() bool {
-	return s.generation.Number != 0 && !s.foreign && !s.stale && time.Since(s.storedAt) < s.pace.knows
+	return s.generation.Number != 0 && !s.foreign && !s.stale && time.Since(s.storedAt) < s.pace.knows && !s.mustVet()
 }
 
 // opener returns what reads a segment that waits.
