@@ -68,6 +68,7 @@ func (r *run) wentOn(ctx context.Context) (lost, err error) {
 	number := r.position.Generation.Number - 1
 	head, err := r.options.Archive.Head(ctx, number)
 	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
+		r.alive = sighting{r.now(), number, head.Revision()}
 		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
 	}
 	return lost, err

@@ -120,7 +120,7 @@ func (r *run) report(from State, event Event, payload Payload, decision machine.
 		p.Reason = reason
 	})
 	line := r.options.Log.Debug()
-	if event == StoreSilent && r.silent == 0 || r.waitsAnew(event, decision, reason) {
+	if (event == StoreSilent || event == Alive) && r.silent == 0 || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()

@@ -43,6 +43,9 @@ func (r *run) askTheStore() (Event, Payload) {
 	if err != nil {
 		return StoreSilent, Payload{Err: err}
 	}
+	if why := r.lives(now); why != nil {
+		return Alive, Payload{Err: why}
+	}
 	r.silent, r.kept = 0, now
 	if r.asked && now.usedBefore { // so that the next start need not ask the store
 		if err := r.rememberUsed(); err != nil {
@@ -83,6 +86,21 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	}
 	now.reserved = reservation.Revision
 	return now, owner, r.find(ctx, &now, generations)
+}
+
+// findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
+// If a generation was begun meanwhile, the claim will be lost.
+func (r *run) findEnd() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, _, err := r.ask(ctx)
+	if err != nil {
+		return StoreSilent, Payload{Err: err}
+	}
+	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
+		r.kept = now
+	}
+	return "", Payload{}
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }

@@ -10,6 +10,8 @@ type entry machine.Entry
 
 const always = machine.Always
 
+const lives = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
+
 // working is where something blocks that the volume, or this program, may not be able to do.
 var working = machine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
@@ -60,6 +62,8 @@ var written = []entry{
 	{AskStore, StoreSilent, SeveralWait, AskPeers, []Action{PacePeers}, "the store may know that the data are lost: it is waited for, or for the peers"},
 	{AskStore, StoreSilent, WillNotWait, Refused, nil, "without the store nothing can be brought back, and waiting is not wanted"},
 	{AskStore, StoreSilent, always, AskStore, []Action{PaceStore}, "the store may know that the data are lost or were put back: it is waited for"},
+	{AskStore, Alive, SeveralWait, AskPeers, []Action{PacePeers}, lives},
+	{AskStore, Alive, always, AskStore, []Action{PaceStore}, lives},
 	{AskStore, Elapsed, always, AskStore, []Action{AskTheStore}, "time to ask again"},
 	{AskStore, Answered, AskedNotKept, Refused, nil, "the target is not kept: nothing is moved"},
 	{AskStore, Answered, SeveralAsk, AskPeers, []Action{AskThePeers}, "the target is kept: the others have to ask for it, too"},
@@ -79,8 +83,9 @@ var written = []entry{
 	{AskStore, Answered, KeptButNever, Refused, nil, "it could be brought back, but --recover=never"},
 	{AskStore, Answered, always, Refused, nil, "nothing is kept that could be brought back"},
 
-	{Flush, Flushed, always, MakeRoom, []Action{MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
 
+	{MakeRoom, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away before it told how far the backups go by now"},
 	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},
 	{MakeRoom, RoomLacking, always, Refused, nil, "there is no room for the restored data beside the old: nothing was fetched"},
 
@@ -115,7 +120,8 @@ var Elsewhere = []machine.Default{
 	{On: Left, Answer: machine.Reject, Why: "only Leave takes the member out"},
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
-	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, Build and Claim need the store"},
+	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, MakeRoom, Build and Claim need the store"},
+	{On: Alive, Answer: machine.Reject, Why: "only AskStore looks whether the backups go on"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},
 	{On: RoomEnough, Answer: machine.Reject, Why: "only MakeRoom measures"},
 	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom measures"},
