@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -34,7 +35,7 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 		clock = clock.Add(20 * time.Second)
 	}
 	require.NoError(t, w.runWith(func(action Action) error {
-		switch action { //nolint:exhaustive // the others do not matter
+		switch action {
 		case BuildData:
 			builds++
 		case ClaimGeneration:
@@ -79,4 +80,22 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 			assert.Equal(t, of.keys, keys)
 		})
 	}
+}
+
+// It went on serving after its backups had gone on without it, and is started again.
+func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	living := filepath.Join(t.TempDir(), "living")
+	require.NoError(t, os.Rename(w.member.DataDir, living))
+	require.NoError(t, w.run())
+	w.put("of generation 2")
+	w.backUp(2)
+	w.older = living
+	w.rollBack()
+	w.put("1", "2", "3")
+	w.log.Reset()
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 got after revision 2, from which generation 2 was restored")
+	assert.Len(t, w.asides(), 1)
 }

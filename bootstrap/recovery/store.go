@@ -28,6 +28,7 @@ type inStore struct {
 	known      bool // there is a birth certificate
 	first      archive.Cluster
 	newest     archive.Generation // the zero value if there is none
+	successor  archive.Generation // that was restored from the volume's; the zero value if none was
 	head       archive.Head       // of the newest one
 	reserved   int64              // no revision above was ever handed out, as far as the store knows; 0 if it does not
 	path       archive.Path
@@ -74,7 +75,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
 	}
-	now.newest = generations[len(generations)-1]
+	now.newest, now.successor = generations[len(generations)-1], successor(generations, hex(r.stands.ClusterID))
 	now.usedBefore = r.options.Request != nil &&
 		slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Restore == r.options.Request.ID })
 	if now.head, err = a.Head(ctx, now.newest.Number); err != nil {
