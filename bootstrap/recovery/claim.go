@@ -60,8 +60,11 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 	return lost, err
 }
 
-// wentOn tells whether the cluster that is to be replaced was backed up since: then it lives.
+// wentOn tells whether what is to be replaced was served since, here, or somewhere else: there it lives if it was backed up.
 func (r *run) wentOn(ctx context.Context) (lost, err error) {
+	if now := r.premises(); now != r.position.Premises {
+		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil
+	}
 	if r.position.Head == 0 {
 		return nil, nil
 	}

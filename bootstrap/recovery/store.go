@@ -240,7 +240,7 @@ func (r *run) plan(result seed.Result) position {
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
+		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

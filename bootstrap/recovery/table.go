@@ -20,6 +20,7 @@ var working = machine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, As
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was about to be claimed, and only a store tells whether it was: start with --backup-store, or move recovery.json away to go on with the data that are there"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 

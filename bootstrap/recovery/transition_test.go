@@ -64,7 +64,9 @@ var sentences = []sentence{
 	// Resume: what an earlier run left
 	{"a run first looks for one that was cut off", Resume, Facts{}, Begun, Payload{}, Resume, []Action{ReadPosition}},
 	{"one that claimed nothing is begun again", Resume, Facts{}, NothingBegun, Payload{}, Examine, []Action{DropUnfinished, ValidateVolume}},
-	{"one that may have claimed goes on with what it built", Resume, Facts{}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
+	{"one that may have claimed is for people where no store tells", Resume, Facts{Peers: true}, ClaimFound, Payload{}, Refused, nil},
+	{"also if it is alone", Resume, alone, ClaimFound, Payload{}, Refused, nil},
+	{"one that may have claimed goes on with what it built", Resume, Facts{Store: true}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
 	{"one that has installed only has to remember it", Resume, Facts{}, InstallFound, Payload{}, Install, []Action{Remember}},
 
 	// Examine: a member of several

@@ -66,6 +66,7 @@ const (
 
 // The guards, beside machine.Always. Holds says what they mean.
 const (
+	NoStore           Guard = "no store"
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
