@@ -142,7 +142,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return append(next(Built), torn, outcome{event: Unbuildable, after: now})
 	case ProveData:
 		then.proved = true
-		return append(next(Proved), outcome{event: Unproved, after: now})
+		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
 	case TellPeers:
 		then.told = true
 		return next("")

@@ -90,6 +90,7 @@ var written = []entry{
 
 	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "only what is valid gets a generation"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "what was built is not valid: it is never opened"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim}, "the volume and the backups are of one cluster id, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
 	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "somebody else was first, perhaps another member: what was built is out of date"},
@@ -123,6 +124,7 @@ var Elsewhere = []machine.Default{
 	{On: Unbuildable, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Proved, Answer: machine.Reject, Why: "only Prove validates what was built"},
 	{On: Unproved, Answer: machine.Reject, Why: "only Prove validates what was built"},
+	{On: Diverged, Answer: machine.Reject, Why: "only Prove compares what was built with the volume"},
 	{On: Claimed, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: ClaimLost, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: Moved, Answer: machine.Reject, Why: "only SetAside and GiveWay move what is replaced"},

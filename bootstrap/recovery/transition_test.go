@@ -246,6 +246,7 @@ var sentences = []sentence{
 	{"damaged backups are refused", Build, alone, Unbuildable, Payload{}, Refused, nil},
 	{"the position is durable before the claim", Prove, alone, Proved, Payload{}, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}},
 	{"what is not valid is never claimed", Prove, alone, Unproved, Payload{}, Refused, []Action{ForgetClaim}},
+	{"good data are not given up for another history", Prove, alone, Diverged, Payload{}, Refused, []Action{ForgetClaim}},
 	{"only what is claimed takes the place", Claim, alone, Claimed, Payload{}, SetAside, []Action{SetVolumeAside}},
 	{"who comes second begins again", Claim, alone, ClaimLost, Payload{}, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}},
 	{"a claim that got no answer is made again", Claim, alone, StoreSilent, Payload{}, Claim, []Action{PaceStore}},

@@ -55,6 +55,7 @@ const (
 	Unbuildable  Event = "unbuildable"   // what the store keeps is damaged
 	Proved       Event = "proved"        // what was built is valid, all of it
 	Unproved     Event = "unproved"      // it is not
+	Diverged     Event = "diverged"      // it is valid, and the data in use are no earlier state of it
 	Claimed      Event = "claimed"       // the next generation in the store is this restore's, and has nothing yet
 	ClaimLost    Event = "claim lost"    // somebody else has begun it, or its cluster has gone on already
 	Moved        Event = "moved"         // what was in the place of the data directory is set aside
