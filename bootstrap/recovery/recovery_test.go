@@ -324,22 +324,3 @@ func TestAStoreThatFailsAtAnyRequestChangesNothingAboutTheEnd(t *testing.T) {
 		})
 	}
 }
-
-// Two clusters of one configuration have one cluster id, and so has a volume that was put back and written to since.
-func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	w.older = filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
-	w.put("a", "b", "c")
-	w.backUp(1)
-	w.rollBack()
-	w.put("acknowledged elsewhere")
-	err := w.run()
-	require.ErrorContains(t, err, "took different ways")
-	require.ErrorContains(t, err, "move the data directory away")
-	keys, _ := w.keys()
-	assert.Contains(t, keys, "acknowledged elsewhere")
-	assert.Empty(t, w.asides())
-	assert.Len(t, w.generations(), 1)
-}
