@@ -39,7 +39,7 @@ func divergence(rows, others *bolt.Cursor) int64 {
 	for n := 0; key != nil && n < compared; n++ {
 		at := key[:revisionBytes]
 		found, otherValue := others.Seek(at)
-		if bytes.HasPrefix(found, at) && !(bytes.Equal(found, key) && bytes.Equal(otherValue, value)) {
+		if bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value)) {
 			return mvcc.BytesToBucketKey(key).Main
 		}
 		key, value = rows.Prev()
