@@ -222,7 +222,7 @@ func (p *past) requireRows(file string, path archive.Path) {
 func (p *past) requireLeases(tx *bolt.Tx) {
 	p.Helper()
 	named := map[string]int64{}
-	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
+	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
 		var kv mvccpb.KeyValue
 		require.NoError(p, kv.Unmarshal(v))
 		named[string(kv.Key)] = kv.Lease // none if it was deleted

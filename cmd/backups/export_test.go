@@ -286,7 +286,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 			l.shipNothing(t, kept, head.Start)
 			return archive.SegmentName(1, head.Position)
 		},
-		"the newest full": func(kept *archive.Archive, head archive.Head) string {
+		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
 			full, err := kept.PutFull(t.Context(), archive.Full{
 				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: segment.Seed("c1", 1, l.last+10), Reason: "gap",
 			}, bytes.NewReader(l.snapshot))

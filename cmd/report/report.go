@@ -83,12 +83,12 @@ func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now 
 
 // reason is what the state is about and, while etcd starts or closes, or data come back, what that waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
-	switch run.State {
-	case lifecycle.StartEtcd, lifecycle.Terminating:
+	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.world.Progress(); progress != "" {
 			return run.Reason + "; etcd " + progress
 		}
-	case lifecycle.Query, lifecycle.Wait:
+	}
+	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
 		if awaited := r.world.Awaits(); awaited != "" {
 			return run.Reason + "; " + awaited
 		}

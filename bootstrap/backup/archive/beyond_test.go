@@ -21,24 +21,24 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 		happens func(w *world)
 		latest  int64
 		lost    int64
-		beyond  error // nil for nothing
+		beyond  string // empty for nothing
 	}{
-		"nothing":         {func(*world) {}, 30, 0, nil},
-		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, segment.After(28)), 300) }, 28, 0, seal.ErrDamaged},
+		"nothing":         {func(*world) {}, 30, 0, ""},
+		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, segment.After(28)), 300) }, 28, 0, "damaged"},
 		"merged objects in the middle": {func(w *world) {
 			minutes := w.objects(archive.Minute)
 			require.NoError(w.t, w.store.Delete(w.ctx, minutes[1].Name()))
-		}, 14, 14, archive.ErrHole},
+		}, 14, 14, "the chain has a hole"},
 		"a full's manifest behind a gap": {func(w *world) {
 			w.segment(32)
 			w.damage(archive.ManifestName(1, w.gap(40).Name()), 200)
-		}, 32, 8, seal.ErrDamaged},
+		}, 32, 8, "damaged"},
 		"a full behind a gap that failed its test": {func(w *world) {
 			full := w.gap(40)
 			require.NoError(w.t, w.PutVerdict(w.ctx, archive.Verdict{
 				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 40, Outcome: archive.Failed, Why: "of a reason", At: At(41),
 			}))
-		}, 30, 10, assert.AnError},
+		}, 30, 10, "of a reason"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := begin(t, sealtest.New(t).Load(t))
@@ -54,19 +54,16 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 			assert.Equal(t, example.latest, path.Revision)
 			assert.GreaterOrEqual(t, path.Lost(), example.lost)
 			assert.LessOrEqual(t, path.Lost(), example.lost+2, "a name does not tell the last segment's end")
-			switch example.beyond {
-			case nil:
+			if example.beyond == "" {
 				assert.NoError(t, path.Beyond)
-			case assert.AnError:
-				assert.ErrorContains(t, path.Beyond, "of a reason")
-			default:
-				assert.ErrorIs(t, path.Beyond, example.beyond)
+			} else {
+				assert.ErrorContains(t, path.Beyond, example.beyond)
 			}
 			assert.Zero(t, w.find(archive.Target{Revision: example.latest}).Lost(), "it was asked for")
 			assert.Equal(t, example.latest, w.find(archive.Target{Time: At(example.latest)}).Revision)
 			for _, later := range []time.Duration{time.Millisecond, time.Hour} {
 				_, err := w.Find(w.ctx, archive.Target{Time: At(example.latest).Add(later)})
-				if example.beyond != nil {
+				if example.beyond != "" {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "something came by then, perhaps")
 				} else {
 					assert.NoError(t, err)
@@ -106,7 +103,7 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(20)
-	w.restoredFrom(1, 2, 14)
+	w.restoredTo(2, 14)
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 14, path.Revision)
 	assert.Equal(t, 1, path.Generation.Number)
@@ -114,7 +111,7 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	assert.EqualValues(t, 20, w.find(archive.Target{Generation: 1}).Revision)
 
-	w.restoredFrom(1, 3, 17) // another one of the same parent: the newest counts
+	w.restoredTo(3, 17) // another one of the same parent: the newest counts
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 
@@ -123,7 +120,7 @@ func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(12)
 	w.segment(20)
-	w.restoredFrom(1, 2, 14)
+	w.restoredTo(2, 14)
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(12))))
 	_, _, err := w.instead(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
@@ -133,7 +130,7 @@ func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(20)
-	w.restoredFrom(1, 2, 14)
+	w.restoredTo(2, 14)
 	full, err := w.PutFull(w.ctx, archive.Full{
 		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: segment.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
 	}, strings.NewReader("a database"))
@@ -175,10 +172,10 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	assert.ErrorIs(t, err, seal.ErrUntrusted)
 }
 
-// restoredFrom begins a generation.
-func (w *world) restoredFrom(parent, number int, revision int64) {
+// restoredTo begins a generation that goes on from a revision of the first one.
+func (w *world) restoredTo(number int, revision int64) {
 	w.t.Helper()
 	require.NoError(w.t, w.BeginGeneration(w.ctx, archive.Generation{
-		Number: number, Cluster: "restored" + string(rune('0'+number)), Parent: parent, ParentRevision: revision, Created: At(25),
+		Number: number, Cluster: "restored" + string(rune('0'+number)), Parent: 1, ParentRevision: revision, Created: At(25),
 	}))
 }
