@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/verification"
@@ -62,6 +64,11 @@ type backupVerifyCommand struct {
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
+	if c.To != nil {
+		if err := c.To.Check(time.Now()); err != nil {
+			return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
+		}
+	}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
 		verified, err := backups.Verify(ctx, settings, c.target(), restore)

@@ -38,6 +38,7 @@ func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 type place struct {
 	began    time.Time
 	progress string
+	awaits   string
 	later    atomic.Pointer[string] // the progress that a test has got on to
 	record   exitcode.Word
 }
@@ -61,6 +62,8 @@ func (p *place) Progress() string {
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
 func (*place) EtcdVersion() string { return "3.6.16" }
+
+func (p *place) Awaits() string { return p.awaits }
 
 func (*place) Recovery() *status.Recovery {
 	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
