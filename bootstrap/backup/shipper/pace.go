@@ -16,11 +16,12 @@ type pace struct {
 	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
 	knows   time.Duration // what is known of the end of the chain is good for so long
 	merge   time.Duration // between merges
+	retry   time.Duration // about so long after a failure it is tried again first, then later and later
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute, retry: 500 * time.Millisecond,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +67,27 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			assert.Equal(t, 1, strings.Count(s.log.String(), "they go on"))
 		})
 	}
+}
+
+func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for i := range 3 {
+		s.put("a", fmt.Sprint(i))
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(f Facts) bool { return f.SpoolSegments >= 3 }, "they wait")
+	waiting, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "segments", "*"))
+	require.NoError(t, err)
+	path := waiting[len(waiting)-1]
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	content[len(content)-5] ^= 1
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	s.store.Heal()
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
 }
 
 func TestRepliesThatAreLostAreNoTrouble(t *testing.T) {
