@@ -74,7 +74,7 @@ func (s *Shipper) queue() bool {
 		s.waiting = nil
 		return false
 	}
-	s.waiting[0].before = first.Before
+	s.waiting[0].before, s.last = first.Before, first.Position // the store may have it
 	if !first.From.IsZero() {
 		s.waiting[0].since = first.From
 	}

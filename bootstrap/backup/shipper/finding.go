@@ -25,9 +25,8 @@ type found struct {
 
 // end is what was at the end of the chain when it was last looked at.
 type end struct {
-	stored segment.Position
-	last   segment.Position // of the newest segment; zero if it is unknown
-	full   string           // the newest; empty if it is unknown
+	last segment.Position // of the newest segment; zero if it is unknown
+	full string           // the newest; empty if it is unknown
 }
 
 // find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
@@ -102,15 +101,17 @@ func (f *found) believe(ctx context.Context) error {
 	if !head.Empty() && head.Cluster != f.generation.Cluster {
 		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
 	}
-	err := error(store.ErrNotFound)
+	err, what := error(store.ErrNotFound), ""
 	if f.known.full != "" && (head.Empty() || head.Full.Name() < f.known.full) {
+		what = "full " + f.known.full
 		_, err = f.archive.Full(ctx, f.generation.Number, f.known.full)
 	}
 	if isMissing(err) && head.Position.Compare(f.known.last) <= 0 {
+		what = "segment " + f.known.last.String()
 		_, err = f.archive.Manifest(ctx, f.generation.Number, f.known.last)
 	}
 	if err == nil {
-		err = &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %d was stored and is there", max(0, head.Revision()), f.known.stored.Revision-1)}
+		err = &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), what)}
 	}
 	if isMissing(err) {
 		return nil

@@ -29,7 +29,7 @@ func (s *Shipper) look(ctx context.Context) {
 	s.ask()
 	known := found{
 		archive: s.archive, abilities: s.abilities, generation: s.generation,
-		vet: time.Since(s.vetted) >= s.pace.knows, known: end{stored: s.stored, last: s.last, full: s.newest},
+		vet: time.Since(s.vetted) >= s.pace.knows, known: end{last: s.last, full: s.newest},
 	}
 	cluster, begins, now, open := s.options.Etcd.ClusterID(), (s.leads || s.tookOver) && !s.options.SegmentsOnly, s.options.Now(), s.options.Open
 	s.job(func() func() {

@@ -3,6 +3,7 @@ package shipper
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -87,6 +88,19 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 	c.leader.Store(2)
 	require.ErrorIs(t, <-asked, ErrNotWriter)
 	require.ErrorIs(t, <-asked, ErrNotWriter)
+}
+
+func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Shipper) { s.pace.bear = 300 * time.Millisecond })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.ErrorContains(t, err, "one when it is over: cannot store the full of revision")
+	require.ErrorContains(t, err, "permission denied")
+	s.store.Heal()
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it is made all the same")
 }
 
 func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {

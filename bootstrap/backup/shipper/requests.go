@@ -110,12 +110,16 @@ func (s *Shipper) BeforeCompaction(ctx context.Context) {
 
 // FullNow makes a full and returns when it is in the store. If one is being made already, that one counts if it was asked for
 // as well; otherwise another follows. ErrNotWriter says that another member has to be asked, also when it has become the writer
-// meanwhile. When ctx ends, the full is made all the same.
+// meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
+// as it is when ctx ends.
 func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	asked := due{reason: reason, done: make(chan fullResult, 1)}
 	if err := s.tell(ctx, func() { s.askForFull(asked) }); err != nil {
 		return FullDone{}, err
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go s.bear(ctx, giveUp)
 	select {
 	case result := <-asked.done:
 		return result.FullDone, result.err
@@ -123,5 +127,29 @@ func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) 
 		return FullDone{}, ErrEnded
 	case <-ctx.Done():
 		return FullDone{}, context.Cause(ctx)
+	}
+}
+
+// bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
+func (s *Shipper) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
+	ticker := time.NewTicker(s.pace.tick)
+	defer ticker.Stop()
+	for since, sent := time.Now(), int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		facts := s.Facts()
+		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
+			since = time.Now()
+		}
+		if facts.FullRunning != nil {
+			sent = facts.FullRunning.Sent
+		}
+		if time.Since(since) > s.pace.bear {
+			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
+			return
+		}
 	}
 }

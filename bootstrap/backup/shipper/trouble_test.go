@@ -90,6 +90,32 @@ func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
 	s.requireAllKept()
 }
 
+// The volume may be full, or become read-only.
+func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
+	s := begun(t)
+	making := filepath.Join(s.options.SpoolDir, "making")
+	require.NoError(t, os.RemoveAll(making))
+	for i := range 5 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.ErrorContains(t, err, "cannot write to the spool")
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for i := range 5 {
+		s.put("b", fmt.Sprint(i))
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.SpoolSegments == 1 }, "one waits in memory, and the rest in etcd")
+	s.store.Heal()
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+	require.NoError(t, os.Mkdir(making, 0o700))
+	_, err = s.FullNow(t.Context(), "asked for")
+	require.NoError(t, err)
+	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+}
+
 func TestRepliesThatAreLostAreNoTrouble(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrLostReply, ReplyLost: true})
