@@ -18,8 +18,8 @@ type sighting struct {
 	revision   int64
 }
 
-// successor is the generation that was restored from a cluster's; the zero value if none was.
-func successor(generations []archive.Generation, cluster string) (next archive.Generation) {
+// restoredFrom is the generation that was restored from a cluster's; the zero value if none was.
+func restoredFrom(generations []archive.Generation, cluster string) (next archive.Generation) {
 	at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == cluster })
 	if at < 0 || at+1 == len(generations) || generations[at+1].Parent != generations[at].Number {
 		return next

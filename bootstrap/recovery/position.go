@@ -11,7 +11,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/exitcode"
+	"etcd-wrapper/exitcode/durable"
 	"etcd-wrapper/exitcode/smallfile"
 )
 
@@ -75,7 +75,7 @@ func (r *run) readRecord() (record, error) {
 func (r *run) writeRecord(kept record) error {
 	content, err := json.MarshalIndent(kept, "", "  ")
 	if err == nil {
-		err = exitcode.ReplaceFile(r.recordPath(), append(content, '\n'))
+		err = durable.Replace(r.recordPath(), append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the position of recovery in %s: %w", r.recordPath(), err)
