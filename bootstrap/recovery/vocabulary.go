@@ -48,6 +48,8 @@ const (
 	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
 	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
+	Missing      Event = "missing"       // what the store has told of is not there, or not yet
+	KeysLacking  Event = "keys lacking"  // what the store has is signed, or encrypted, with keys that are not given
 	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
 	RoomEnough   Event = "room enough"   // the volume has the room for what is to be built
 	RoomLacking  Event = "room lacking"  // it has not

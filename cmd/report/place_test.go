@@ -31,6 +31,7 @@ func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 type place struct {
 	began    time.Time
 	progress string
+	awaits   string
 	later    atomic.Pointer[string] // the progress that a test has got on to
 	record   exitcode.Word
 }
@@ -58,6 +59,8 @@ func (p *place) Progress() string {
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
 func (*place) EtcdVersion() string { return "3.6.16" }
+
+func (p *place) Awaits() string { return p.awaits }
 
 func (*place) Recovery() *status.Recovery {
 	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
@@ -87,6 +90,7 @@ func (*place) Backup() *status.Backup {
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
 		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 9, From: at, To: at},
 		LastFull:     &status.BackupFull{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+		FullRunning:  &status.BackupRun{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
 		LastVerified: &status.BackupProof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
 		Trouble:      &status.BackupError{Since: at, Times: 1, Message: "the store is away", NextTry: at},
 	}
