@@ -142,13 +142,13 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		torn := outcome{event: StoreSilent, after: now}
 		all := append(next(Built), torn)
-		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking} {
+		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking, Grown} {
 			all = append(all, outcome{event: event, after: now})
 		}
 		return all
 	case ProveData:
 		then.proved = true
-		return append(next(Proved), outcome{event: Unproved, after: now})
+		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
 	case TellPeers:
 		then.told = true
 		return next("")

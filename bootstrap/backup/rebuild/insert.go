@@ -42,7 +42,7 @@ func (i *inserter) insert(source Source) (changed Changes, err error) {
 		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 	}
 	behind := bytes.Clone(i.last)
-	if changed, err = source.Rows(i.ctx, i.row); err != nil {
+	if changed, err = insertMeanwhile(i.ctx, source.Rows, i.row); err != nil {
 		return Changes{}, err
 	}
 	changed.behind = behind

@@ -34,6 +34,7 @@ type Spool struct {
 	dir   string
 	limit int64
 	free  func(dir string) (int64, error)
+	sync  func(dir string) error
 
 	mu      sync.Mutex
 	entries []Entry // in order
@@ -49,7 +50,7 @@ const (
 // at most limit bytes of segments. What it had to drop, and why, is for people; of segments that don't follow one another
 // it keeps the newest that do.
 func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, dropped []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free}
+	s = &Spool{dir: dir, limit: limit, free: free, sync: syncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -104,13 +105,14 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err != nil {
-		return fmt.Errorf("cannot spool segment %s: %w", name, errors.Join(err, os.Remove(file.Name())))
+	if err == nil && durable {
+		err = s.sync(filepath.Join(s.dir, segments))
+	}
+	if err != nil { // it is captured again, and may end elsewhere then
+		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
+		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
 	s.add(Entry{Position: object.Position, Next: object.Next(), Size: object.Size()})
-	if durable {
-		return syncDirectory(filepath.Join(s.dir, segments))
-	}
 	return nil
 }
 
@@ -161,7 +163,7 @@ func (s *Spool) Sync() error {
 			return fmt.Errorf("cannot make segment %s durable: %w", entry.Position, err)
 		}
 	}
-	return syncDirectory(filepath.Join(s.dir, segments))
+	return s.sync(filepath.Join(s.dir, segments))
 }
 
 // Open reads a segment that waits. The file must be closed.
