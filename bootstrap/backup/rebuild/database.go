@@ -12,6 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // Source is what a database is rebuilt from.
@@ -131,17 +132,7 @@ func flush(file *os.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	return flushNames(filepath.Dir(file.Name()))
-}
-
-// flushNames makes what a directory holds durable.
-func flushNames(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // nothing was written
-	return dir.Sync()
+	return durable.SyncDirectory(filepath.Dir(file.Name()))
 }
 
 // teller tells of progress.

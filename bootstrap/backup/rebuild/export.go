@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"etcd-wrapper/exitcode/durable"
 )
 
 // partial is what the name of a file ends with that is not finished.
@@ -37,7 +39,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 		err = errors.Join(err, left)
 	}
 	if err == nil {
-		err = flushNames(filepath.Dir(path))
+		err = durable.SyncDirectory(filepath.Dir(path))
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot write %s: %w", path, err)

@@ -78,6 +78,8 @@ func (s *Shipper) saw(seen found, err error) {
 		s.takeOver(stalledAtBirth)
 	case errors.Is(err, errSuperseded):
 		s.mustNot(err.Error())
+	case s.full.begins() && (err == nil || !seen.head.Beyond.IsZero()):
+		// it began before the chain did that is about to be stored
 	case errors.Is(err, seal.ErrDamaged) && !seen.head.Beyond.IsZero():
 		s.identified(seen)
 		s.abandon(seen.head, err)

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // ErrFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -50,7 +51,7 @@ const (
 // at most limit bytes of segments. What it had to drop, and why, is for people; of segments that don't follow one another
 // it keeps the newest that do.
 func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, dropped []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free, sync: syncDirectory}
+	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -90,9 +91,9 @@ func (s *Spool) Bytes() int64 {
 // Limit is how much they may take, in bytes.
 func (s *Spool) Limit() int64 { return s.limit }
 
-// Put adds a segment. ErrFull says that it has no room. If durable is set, it also survives a machine that is switched off;
+// Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
-func (s *Spool) Put(object segment.Object, durable bool) error {
+func (s *Spool) Put(object segment.Object, synced bool) error {
 	if err := s.room(object.Size()); err != nil {
 		return err
 	}
@@ -101,11 +102,11 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err != nil {
 		return err
 	}
-	err = fill(file, object.Reader(), durable)
+	err = fill(file, object.Reader(), synced)
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err == nil && durable {
+	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segments))
 	}
 	if err != nil { // it is captured again, and may end elsewhere then
@@ -116,9 +117,9 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	return nil
 }
 
-func fill(file *os.File, from io.Reader, durable bool) error {
+func fill(file *os.File, from io.Reader, synced bool) error {
 	_, err := io.Copy(file, from)
-	if durable && err == nil {
+	if synced && err == nil {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())
