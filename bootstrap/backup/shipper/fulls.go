@@ -37,7 +37,8 @@ var noGap gap
 type full struct {
 	archive.Full
 	asked    []due
-	opens    bool // a new chain
+	opens    bool             // a new chain
+	behind   segment.Position // where the one before ended then; zero if there was none
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
@@ -239,7 +240,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 	f.Reason = f.asked[0].reason
 	f.database = snapshot.Size
 	if s.chainless {
-		f.opens = true
+		f.opens, f.behind = true, s.stored
 		s.tail = &segment.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
