@@ -126,8 +126,10 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
-	case TellLoss, FlushSpool:
+		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Broke, after: now})
+	case TellLoss:
+		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
+	case FlushSpool:
 		return next("")
 	case FlushVolume:
 		return next(Flushed)
@@ -139,10 +141,14 @@ func outcomes(action Action, given lot, now truth) []outcome {
 			then.lost = "another cluster's data are restored"
 		}
 		torn := outcome{event: StoreSilent, after: now}
-		return append(next(Built), torn, outcome{event: Unbuildable, after: now})
+		all := append(next(Built), torn)
+		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking, Grown} {
+			all = append(all, outcome{event: event, after: now})
+		}
+		return all
 	case ProveData:
 		then.proved = true
-		return append(next(Proved), outcome{event: Unproved, after: now})
+		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
 	case TellPeers:
 		then.told = true
 		return next("")

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/exitcode"
+	"etcd-wrapper/exitcode/durable"
 	"etcd-wrapper/exitcode/smallfile"
 )
 
@@ -63,7 +63,7 @@ func (r *run) readRecord() (record, error) {
 func (r *run) writeRecord(kept record) error {
 	content, err := json.MarshalIndent(kept, "", "  ")
 	if err == nil {
-		err = exitcode.ReplaceFile(r.recordPath(), append(content, '\n'))
+		err = durable.Replace(r.recordPath(), append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the position of recovery in %s: %w", r.recordPath(), err)

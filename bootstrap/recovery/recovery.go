@@ -113,8 +113,10 @@ type run struct {
 	legal   *machine.Legality
 	ended   error // why it is refused
 	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
+	looked  int   // how often what the store has told of was looked for again
 	start   Start // how etcd is to be started
 
+	reason   string // why it is in its state
 	waitsFor string // why the peers are waited for
 
 	verdict  error            // against the volume
@@ -187,10 +189,11 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 // pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
 // one after the other.
 func (r *run) pause(action Action) {
-	times := r.silent + 1
+	times := r.silent + r.looked + 1
 	if action == PacePeers {
 		times = max(0, min(r.silent-eager, 1))
 	}
+	r.tell(func(p *Progress) { p.Reason = r.reason + "; the next try is within " + atMost(times).String() })
 	r.options.Pause(r.ctx, times)
 	r.silent++
 }

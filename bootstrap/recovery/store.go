@@ -40,7 +40,10 @@ func (r *run) askTheStore() (Event, Payload) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, seal.ErrUntrusted):
+		return KeysLacking, Payload{Err: err}
+	case err != nil:
 		return StoreSilent, Payload{Err: err}
 	}
 	r.silent, r.kept = 0, now
@@ -49,6 +52,9 @@ func (r *run) askTheStore() (Event, Payload) {
 			return broke(err)
 		}
 		r.asked = false
+	}
+	if why := r.untrusted(now); why != nil && owner != Others {
+		return KeysLacking, Payload{Err: why}
 	}
 	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
 }
@@ -82,7 +88,8 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 		return inStore{}, "", err
 	}
 	now.reserved = reservation.Revision
-	return now, owner, r.find(ctx, &now, generations)
+	err = r.find(ctx, &now)
+	return now, owner, err
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
@@ -127,26 +134,17 @@ func (r *run) behind(now inStore) bool {
 	}
 }
 
-// find looks for the way to the target: the one that is asked for, or the newest state. A generation that has nothing yet
-// stands for what was restored into it.
-func (r *run) find(ctx context.Context, now *inStore, generations []archive.Generation) error {
-	target := archive.Target{Generation: now.newest.Number}
+// find looks for the way to the target: the one that is asked for, or the newest state.
+func (r *run) find(ctx context.Context, now *inStore) (err error) {
+	target := archive.Target{}
 	if r.asked && !now.usedBefore {
 		target = r.options.Request.Target
 	}
-	for {
-		path, err := r.options.Archive.Find(ctx, target)
-		if err == nil || !errors.Is(err, archive.ErrNotKept) {
-			now.path = path
-			return err
-		}
-		now.notKept = err
-		at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Number == target.Generation })
-		if at < 0 || generations[at].Parent == 0 {
-			return nil
-		}
-		target = archive.Target{Generation: generations[at].Parent, Revision: generations[at].ParentRevision}
+	now.path, err = r.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		now.path, now.notKept, err = archive.Path{}, err, nil
 	}
+	return err
 }
 
 // source is what the data directory is built from.
@@ -179,29 +177,16 @@ func (r *run) buildData() (Event, Payload) {
 		})
 		return err
 	}, r.goInstead)
-	switch {
-	case err == nil:
-		r.position = r.plan(result)
-		r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
-			Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
-		return Built, Payload{}
-	case r.ctx.Err() != nil:
-		return broke(r.ctx.Err())
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrNoBucket), errors.Is(err, store.ErrSkewed):
-		return StoreSilent, Payload{Err: err}
-	case errors.Is(err, rebuild.ErrNoRoom):
-		return broke(err)
-	default:
-		return Unbuildable, Payload{Err: err}
+	if err != nil {
+		return r.unbuilt(err)
 	}
-}
-
-// goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.
-func (r *run) goInstead(former, other archive.Path, why error) {
-	r.options.Log.Warn().Err(why).Str("full", other.Full.Name()).Int64("lost_revisions", former.Revision-other.Revision).
-		Msg("recovery: the backups are damaged, and another way to what they hold is taken")
-	r.kept.path = other
-	r.tellLoss()
+	if r.member.Alone && !r.asked && result.Voters > 1 {
+		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
+	}
+	r.position = r.plan(result)
+	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
+		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+	return Built, Payload{}
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.

@@ -10,8 +10,13 @@ type entry machine.Entry
 
 const always = machine.Always
 
+const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
+
 // working is where something blocks that the volume, or this program, may not be able to do.
 var working = machine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+
+// weighing is where it shows that less would come back than the store has told of.
+var weighing = machine.Group{Flush, MakeRoom, Build}
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
@@ -79,6 +84,10 @@ var written = []entry{
 	{AskStore, Answered, KeptButNever, Refused, nil, "it could be brought back, but --recover=never"},
 	{AskStore, Answered, always, Refused, nil, "nothing is kept that could be brought back"},
 
+	{AskStore, KeysLacking, always, Refused, nil, keysLacking},
+	{weighing, KeysLacking, always, Refused, nil, keysLacking},
+	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
+
 	{Flush, Flushed, always, MakeRoom, []Action{MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
 
 	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},
@@ -86,10 +95,13 @@ var written = []entry{
 
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory is there beside the old one"},
 	{Build, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away: what was fetched is fetched again"},
+	{Build, RoomLacking, always, Refused, nil, "the volume was full before the restored data were built: what was built is removed again"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
+	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration names this member alone, and the backups are of a cluster of several, which may be alive"},
 
 	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "only what is valid gets a generation"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "what was built is not valid: it is never opened"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster id, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
 	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "somebody else was first, perhaps another member: what was built is out of date"},
@@ -116,13 +128,17 @@ var Elsewhere = []machine.Default{
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
 	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, Build and Claim need the store"},
+	{On: Missing, Answer: machine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
+	{On: KeysLacking, Answer: machine.Reject, Why: "only what reads the store needs keys"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},
 	{On: RoomEnough, Answer: machine.Reject, Why: "only MakeRoom measures"},
-	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom measures"},
+	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom and Build need room"},
 	{On: Built, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Unbuildable, Answer: machine.Reject, Why: "only Build builds"},
+	{On: Grown, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Proved, Answer: machine.Reject, Why: "only Prove validates what was built"},
 	{On: Unproved, Answer: machine.Reject, Why: "only Prove validates what was built"},
+	{On: Diverged, Answer: machine.Reject, Why: "only Prove compares what was built with the volume"},
 	{On: Claimed, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: ClaimLost, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: Moved, Answer: machine.Reject, Why: "only SetAside and GiveWay move what is replaced"},

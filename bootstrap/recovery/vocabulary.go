@@ -48,13 +48,17 @@ const (
 	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
 	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
+	Missing      Event = "missing"       // what the store has told of is not there, or not yet
+	KeysLacking  Event = "keys lacking"  // what the store has is signed, or encrypted, with keys that are not given
 	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
 	RoomEnough   Event = "room enough"   // the volume has the room for what is to be built
 	RoomLacking  Event = "room lacking"  // it has not
 	Built        Event = "built"         // a data directory was made beside the one in use, and is on the disk
 	Unbuildable  Event = "unbuildable"   // what the store keeps is damaged
+	Grown        Event = "grown"         // it was made, and is of a cluster of several, of which this member would be the only one
 	Proved       Event = "proved"        // what was built is valid, all of it
 	Unproved     Event = "unproved"      // it is not
+	Diverged     Event = "diverged"      // it is valid, and the data in use are no earlier state of it
 	Claimed      Event = "claimed"       // the next generation in the store is this restore's, and has nothing yet
 	ClaimLost    Event = "claim lost"    // somebody else has begun it, or its cluster has gone on already
 	Moved        Event = "moved"         // what was in the place of the data directory is set aside

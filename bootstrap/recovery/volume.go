@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
@@ -112,7 +113,8 @@ func (r *run) wanted() (bool, error) {
 	return !used, err
 }
 
-// proveData validates what was built as any data directory, in full.
+// proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
+// older are an earlier state of it.
 func (r *run) proveData() (Event, Payload) {
 	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
@@ -123,6 +125,15 @@ func (r *run) proveData() (Event, Payload) {
 		return broke(r.ctx.Err())
 	case err != nil:
 		return Unproved, Payload{Err: err}
+	case r.asked || r.verdict != nil || r.stands.Revision == 0: // it was asked for, or there is nothing to compare
+		return Proved, Payload{}
+	}
+	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
+	switch {
+	case err != nil:
+		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
+	case revision != 0:
+		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with two clusters of one configuration", revision, r.options.Archive)}
 	}
 	return Proved, Payload{}
 }
@@ -159,7 +170,7 @@ func setAside(dir, aside string) error {
 	if err := os.Rename(dir, aside); err != nil {
 		return err
 	}
-	return flush(filepath.Dir(dir))
+	return durable.SyncDirectory(filepath.Dir(dir))
 }
 
 // installData gives what was built the name of the data directory.
@@ -171,19 +182,10 @@ func (r *run) installData() (Event, Payload) {
 	}
 	err := os.Rename(r.restoredDir(), r.member.DataDir)
 	if err == nil {
-		err = flush(filepath.Dir(r.member.DataDir))
+		err = durable.SyncDirectory(filepath.Dir(r.member.DataDir))
 	}
 	if err != nil {
 		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
 	}
 	return "", Payload{}
-}
-
-func flush(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer opened.Close() // nothing was written
-	return opened.Sync()
 }

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -41,7 +45,8 @@ func (*backupFlags) Notes() string {
 	return "Without --backup-store the wrapper that runs on this host is asked how it makes backups. Flags have environment\n" +
 		"variables, as those of start-etcd.\n" +
 		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
-			exitcode.BackupFailed, "what is kept is not in order, or it failed", exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
+			exitcode.BackupFailed, "what is kept is not in order, or it failed; export: it is made, and lacks what cannot be read",
+			exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
 			exitcode.NotKept, "export, verify: what was asked for is not kept")
 }
 
@@ -131,6 +136,49 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 	})
 }
 
+// backupVerifyCommand is `backup verify`.
+type backupVerifyCommand struct {
+	backupFlags `embed:""`
+	To          *commandline.Target `name:"to" env:"-" placeholder:"TARGET" help:"What to restore: latest, revision:N, or time:T; default is the newest full alone."`
+	Generation  int                 `name:"generation" env:"-" help:"Of which generation, with --to, if the newest that has it is not meant."`
+	ScratchDir  string              `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
+}
+
+func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
+	if c.To != nil {
+		if err := c.To.Check(time.Now()); err != nil {
+			return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
+		}
+	}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
+		verified, err := backups.Verify(ctx, settings, c.target(), restore)
+		if verified.Full == "" {
+			return nil, err
+		}
+		return verified, err
+	})
+}
+
+func (c *backupVerifyCommand) target() *archive.Target {
+	if c.To == nil {
+		return nil
+	}
+	return &archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
+}
+
+// scratch is a directory that no other process uses.
+func (c *backupVerifyCommand) scratch(settings backups.Settings) string {
+	dir := c.ScratchDir
+	if dir == "" {
+		dir = settings.VolumeDir
+	}
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
+}
+
 // backupPruneCommand is `backup prune`.
 type backupPruneCommand struct {
 	backupFlags `embed:""`
@@ -157,18 +205,38 @@ type backupExportCommand struct {
 	backupFlags `embed:""`
 	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
 	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
-	File        string             `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
+	acceptance  `embed:""`
+	File        string `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
+	if err := c.To.Check(time.Now()); err != nil {
+		return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
+	}
 	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
-		if err != nil {
-			return nil, err
-		}
-		return exported, nil
+		return c.told(exported, err)
 	})
+}
+
+// acceptance is the consent of whoever makes something of backups that cannot all be read.
+type acceptance struct {
+	AcceptLoss bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
+}
+
+// told is a document if something was made, and the error, unless it is one that was agreed to.
+func (a acceptance) told(made document, err error) (document, error) {
+	switch {
+	case err == nil:
+		return made, nil
+	case !errors.Is(err, backups.ErrIncomplete):
+		return nil, err
+	case a.AcceptLoss:
+		return made, nil
+	default:
+		return made, err
+	}
 }
 
 // backupNowCommand is `backup now`, for which the port would do.
@@ -180,7 +248,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	meter := s.meter()
-	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(bytes int64) { meter.Show("uploaded", bytes, 0) })
+	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
 	meter.Clear()
 	if err != nil {
 		return s.failed(err, backupStatus(err))

@@ -16,9 +16,10 @@ type Chain struct {
 	Begin   time.Time  // when From was the present
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
-	Beyond error // why what lies behind its end is not part of it; nil if nothing does, or if there is a hole
+	Beyond error // why the object behind its end is not part of it; nil if there is none
 
 	index *index           // what belongs to it
+	end   segment.Position // what begins here doesn't, or isn't there
 	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
 }
 
@@ -51,6 +52,7 @@ func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 	if err != nil {
 		return chain, 0, err
 	}
+	chain.end = end
 	for _, full := range fulls {
 		if full.Err == nil && (full.Next.Compare(end) > 0 || full.BeginsChain() && full.Next != first.Next && !full.Passed) {
 			break

@@ -73,6 +73,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()
 	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
+	c.requireEventuallyStored(c.put("a", "of the other one"))
 	stored()
 	var result fullResult
 	require.Eventually(t, func() bool {

@@ -78,6 +78,15 @@ func examine(path string, keys *seal.Keys) (segment.Manifest, int64, error) {
 	return manifest, information.Size(), nil
 }
 
+// Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
+func (s *Spool) Examine(position segment.Position, keys *seal.Keys) error {
+	manifest, _, err := examine(s.path(position), keys)
+	if err == nil && manifest.Position != position {
+		err = fmt.Errorf("it is segment %s", manifest.Position)
+	}
+	return err
+}
+
 // Manifest reads that of a segment that waits.
 func (s *Spool) Manifest(position segment.Position, keys *seal.Keys) (segment.Manifest, error) {
 	file, err := s.Open(position)
@@ -94,12 +103,4 @@ func free(dir string) (int64, error) {
 		return 0, err
 	}
 	return int64(disk.Bavail) * disk.Bsize, nil
-}
-
-func syncDirectory(dir string) error {
-	directory, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(directory.Sync(), directory.Close())
 }

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // ErrFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -34,6 +35,7 @@ type Spool struct {
 	dir   string
 	limit int64
 	free  func(dir string) (int64, error)
+	sync  func(dir string) error
 
 	mu      sync.Mutex
 	entries []Entry // in order
@@ -49,7 +51,7 @@ const (
 // at most limit bytes of segments. What it had to drop, and why, is for people; of segments that don't follow one another
 // it keeps the newest that do.
 func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, dropped []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free}
+	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -89,9 +91,9 @@ func (s *Spool) Bytes() int64 {
 // Limit is how much they may take, in bytes.
 func (s *Spool) Limit() int64 { return s.limit }
 
-// Put adds a segment. ErrFull says that it has no room. If durable is set, it also survives a machine that is switched off;
+// Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
-func (s *Spool) Put(object segment.Object, durable bool) error {
+func (s *Spool) Put(object segment.Object, synced bool) error {
 	if err := s.room(object.Size()); err != nil {
 		return err
 	}
@@ -100,23 +102,24 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err != nil {
 		return err
 	}
-	err = fill(file, object.Reader(), durable)
+	err = fill(file, object.Reader(), synced)
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err != nil {
-		return fmt.Errorf("cannot spool segment %s: %w", name, errors.Join(err, os.Remove(file.Name())))
+	if err == nil && synced {
+		err = s.sync(filepath.Join(s.dir, segments))
+	}
+	if err != nil { // it is captured again, and may end elsewhere then
+		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
+		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
 	s.add(Entry{Position: object.Position, Next: object.Next(), Size: object.Size()})
-	if durable {
-		return syncDirectory(filepath.Join(s.dir, segments))
-	}
 	return nil
 }
 
-func fill(file *os.File, from io.Reader, durable bool) error {
+func fill(file *os.File, from io.Reader, synced bool) error {
 	_, err := io.Copy(file, from)
-	if durable && err == nil {
+	if synced && err == nil {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())
@@ -161,7 +164,7 @@ func (s *Spool) Sync() error {
 			return fmt.Errorf("cannot make segment %s durable: %w", entry.Position, err)
 		}
 	}
-	return syncDirectory(filepath.Join(s.dir, segments))
+	return s.sync(filepath.Join(s.dir, segments))
 }
 
 // Open reads a segment that waits. The file must be closed.

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // unfinished is what the name of a directory ends with that is being made.
@@ -29,6 +30,7 @@ type Seed struct {
 type Result struct {
 	rebuild.Result
 	ClusterID, MemberID uint64
+	Voters              int // of the cluster that was backed up, at that revision
 }
 
 // Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
@@ -51,7 +53,7 @@ func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
 	}
-	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID)}, nil
+	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former}, nil
 }
 
 // logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
@@ -112,7 +114,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source rebuild.Source, opti
 // publish makes the directory durable and gives it its name.
 func (s Seed) publish(member string) error {
 	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
-		if err := flush(dir); err != nil {
+		if err := durable.SyncDirectory(dir); err != nil {
 			return err
 		}
 	}
@@ -122,14 +124,5 @@ func (s Seed) publish(member string) error {
 	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
 		return err
 	}
-	return flush(filepath.Dir(s.DataDir))
-}
-
-func flush(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer opened.Close() // nothing was written
-	return opened.Sync()
+	return durable.SyncDirectory(filepath.Dir(s.DataDir))
 }

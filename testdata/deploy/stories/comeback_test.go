@@ -127,6 +127,27 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
+// The mistake that docs/deploy.md warns of: two of three are taken away at once. Nothing is lost by it.
+func TestThreeMembersThatWereMadeOneByMistakeComeBackByApplyingWhatWasThereBefore(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	before, writes := w.clusterID(), w.startWriter()
+	w.apply("deploy/standalone")
+	cluster.Eventually(t, "one is left, and has no quorum", func() error {
+		if len(w.pods()) > 1 {
+			return errNotYet
+		}
+		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		return contains(out, "quorum")
+	})
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	assert.Equal(t, before, w.clusterID())
+	assert.Len(t, w.voters(), 3)
+	w.checkBackups("etcd-main-0", writes)
+}
+
 func (w *world) clusterID() uint64 {
 	w.t.Helper()
 	return w.get("greeting").Header.ClusterId
