@@ -86,7 +86,17 @@ func (p *pausing) pause(which *chan struct{}) (resume func()) {
 	})
 }
 
+// newCluster has all of its members run.
 func newCluster(t *testing.T, size int) *cluster {
+	t.Helper()
+	c := newMembers(t, size)
+	for _, member := range c.members {
+		member.run()
+	}
+	return c
+}
+
+func newMembers(t *testing.T, size int) *cluster {
 	t.Helper()
 	c := &cluster{stand: newStand(t)}
 	c.leader.Store(1)
@@ -97,9 +107,6 @@ func newCluster(t *testing.T, size int) *cluster {
 		member.options.SpoolDir = filepath.Join(t.TempDir(), "spool")
 		member.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(paused, keys), nil }
 		c.members, c.pauses = append(c.members, member), append(c.pauses, paused)
-	}
-	for _, member := range c.members {
-		member.run()
 	}
 	return c
 }
