@@ -126,13 +126,15 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Broke, after: now})
+		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
 	case TellLoss:
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
 		return next("")
 	case FlushVolume:
 		return next(Flushed)
+	case FindEnd:
+		return append(next(""), outcome{event: StoreSilent, after: now})
 	case MeasureRoom:
 		return next(RoomEnough, RoomLacking)
 	case BuildData:

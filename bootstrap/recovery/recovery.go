@@ -78,6 +78,7 @@ type Recovery struct {
 
 	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
 	measure   func(seed.Seed, rebuild.Source) error // whether there is room; tests have volumes of their own
+	now       func() time.Time                      // tests have clocks of their own
 
 	mu    sync.Mutex
 	facts Progress
@@ -88,7 +89,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -116,8 +117,9 @@ type run struct {
 	looked  int   // how often what the store has told of was looked for again
 	start   Start // how etcd is to be started
 
-	reason   string // why it is in its state
-	waitsFor string // why the peers are waited for
+	alive    sighting // of the cluster that is to be replaced
+	reason   string   // why it is in its state
+	waitsFor string   // why the peers are waited for
 
 	verdict  error            // against the volume
 	stands   datadir.Standing // of the volume
@@ -216,6 +218,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	TellLoss:        (*run).tellLoss,
 	FlushSpool:      (*run).flushSpool,
 	FlushVolume:     (*run).flushVolume,
+	FindEnd:         (*run).findEnd,
 	MeasureRoom:     (*run).measureRoom,
 	BuildData:       (*run).buildData,
 	ProveData:       (*run).proveData,

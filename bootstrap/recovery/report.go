@@ -68,7 +68,7 @@ func (r *run) report(from State, event Event, payload Payload, decision machine.
 		p.Reason = r.reason
 	})
 	line := r.options.Log.Debug()
-	if event == StoreSilent && r.silent == 0 || event == Missing || r.waitsAnew(event, decision, reason) {
+	if (event == StoreSilent || event == Alive) && r.silent == 0 || event == Missing || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
@@ -110,7 +110,7 @@ func (r *run) sayLoss() {
 		what = "goes back to"
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
-		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.undone())
+		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
 	if beyond := r.kept.path.Beyond; beyond != nil {
 		loss += "; what follows in the store cannot be read: " + beyond.Error()
 	}
@@ -128,7 +128,10 @@ func (r *run) endOfBackups() int64 {
 
 // undone is how much is lost, or undone.
 func (r *run) undone() string {
-	known := max(r.stands.Reach, r.endOfBackups())
+	known := r.endOfBackups()
+	if r.kept.successor.Number == 0 {
+		known = max(known, r.stands.Reach)
+	}
 	switch gone := known - r.kept.path.Revision; {
 	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
 		return "; everything that came after it is undone" // revisions were skipped in between

@@ -28,6 +28,7 @@ type inStore struct {
 	known      bool // there is a birth certificate
 	first      archive.Cluster
 	newest     archive.Generation // the zero value if there is none
+	successor  archive.Generation // that was restored from the volume's; the zero value if none was
 	head       archive.Head       // of the newest one
 	reserved   int64              // no revision above was ever handed out, as far as the store knows; 0 if it does not
 	path       archive.Path
@@ -45,6 +46,9 @@ func (r *run) askTheStore() (Event, Payload) {
 		return KeysLacking, Payload{Err: err}
 	case err != nil:
 		return StoreSilent, Payload{Err: err}
+	}
+	if why := r.lives(now); why != nil {
+		return Alive, Payload{Err: why}
 	}
 	r.silent, r.kept = 0, now
 	if r.asked && now.usedBefore { // so that the next start need not ask the store
@@ -77,7 +81,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
 	}
-	now.newest = generations[len(generations)-1]
+	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
 	now.usedBefore = r.options.Request != nil &&
 		slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Restore == r.options.Request.ID })
 	if now.head, err = a.Head(ctx, now.newest.Number); err != nil {
@@ -90,6 +94,24 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	now.reserved = reservation.Revision
 	err = r.find(ctx, &now)
 	return now, owner, err
+}
+
+// findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
+// If a generation was begun meanwhile, the claim will be lost.
+func (r *run) findEnd() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, _, err := r.ask(ctx)
+	switch {
+	case errors.Is(err, seal.ErrUntrusted):
+		return KeysLacking, Payload{Err: err}
+	case err != nil:
+		return StoreSilent, Payload{Err: err}
+	}
+	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
+		r.kept = now
+	}
+	return "", Payload{}
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
@@ -206,7 +228,7 @@ func (r *run) plan(result seed.Result) position {
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
+		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

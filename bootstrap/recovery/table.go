@@ -10,6 +10,8 @@ type entry machine.Entry
 
 const always = machine.Always
 
+const lives = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
+
 const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
 
 // working is where something blocks that the volume, or this program, may not be able to do.
@@ -23,6 +25,7 @@ var weighing = machine.Group{Flush, MakeRoom, Build}
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was about to be claimed, and only a store tells whether it was: start with --backup-store, or move recovery.json away to go on with the data that are there"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
@@ -65,6 +68,8 @@ var written = []entry{
 	{AskStore, StoreSilent, SeveralWait, AskPeers, []Action{PacePeers}, "the store may know that the data are lost: it is waited for, or for the peers"},
 	{AskStore, StoreSilent, WillNotWait, Refused, nil, "without the store nothing can be brought back, and waiting is not wanted"},
 	{AskStore, StoreSilent, always, AskStore, []Action{PaceStore}, "the store may know that the data are lost or were put back: it is waited for"},
+	{AskStore, Alive, SeveralWait, AskPeers, []Action{PacePeers}, lives},
+	{AskStore, Alive, always, AskStore, []Action{PaceStore}, lives},
 	{AskStore, Elapsed, always, AskStore, []Action{AskTheStore}, "time to ask again"},
 	{AskStore, Answered, AskedNotKept, Refused, nil, "the target is not kept: nothing is moved"},
 	{AskStore, Answered, SeveralAsk, AskPeers, []Action{AskThePeers}, "the target is kept: the others have to ask for it, too"},
@@ -88,8 +93,9 @@ var written = []entry{
 	{weighing, KeysLacking, always, Refused, nil, keysLacking},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
 
-	{Flush, Flushed, always, MakeRoom, []Action{MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
 
+	{MakeRoom, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away before it told how far the backups go by now"},
 	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},
 	{MakeRoom, RoomLacking, always, Refused, nil, "there is no room for the restored data beside the old: nothing was fetched"},
 
@@ -127,7 +133,8 @@ var Elsewhere = []machine.Default{
 	{On: Left, Answer: machine.Reject, Why: "only Leave takes the member out"},
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
-	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, Build and Claim need the store"},
+	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, MakeRoom, Build and Claim need the store"},
+	{On: Alive, Answer: machine.Reject, Why: "only AskStore looks whether the backups go on"},
 	{On: Missing, Answer: machine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
 	{On: KeysLacking, Answer: machine.Reject, Why: "only what reads the store needs keys"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -100,7 +99,6 @@ func newCluster(t *testing.T, size int) *cluster {
 func newMembers(t *testing.T, size int) *cluster {
 	t.Helper()
 	c := &cluster{stand: newStand(t)}
-	c.options.Interval = 20 * time.Millisecond // whoever watches looks every ten of these
 	c.leader.Store(1)
 	for number := range size {
 		member := &stand{T: t, etcd: c.etcd, store: c.store, log: c.log, options: c.options}
