@@ -183,6 +183,18 @@ func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T
 	require.NoError(t, w.run())
 }
 
+func TestATargetThatNobodyTrustsIsNoneThatIsNotKept(t *testing.T) {
+	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.put("a", "b")
+	w.sealedBy(successor(t, pair, other))
+	w.ship()
+	w.sealedBy(pair.Load(t))
+	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}
+	w.requireRefused("revision 3 is not kept", "gen/000001/segment/", "--backup-trusted-keys")
+}
+
 func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
 	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
 	w.sealedBy(pair.Load(t))

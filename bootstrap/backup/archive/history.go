@@ -42,6 +42,7 @@ type KeptFull struct {
 	Verdict    *Verdict  // the newest; nil if there is none
 	VerdictErr error     // why that one is not believed
 	Err        error     // why its manifest is not believed
+	Passed     bool      // the chain before goes on across it, and nothing leads on from it
 
 	fault error // why its data were found to be of no use
 }
@@ -59,8 +60,8 @@ func (h *History) Newest() *Generational {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the last of each
-// chain.
+// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the first and the
+// last of each chain.
 func (a *Archive) History(ctx context.Context) (*History, error) { return a.historyWithout(ctx, nil) }
 
 // historyWithout is what is kept but for what is known to be of no use.

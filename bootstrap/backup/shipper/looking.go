@@ -51,7 +51,7 @@ func (s *Shipper) mustLook() bool {
 	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
 		return true
 	default: // also where nothing changes: another cluster may have begun in a store that was emptied
-		return !s.knows() || time.Since(s.vetted) >= s.pace.knows
+		return !s.knows()
 	}
 }
 
