@@ -41,7 +41,7 @@ func TestNewMembersWaitForTheFirstIfTheirStoreKnowsOfIt(t *testing.T) {
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
 			out, _ := w.tell(name, "status") // it is not ready, which is an error
-			return contains(out, "the cluster was founded before")
+			return contains(out, "the cluster was founded once")
 		})
 	}
 	require.NoError(t, w.node.Mend(first))
