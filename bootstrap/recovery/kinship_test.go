@@ -12,7 +12,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -40,7 +39,7 @@ func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *tes
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
 	w.joinedBy("aa", "bb")
-	require.Equal(t, 3, datadir.Stand(w.member.DataDir).Members)
+	require.Equal(t, 3, stand(t, w.member.DataDir).Members)
 	w.backUp(1)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	err := w.run()
@@ -52,7 +51,7 @@ func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *tes
 	w.options.Request = &Request{ID: "the others are gone"}
 	require.NoError(t, w.run())
 	assert.Len(t, w.generations(), 2)
-	assert.Equal(t, 1, datadir.Stand(w.member.DataDir).Members)
+	assert.Equal(t, 1, stand(t, w.member.DataDir).Members)
 }
 
 // joinedBy adds members to the closed database.
