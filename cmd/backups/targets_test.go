@@ -102,9 +102,9 @@ func TestTheEdgesOfWhatIsKept(t *testing.T) {
 		{archive.Target{Revision: 1}, 0},
 		{archive.Target{Revision: last, Generation: 2}, 0},
 		{archive.Target{Generation: 2}, 0},
-		{archive.Target{Time: since(float64(first)).Add(-time.Millisecond)}, 0},
-		{archive.Target{Time: since(float64(first))}, first},
-		{archive.Target{Time: since(float64(first) + .999)}, first},
+		{archive.Target{Time: since(float64(first))}, 0},
+		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full was made within that second
+		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
 		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
 		{archive.Target{Time: since(float64(middle))}, middle},
 		{archive.Target{Time: since(float64(middle) + .999)}, middle},

@@ -13,7 +13,7 @@ type Chain struct {
 	Objects []Object   // to read behind the first full: the largest that there are
 	From    int64      // the first full's revision
 	To      int64      // the last revision that is kept
-	Begin   time.Time  // when From was the present
+	Begin   time.Time  // from when on a time can be gone back to: when From had become the present, to the second
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
 	Beyond error // why the object behind its end is not part of it; nil if there is none
@@ -43,7 +43,7 @@ func (a *Archive) chains(ctx context.Context, fulls []KeptFull, x *index) (chain
 // chain follows the one that begins with the first of fulls. It returns how many of them it covers.
 func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
 	first := fulls[0]
-	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Time, End: first.Time}
+	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since()}
 	if chain.bound, err = a.nextChain(ctx, fulls, x); err != nil {
 		return chain, 0, err
 	}
@@ -77,7 +77,7 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 		last := chain.Objects[len(chain.Objects)-1]
 		end, at, err := a.end(ctx, last)
 		if err == nil {
-			chain.End = at
+			chain.End = later(chain.Begin, at)
 		}
 		if err == nil || !disbelieved(err) {
 			return end, err

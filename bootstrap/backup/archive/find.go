@@ -158,7 +158,7 @@ func (a *Archive) path(ctx context.Context, generation Generational, chain Chain
 		path.Revision, path.Time = target.Revision, time.Time{}
 	}
 	for _, full := range chain.Fulls {
-		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time)) {
+		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Since().After(target.Time)) {
 			path.Full = full.Full
 		}
 	}

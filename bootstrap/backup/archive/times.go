@@ -9,9 +9,10 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
-// at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one.
+// at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one, a
+// second later than it says.
 func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Time) (known segment.Marker, err error) {
-	known = segment.Marker{Revision: full.Revision, Time: full.Time}
+	known = segment.Marker{Revision: full.Revision, Time: full.Since()}
 	i := sort.Search(len(objects), func(i int) bool {
 		if err != nil {
 			return true
