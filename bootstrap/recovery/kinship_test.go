@@ -2,6 +2,8 @@ package recovery
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,4 +73,26 @@ func (w *world) joinedBy(ids ...string) {
 		}
 		return nil
 	}))
+}
+
+// Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
+func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.backUp(1)
+	w.rollBack()
+	w.put("damaged")
+	broken := func(context.Context) error { return errors.New("a page is damaged") }
+	r := New(w.options)
+	r.interrupt = before(ClaimGeneration, func() error { return errCut })
+	_, err := r.Run(t.Context(), w.member, broken)
+	require.ErrorIs(t, err, errCut)
+	_, err = New(w.options).Run(t.Context(), w.member, broken)
+	require.NoError(t, err)
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"a", "key"}, keys)
+	assert.Len(t, w.asides(), 1)
 }
