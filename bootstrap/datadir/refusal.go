@@ -93,11 +93,11 @@ func Crashed(reason string) error { return crashed.because(reason) }
 // ErrUnable says that data could not be looked at, whatever they are.
 var ErrUnable = errors.New("the data could not be looked at")
 
-// SaysNothing reports whether an error of a validation is no verdict on the data: it is the operating system's, or
-// ErrUnable. Nobody may take the data for broken because of it.
+// SaysNothing reports whether an error of a validation is no verdict on the data: it is the operating system's, or ErrUnable, or
+// another process has the data in use. Nobody may take the data for broken because of it.
 func SaysNothing(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) || errors.Is(err, ErrUnable)
+	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
 // withWayOut gives one to an error that has none. What was only stopped is no refusal.

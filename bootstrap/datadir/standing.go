@@ -1,45 +1,75 @@
 package datadir
 
 import (
+	"errors"
+	"maps"
+	"slices"
+
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Standing is where a member stands that does not run: whose it is, and how far its data go. What can't be read is zero.
+// Standing is where a member stands that does not run: whose it is, and how far its data go. What isn't there is zero.
 type Standing struct {
-	ClusterID, MemberID uint64 // of the log's
-	Members             int    // of the cluster, as the database knows them
-	Revision            int64  // of the last row in the database
+	ClusterID, MemberID uint64   // of the log's
+	Members             int      // of the cluster, as the database knows them
+	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
+	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
+	Revision            int64    // of the last row in the database
 	// Reach is the highest revision that etcd can come to with what its log holds beyond the database. It may be less: not
 	// every request in the log has changed something.
 	Reach int64
 	Index uint64 // of the last entry in the log, or of what stands for it
 }
 
-// Stand reads where a member stands. The data need not be valid; nothing is changed.
-func Stand(dataDir string) (s Standing) {
+// Stand reads where a member stands. The data need not be valid; nothing is changed. The error says what is there and can't be
+// read, so that a zero may not be taken for nothing.
+func Stand(dataDir string) (s Standing, err error) {
 	m := survey(dataDir, "")
-	if segments := m.segments(); len(segments) > 0 {
-		if identity, err := headOf(m.segment(segments[0])); err == nil {
-			s.ClusterID, s.MemberID = identity.ClusterID, identity.NodeID
-		}
+	identity, err := m.identity()
+	s.ClusterID, s.MemberID = identity.ClusterID, identity.NodeID
+	unread := errors.Join(m.root.unreadable(), m.dir.unreadable(), m.wal.unreadable(), m.snap.unreadable(), err)
+	found, err := s.read(m)
+	unread = errors.Join(unread, err)
+	beyond, err := m.beyond(found.applied)
+	s.Members, s.Index = len(found.members), max(beyond.last, found.applied)
+	if !beyond.members {
+		s.Voters = found.voters()
 	}
-	var found contents
-	err := readDatabase(m.database, func(tx *bolt.Tx) (err error) {
-		s.Revision = lastRevision(tx)
+	if s.Reach = s.Revision; beyond.changes > 0 {
+		s.Reach = max(s.Revision, 1) + beyond.changes // the first change makes revision 2
+	}
+	return s, errors.Join(unread, err)
+}
+
+// read takes what the database tells; one that etcd has not written to yet tells nothing.
+func (s *Standing) read(m *member) (found contents, err error) {
+	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
+		return contents{}, err
+	}
+	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
-		s.Members = len(found.members)
+		s.Revision = lastRevision(tx)
+		known := valuesOf(tx.Bucket(schema.MembersRemoved.Name()))
+		maps.Copy(known, found.members)
+		s.Known = slices.Sorted(maps.Keys(known))
 		return err
 	})
-	s.Reach = s.Revision
-	if err == nil {
-		changes, last := m.changesBehind(found.applied)
-		s.Reach, s.Index = s.Reach+changes, max(last, found.applied)
+	return found, err
+}
+
+// identity is whose the log is. A first segment without a record is stepped over, as etcd does.
+func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
+	for _, name := range m.segments() {
+		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
+			break
+		}
 	}
-	return s
+	return identity, err
 }
 
 func lastRevision(tx *bolt.Tx) int64 {
@@ -54,37 +84,51 @@ func lastRevision(tx *bolt.Tx) int64 {
 	return mvcc.BytesToBucketKey(last).Main
 }
 
-// changesBehind counts the entries of the log behind an index that may each have made a revision. Long values are stepped
-// over. last is the index of the log's last entry.
-func (m *member) changesBehind(index uint64) (changes int64, last uint64) {
+// beyond is what the log holds behind an index.
+type beyond struct {
+	changes int64  // entries that may each have made a revision
+	members bool   // there are entries that change the members
+	last    uint64 // index of the last entry
+}
+
+// beyond reads the log behind an index. Long values are stepped over. The error says that a segment can't be read; a record that
+// can't be tells nothing.
+func (m *member) beyond(index uint64) (b beyond, unread error) {
 	seen := map[uint64]bool{} // an entry is written again after a change of leader
 	for _, name := range m.segmentsFrom(index) {
-		_ = readSegment(m.segment(name), func(s *segment) error { // what can't be read changes nothing
+		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
 			for frame := range s.frames() {
 				r, err := frame.parse()
 				switch {
 				case err != nil:
 				case r.kind == wal.SnapshotType:
-					last = max(last, varint(r.data, 1))
+					b.last = max(b.last, varint(r.data, 1))
 				case r.kind == wal.EntryType:
-					last = entryIndex(r.data)
-					if last > index && mayChange(r.data) {
-						seen[last] = true
+					if b.last = entryIndex(r.data); b.last > index {
+						b.members = b.members || changesMembers(r.data)
+						seen[b.last] = seen[b.last] || mayChange(r.data)
 					}
 				}
 			}
 			return nil
-		})
+		}))
 	}
-	return int64(len(seen)), last
+	for _, changes := range seen {
+		if changes {
+			b.changes++
+		}
+	}
+	return b, unread
 }
+
+func changesMembers(entry []byte) bool { return varint(entry, 1) != 0 }
 
 // The numbers of the requests that may change a key (etcd's raft_internal.proto).
 var changing = map[protowire.Number]bool{4: true, 5: true, 6: true, 9: true} // put, delete range, transaction, lease revoked
 
 // mayChange says that an entry is a request that may make a revision.
 func mayChange(entry []byte) bool {
-	if varint(entry, 1) != 0 { // it changes the members
+	if changesMembers(entry) {
 		return false
 	}
 	for request := message(entry, entryData); len(request) > 0; {

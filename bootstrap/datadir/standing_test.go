@@ -3,10 +3,12 @@ package datadir
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -14,7 +16,7 @@ import (
 
 func TestStandingTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
 	dir := datadirtest.New(t)
-	stands := Stand(dir)
+	stands := stand(t, dir)
 	assert.NotZero(t, stands.ClusterID)
 	assert.NotZero(t, stands.MemberID)
 	assert.Equal(t, 1, stands.Members)
@@ -25,7 +27,7 @@ func TestStandingTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
 // Without its database a member reaches what its log can make.
 func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	dir := datadirtest.Born(t)
-	before := Stand(dir)
+	before := stand(t, dir)
 	require.Equal(t, before.Revision, before.Reach, "etcd was closed, so nothing is left in the log alone")
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
@@ -38,7 +40,7 @@ func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	}
 	server.Close()
 	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
-	stands := Stand(dir)
+	stands := stand(t, dir)
 	assert.Equal(t, before.Revision, stands.Revision)
 	assert.Equal(t, before.Revision+3, stands.Reach)
 }
@@ -46,5 +48,100 @@ func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
 
 func TestStandingOfNothingIsZero(t *testing.T) {
-	assert.Zero(t, Stand(filepath.Join(t.TempDir(), "none")))
+	assert.Zero(t, stand(t, filepath.Join(t.TempDir(), "none")))
+}
+
+func stand(t *testing.T, dir string) Standing {
+	t.Helper()
+	stands, err := Stand(dir)
+	require.NoError(t, err)
+	return stands
+}
+
+// A volume that nobody can read at the moment is none that is empty.
+func TestStandingSaysWhatCannotBeRead(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, dir string){
+		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
+		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
+		"a segment is no file":    func(t *testing.T, dir string) { unreadable(t, datadirtest.FirstSegment(dir)) },
+		"the last segment is no file": func(t *testing.T, dir string) {
+			segments := datadirtest.Segments(t, dir)
+			require.Greater(t, len(segments), 1)
+			unreadable(t, segments[len(segments)-1])
+		},
+		"the database belongs to others": func(t *testing.T, dir string) {
+			held, err := bolt.Open(database(dir), 0o600, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = held.Close() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := datadirtest.New(t)
+			spoil(t, dir)
+			_, err := Stand(dir)
+			assert.Error(t, err)
+		})
+	}
+}
+
+// unreadable has a directory where a file was.
+func unreadable(t *testing.T, path string) {
+	t.Helper()
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o700))
+}
+
+func notADirectory(t *testing.T, path string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+}
+
+// The database may be gone while the log has everything: that is no member that had barely begun.
+func TestStandingGoesByTheLogWhereTheDatabaseIsMissing(t *testing.T) {
+	dir := datadirtest.Born(t)
+	before := stand(t, dir)
+	require.NoError(t, os.Remove(database(dir)))
+	stands := stand(t, dir)
+	assert.Equal(t, before.ClusterID, stands.ClusterID)
+	assert.Equal(t, before.Index, stands.Index)
+	assert.Equal(t, before.Reach, stands.Reach)
+}
+
+func TestStandingTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
+	dir := datadirtest.Born(t)
+	assert.Equal(t, 1, stand(t, dir).Voters)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client := v3client.New(server.Server)
+	first, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:2"})
+	require.NoError(t, err)
+	_, err = client.MemberRemove(t.Context(), first.Member.ID)
+	require.NoError(t, err)
+	second, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:3"})
+	require.NoError(t, err)
+	server.Close()
+	stands := stand(t, dir)
+	assert.Equal(t, 2, stands.Members)
+	assert.Equal(t, 1, stands.Voters)
+	for _, id := range []uint64{stands.MemberID, first.Member.ID, second.Member.ID} {
+		assert.Contains(t, stands.Known, strconv.FormatUint(id, 16))
+	}
+	assert.Len(t, stands.Known, 3)
+}
+
+// A member that was killed in the moment in which another one got a vote has that in its log alone.
+func TestStandingTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
+	dir := datadirtest.Born(t)
+	old, err := os.ReadFile(database(dir))
+	require.NoError(t, err)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	_, err = v3client.New(server.Server).MemberAdd(t.Context(), []string{"http://127.0.0.1:2"})
+	require.NoError(t, err)
+	server.Close()
+	assert.Equal(t, 2, stand(t, dir).Voters)
+	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
+	assert.Zero(t, stand(t, dir).Voters)
 }

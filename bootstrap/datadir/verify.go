@@ -68,12 +68,17 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 	})
 	switch {
 	case errors.Is(err, errLocked):
-		err = lockedDatabase.because(m.database)
+		err = inUse{lockedDatabase.because(m.database)}
 	case err != nil:
 		err = describe(ctx, corruptDatabase, m.database, err)
 	}
 	return found, err
 }
+
+// inUse is a refusal that says nothing of the data.
+type inUse struct{ error }
+
+func (e inUse) Unwrap() []error { return []error{e.error, errLocked} }
 
 // describe names the object of an error that has a way out already, or was only stopped, and gives one to any other.
 func describe(ctx context.Context, kind refusal, object string, err error) error {

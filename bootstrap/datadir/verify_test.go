@@ -133,7 +133,9 @@ func TestLockedDatabase(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, verdict(t, dir, mode), "member/snap/db: the database is locked by another process")
+		err := verdict(t, dir, mode)
+		require.ErrorContains(t, err, "member/snap/db: the database is locked by another process")
+		assert.True(t, SaysNothing(err), "nobody has looked at the data")
 	}
 }
 

@@ -41,6 +41,7 @@ type truth struct {
 	noted     bool   // the position is on the disk
 	claimed   bool   // the store has this restore's generation
 	outrun    bool   // somebody else has begun another one
+	revived   bool   // when that was noted, or later, members came back with their data
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
 
@@ -211,7 +212,8 @@ func holdsData(given lot, now truth) bool {
 // quorum, where one who knows more may be among them; and not at all.
 func census(given lot, now truth) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
-	outdated := given.found == Valid && now.place == "original" && runs && (given.behind && now.listing == peers.Started || now.outrun)
+	byStore := given.behind && now.listing == peers.Gone
+	outdated := given.found == Valid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
 	asked := now
 	asked.free = runs
 	listing := now.listing
@@ -232,7 +234,8 @@ func census(given lot, now truth) (all []outcome) {
 	if runs {
 		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
 	}
-	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Free: true}, asked}, outcome{Broke, Payload{}, now})
+	outdated = outdated && byStore
+	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Payload{}, now})
 }
 
 // changes are the ways in which a change of the cluster's members ends.
@@ -266,10 +269,19 @@ func claims(given lot, now truth) []outcome {
 	if !given.alone && given.requested && given.found == Valid && now.place == "original" && !now.flushed {
 		then.lost = "a restore is claimed before the store has what only the volume has"
 	}
+	if !given.alone && now.revived {
+		then.lost = "a cluster is replaced that has its data"
+	}
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
+	if !given.alone && !now.claimed && now.revived { // the last roll call
+		return append([]outcome{{ClaimLost, Payload{}, now}, {PeersSilent, Payload{}, now}, {StoreSilent, Payload{}, now}}, breaks(now)...)
+	}
 	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}
+	if !given.alone {
+		all = append(all, outcome{PeersSilent, Payload{}, now})
+	}
 	if !now.outrun {
 		lost.outrun = true
 		if !given.alone { // another member was first, and runs alone
@@ -326,6 +338,10 @@ var promises = []struct {
 	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
 		t := p.truth
 		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew() || t.adopted
+	}},
+	{"nor one of several that all are", func(p place) bool {
+		byStore := p.lot.behind && p.lot.listing == peers.Gone
+		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
 		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
@@ -426,17 +442,22 @@ func (l lot) among() (all []lot) {
 // possible says that what the others tell fits what this member is.
 func (l lot) possible() bool {
 	switch {
-	case l.remains && l.found != Empty, l.behind && l.listing != peers.Started, l.requested && !l.store:
+	case l.remains && l.found != Empty, l.behind && !l.putBack(), l.requested && !l.store:
 		return false
 	case l.listing == peers.Founding, l.listing == peers.Partial:
 		return l.found == Empty && !l.requested
 	case l.listing == peers.Gone:
-		return l.found != Valid && !l.requested
+		return (l.found != Valid || l.behind) && !l.requested
 	case l.listing == peers.Asking:
 		return l.requested
 	default:
 		return true
 	}
+}
+
+// putBack says that somebody can tell that a volume of several was put back: the others, or the store.
+func (l lot) putBack() bool {
+	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == Ours && l.kept
 }
 
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
@@ -453,6 +474,11 @@ func (e *explorer) expand(here place) {
 	}
 	if here.timer {
 		e.find(e.take(here, Elapsed, Payload{}))
+	}
+	if !here.lot.alone && here.truth.noted && !here.truth.claimed && !here.truth.revived && !here.truth.outrun {
+		back := here
+		back.truth.revived, back.truth.listing = true, peers.Started
+		e.find(back)
 	}
 	for _, there := range e.ends(here) {
 		e.find(there)
@@ -550,7 +576,7 @@ func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
 		ends[given] = e.calm(e.begin(given, origin(given)))
 	}
 	for p := range e.seen {
-		if p.truth.outrun { // somebody else has changed what there is to come to
+		if p.truth.outrun || p.truth.revived { // somebody else has changed what there is to come to
 			continue
 		}
 		end := e.calm(e.begin(p.lot, p.truth))

@@ -137,6 +137,11 @@ var conditions = map[Guard]func(Facts) bool{
 	AllGone:        func(f Facts) bool { return f.isGone() && f.Listing == peers.Gone && f.Store && f.Owner == "" },
 	AllGoneForGood: func(f Facts) bool { return f.isGone() && f.Listing == peers.Gone && !f.Store },
 
+	Overtaken: func(f Facts) bool {
+		return !f.Asked && f.Condition == Valid && f.Outdated && (f.Listing == peers.Unknown || f.Listing == peers.Claimed)
+	},
+	Unfounded: func(f Facts) bool { return !f.Asked && f.Condition == Empty && f.Listing == peers.Unknown },
+
 	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never && f.Listing != "" },
 	SeveralAsk:     func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
 	SeveralUnasked: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone() },
@@ -186,9 +191,9 @@ func (f Facts) known() bool {
 	return f.Listing == peers.Started || f.Listing == peers.Added || f.Listing == peers.Unlisted
 }
 
-// isGone says that no member has told of data of use, this one included.
+// isGone says that no member has told of data of use, this one included. Those that a store has more than are of no use.
 func (f Facts) isGone() bool {
-	return !f.Alone && !f.Asked && f.Condition != Valid &&
+	return !f.Alone && !f.Asked && f.lost() &&
 		(f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial)
 }
 

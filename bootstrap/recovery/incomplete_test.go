@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
 )
 
@@ -284,7 +283,7 @@ func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		w := newWorld(t)
 		w.used()
-		to := datadir.Stand(w.member.DataDir).Revision
+		to := stand(t, w.member.DataDir).Revision
 		w.put("a mistake")
 		w.backUp(1)
 		w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}

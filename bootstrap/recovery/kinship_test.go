@@ -2,6 +2,8 @@ package recovery
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +14,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -40,7 +41,7 @@ func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *tes
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
 	w.joinedBy("aa", "bb")
-	require.Equal(t, 3, datadir.Stand(w.member.DataDir).Members)
+	require.Equal(t, 3, stand(t, w.member.DataDir).Members)
 	w.backUp(1)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	err := w.run()
@@ -52,7 +53,7 @@ func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *tes
 	w.options.Request = &Request{ID: "the others are gone"}
 	require.NoError(t, w.run())
 	assert.Len(t, w.generations(), 2)
-	assert.Equal(t, 1, datadir.Stand(w.member.DataDir).Members)
+	assert.Equal(t, 1, stand(t, w.member.DataDir).Members)
 }
 
 // joinedBy adds members to the closed database.
@@ -72,4 +73,26 @@ func (w *world) joinedBy(ids ...string) {
 		}
 		return nil
 	}))
+}
+
+// Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
+func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.backUp(1)
+	w.rollBack()
+	w.put("damaged")
+	broken := func(context.Context) error { return errors.New("a page is damaged") }
+	r := New(w.options)
+	r.interrupt = before(ClaimGeneration, func() error { return errCut })
+	_, err := r.Run(t.Context(), w.member, broken)
+	require.ErrorIs(t, err, errCut)
+	_, err = New(w.options).Run(t.Context(), w.member, broken)
+	require.NoError(t, err)
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"a", "key"}, keys)
+	assert.Len(t, w.asides(), 1)
 }

@@ -107,7 +107,9 @@ func (r *run) readPosition() (Event, Payload) {
 	case err != nil:
 		return broke(err)
 	case found == "built":
-		r.stands = datadir.Stand(r.member.DataDir)
+		if r.stands, err = datadir.Stand(r.member.DataDir); datadir.SaysNothing(err) {
+			return broke(err)
+		}
 		if r.asked, err = r.wanted(); err != nil {
 			return broke(err)
 		}

@@ -57,8 +57,8 @@ type Member struct {
 type Peers interface {
 	// Ask tells how they have this member.
 	Ask(ctx context.Context, self peers.Self) peers.Census
-	// Claim tells them, if they ask, that this member has data, or is about to.
-	Claim()
+	// Tell has them hear, if they ask, how this member is. Ask does that, too.
+	Tell(self peers.Self)
 	// Remove takes this member's old identity out of the cluster. It may be repeated.
 	Remove(ctx context.Context, census *peers.Census) error
 	// Add has the cluster take this member in as a learner. It may be repeated.
@@ -123,6 +123,7 @@ type run struct {
 
 	verdict  error            // against the volume
 	stands   datadir.Standing // of the volume
+	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has
 	position position         // of what is about to be claimed

@@ -24,9 +24,9 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	w.put("another key")
-	before := datadir.Stand(w.member.DataDir)
+	before := stand(t, w.member.DataDir)
 	require.NoError(t, w.run())
-	assert.Equal(t, before, datadir.Stand(w.member.DataDir))
+	assert.Equal(t, before, stand(t, w.member.DataDir))
 	assert.Len(t, w.generations(), 1)
 	assert.NoFileExists(t, filepath.Join(w.volume, positionFile))
 }
@@ -34,11 +34,11 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	before := datadir.Stand(w.member.DataDir)
+	before := stand(t, w.member.DataDir)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
 
-	after := datadir.Stand(w.member.DataDir)
+	after := stand(t, w.member.DataDir)
 	assert.NotEqual(t, before.ClusterID, after.ClusterID)
 	keys, revision := w.keys()
 	assert.Equal(t, []string{"key"}, keys)
@@ -71,7 +71,7 @@ func TestABrokenVolumeIsSetAsideAndComesBack(t *testing.T) {
 func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	before := datadir.Stand(w.member.DataDir).Revision
+	before := stand(t, w.member.DataDir).Revision
 	w.put("a", "b", "c")
 	w.backUp(1)
 	kept, err := w.archive.History(t.Context())
@@ -149,13 +149,13 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
 	err = w.run()
 	require.ErrorContains(t, err, "abc123")
-	require.ErrorContains(t, err, hex(datadir.Stand(w.member.DataDir).ClusterID))
+	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))
 }
 
 func TestGoingBackHappensOnce(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	to := datadir.Stand(w.member.DataDir).Revision
+	to := stand(t, w.member.DataDir).Revision
 	w.put("a mistake")
 	w.backUp(1)
 	var flushed []string

@@ -1,14 +1,10 @@
 package recovery
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/lifecycle/machine"
@@ -18,7 +14,7 @@ import (
 // a return needs to be remembered: the cluster's own list of members says how far it is.
 func (r *run) askThePeers() (Event, Payload) {
 	r.census = r.member.Peers.Ask(r.ctx, peers.Self{
-		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Members: r.stands.Members, Index: r.stands.Index,
+		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Voters: r.stands.Voters, Index: r.stands.Index,
 		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
 	})
 	if r.ctx.Err() != nil {
@@ -42,6 +38,9 @@ func (r *run) holds() peers.Holds {
 	case Empty:
 		return peers.Nothing
 	case Valid:
+		if r.older != nil {
+			return peers.Older
+		}
 	}
 	return peers.Data
 }
@@ -54,83 +53,42 @@ func (r *run) restore() string {
 	return r.options.Request.ID
 }
 
-// brief is for a question to the store that need not be answered.
-const brief = 10 * time.Second
-
-// findSuccessor finds out whether the cluster has gone on without the volume: restored from it, by what the store knows. A
-// member that is told so by nobody starts, as etcd would: after a power cut all are silent.
-func (r *run) findSuccessor(c *peers.Census) {
-	id := hex(r.stands.ClusterID)
-	switch {
-	case r.stands.ClusterID == 0 || c.Cluster == id:
-	case c.Cluster == "" && r.core.Facts.Condition != Valid: // it waits for the others in any case
-	case c.Cluster == "":
-		if generations, err := r.generations(brief); err == nil {
-			c.Outdated = restoredSince(generations, id, generations[len(generations)-1].Cluster)
-		}
-	default:
-		r.compareClusters(c, id)
-	}
-}
-
-// compareClusters is for clusters of volume and peers that are not the same.
-func (r *run) compareClusters(c *peers.Census, id string) {
-	generations, err := r.generations(patience)
-	switch since := restoredSince(generations, id, c.Cluster); {
-	case err != nil && r.options.Archive != nil:
-		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
-		c.InTheWay = c.Outdated
-	case since != nil:
-		c.Outdated = since
-	default:
-		c.InTheWay = fmt.Errorf("the volume is cluster %s's, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
-	}
-}
-
-var errNoGenerations = errors.New("there is no store, or nothing in it")
-
-// generations are those in the store, at least one.
-func (r *run) generations(within time.Duration) ([]archive.Generation, error) {
-	if r.options.Archive == nil {
-		return nil, errNoGenerations
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, within)
-	defer cancel()
-	generations, err := r.options.Archive.Generations(ctx)
-	if err == nil && len(generations) == 0 {
-		err = errNoGenerations
-	}
-	return generations, err
-}
-
-// restoredSince says that the second cluster came out of the first one; nil if that is not known.
-func restoredSince(generations []archive.Generation, first, second string) error {
-	was := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == first })
-	is := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == second })
-	if was < 0 || is <= was {
-		return nil
-	}
-	return fmt.Errorf("they are of generation %d, and generation %d was restored since", generations[was].Number, generations[is].Number)
-}
-
 // because is what people are told beside the reason of the row.
 func (r *run) because(c *peers.Census) error {
 	switch {
 	case c.Outdated == nil && r.verdict == nil && r.stands.MemberID != 0 && !r.asked:
 		return nil
-	case r.asked && c.Silent == nil:
-		return nil
+	case r.asked:
+		return c.Silent
+	case errors.Is(c.InTheWay, peers.ErrTooFew):
+		return fmt.Errorf("%w; %s", c.InTheWay, r.lostForGood())
 	case c.InTheWay != nil:
 		return c.InTheWay
-	case c.Silent != nil && (r.asked || c.Listing == peers.Unknown || c.Listing == peers.Claimed):
-		return c.Silent
-	case c.Listing == peers.Claimed:
-		return errors.New("what the others say of the cluster's members is not the same")
+	case c.Silent != nil && (c.Listing == peers.Claimed || r.older != nil && c.Cluster == ""):
+		return fmt.Errorf("%w; %s", lacking(c), r.lostForGood())
+	case c.Silent != nil && c.Listing == peers.Unknown:
+		return lacking(c)
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
 		return r.verdict
 	}
+}
+
+// lacking is what speaks against the volume, and what the answers lack.
+func lacking(c *peers.Census) error {
+	if c.Outdated != nil {
+		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
+	}
+	return c.Silent
+}
+
+// lostForGood is the way out where too few members are left to bring back the rest.
+func (r *run) lostForGood() string {
+	if r.options.Archive != nil {
+		return "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id"
+	}
+	return "if data are lost for good, start one member that has them once with force-new-cluster: true in etcd's configuration, and the others join it"
 }
 
 // tellReturn says what is of no use any more, and from whom the data come.
@@ -179,7 +137,7 @@ func (r *run) addLearner() (Event, Payload) {
 // member as one without data.
 func (r *run) tellPeers() (Event, Payload) {
 	if r.member.Peers != nil {
-		r.member.Peers.Claim()
+		r.member.Peers.Tell(peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
 	}
 	return "", Payload{}
 }

@@ -14,7 +14,6 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
 )
 
@@ -27,22 +26,34 @@ type others struct {
 	silent   int    // so many answers have no quorum
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
-	told     bool // this member is about to have data
-	late     bool // one of them has not brought what only its volume has
-	brought  bool // what this member was heard to say of itself last
+	told     bool // they have heard of this member before it has asked
+	holds    peers.Holds
+	run      int                      // how many of them run
+	older    int                      // how many run none, and have data that the store has more than
+	voters   int                      // of the volume's cluster, as one of them tells
+	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
+	late     bool                     // one of them has not brought what only its volume has
+	brought  bool                     // what this member was heard to say of itself last
 }
 
 func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
+	o.brought = self.Brought
+	if o.holds = self.Holds; o.hears != nil {
+		o.listing = o.hears(self)
+	}
+	if o.listing == peers.Unknown || o.listing == peers.Gone {
+		return peers.Census{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Older: o.older, Voters: o.voters, Brought: !o.late}
+	}
 	if o.silent > 0 {
 		o.silent--
 		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer")}
 	}
-	c := peers.Census{Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
+	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
 	c.Own.PeerURLs = []string{"http://m-2"}
 	other := peers.Member{ID: 1}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
 	c.Members = []peers.Member{other, c.Own}
-	c.Brought, o.brought = !o.late, self.Brought
+	c.Brought = !o.late
 	if self.MemberID != 0 {
 		c.Outdated = o.outdated
 	}
@@ -52,7 +63,7 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 	return c
 }
 
-func (o *others) Claim() { o.told = true }
+func (o *others) Tell(self peers.Self) { o.told, o.holds = true, self.Holds }
 
 func (o *others) Remove(context.Context, *peers.Census) error {
 	return o.change("removed", peers.Unlisted)
@@ -77,7 +88,7 @@ func ofThree(t *testing.T) (*world, *others) {
 	t.Helper()
 	w := newWorld(t)
 	w.used()
-	o := &others{listing: peers.Started, cluster: datadir.Stand(w.member.DataDir).ClusterID}
+	o := &others{listing: peers.Started, cluster: stand(t, w.member.DataDir).ClusterID}
 	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
 	return w, o
 }
@@ -162,7 +173,10 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 
 func TestAValidMemberOfSeveralStartsThoughNobodyAnswers(t *testing.T) {
 	for name, happens := range map[string]func(w *world){
-		"the store is away":   func(w *world) { w.store.Inject(memory.Fault{Err: store.ErrUnavailable}) },
+		"the store is away": func(w *world) {
+			w.joinedBy("aa")
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		},
 		"its data are newest": func(*world) {},
 		"there is no store":   func(w *world) { w.options.Archive = nil },
 	} {
@@ -211,7 +225,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	start, err := w.start(nil)
 	require.NoError(t, err)
 	assert.Equal(t, takenIn, start)
-	assert.Contains(t, w.log.String(), "a quorum of the other members is waited for")
+	assert.Contains(t, w.log.String(), "one of the others may have data")
 }
 
 // All are gone, or ask: one restores, as the only member of a new cluster.
@@ -322,7 +336,7 @@ func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
 	other.put("a", "b")
 	other.archive = w.archive
 	cluster := w.generations()[0].Cluster
-	require.Equal(t, cluster, hex(datadir.Stand(other.member.DataDir).ClusterID))
+	require.Equal(t, cluster, hex(stand(t, other.member.DataDir).ClusterID))
 	other.backUp(1)
 	o.listing = peers.Started
 	start, err := w.start(nil)

@@ -56,6 +56,8 @@ var written = []entry{
 	{AskPeers, PeersTold, SeveralBack, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "all members are still here without data of use, and nobody had begun another generation before they said so"},
 	{AskPeers, PeersTold, NotAllBrought, AskPeers, []Action{PacePeers}, "what only the volumes of the others have comes into the store first"},
 	{AskPeers, PeersTold, AllGoneForGood, Refused, nil, "all members are here, none has data of use, and there is no store"},
+	{AskPeers, PeersTold, Overtaken, AskPeers, []Action{PacePeers}, "the data are perhaps not the last ones, and are not opened before others are there that have these"},
+	{AskPeers, PeersTold, Unfounded, AskPeers, []Action{PacePeers}, "one of the others may have data: a cluster is founded when every member of initial-cluster is here and has none; only one that never had any may be left out of it"},
 	{AskPeers, PeersTold, always, AskPeers, []Action{PacePeers}, "a quorum of the other members is waited for, which has what this one has lost"},
 	{AskPeers, Elapsed, NotAllAsk, AskStore, []Action{AskTheStore}, "another member may have begun the restore by now"},
 	{AskPeers, Elapsed, always, AskPeers, []Action{AskThePeers}, "time to ask again"},
@@ -112,8 +114,9 @@ var written = []entry{
 	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster id, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
-	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "somebody else was first, perhaps another member: what was built is out of date"},
+	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "another member was first, or is back with its data: what was built is out of date"},
 	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "whether it is claimed is not known: it is asked again"},
+	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "every member is heard once more before a cluster takes the place of the one before"},
 	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "time to ask again"},
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the place is free"},
@@ -131,7 +134,7 @@ var Elsewhere = []machine.Default{
 	{On: InstallFound, Answer: machine.Reject, Why: "only Resume reads the position"},
 	{On: Examined, Answer: machine.Reject, Why: "only Examine validates the volume"},
 	{On: PeersTold, Answer: machine.Reject, Why: "only AskPeers asks them"},
-	{On: PeersSilent, Answer: machine.Reject, Why: "only Leave and Enter change the cluster"},
+	{On: PeersSilent, Answer: machine.Reject, Why: "only Leave, Enter and Claim need all of them, or a quorum"},
 	{On: Left, Answer: machine.Reject, Why: "only Leave takes the member out"},
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},

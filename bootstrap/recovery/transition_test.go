@@ -50,12 +50,14 @@ var (
 	told     = func(l Listing) Payload { return Payload{Listing: l, Free: true} }
 	hindered = func(l Listing) Payload { return Payload{Listing: l, Err: assert.AnError} }
 	outdated = Payload{Listing: peers.Started, Outdated: true, Free: true}
+	lagging  = func(l Listing) Payload { return Payload{Listing: l, Outdated: true, Free: true} }
 	gone     = func(c Condition, l Listing) Facts {
 		return Facts{Peers: true, Store: true, Condition: c, Remains: c != Empty, Listing: l}
 	}
 	has = func(c Condition) Facts {
 		return Facts{Peers: true, Store: true, Condition: c, Owner: Ours, Kept: true}
 	}
+	putBack  = Facts{Peers: true, Store: true, Condition: Valid, Remains: true, Listing: peers.Gone, Outdated: true}
 	together = func(c Condition) Facts { return Facts{Peers: true, Store: true, Condition: c, Asked: true} }
 	flushed  = []Action{FlushSpool, AskTheStore}
 	moveAway = []Action{TellReturn, SetVolumeAside}
@@ -96,6 +98,9 @@ var sentences = []sentence{
 	{"or if they have removed the member", AskPeers, ofPeers(Valid), PeersTold, told(peers.Unlisted), Ready, nil},
 	{"data that were put back make way", AskPeers, ofPeers(Valid), PeersTold, outdated, GiveWay, moveAway},
 	{"but not while something is in the way", AskPeers, ofPeers(Valid), PeersTold, Payload{Listing: peers.Started, Outdated: true}, AskPeers, askAgain},
+
+	{"data that the store has more than are not opened alone", AskPeers, ofPeers(Valid), PeersTold, lagging(peers.Unknown), AskPeers, askAgain},
+	{"nor with one that is no quorum", AskPeers, ofPeers(Valid), PeersTold, lagging(peers.Claimed), AskPeers, askAgain},
 
 	// AskPeers: broken data
 	{"broken data make way where the others have all of them", AskPeers, ofPeers(Broken), PeersTold, told(peers.Started), GiveWay, moveAway},
@@ -148,6 +153,8 @@ var sentences = []sentence{
 	{"also if some are broken", AskPeers, has(Broken), PeersTold, brought(peers.Gone), MakeRoom, restoreNow},
 	{"not if one has data by then", AskPeers, has(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
 	{"but if it is a cluster by then, that is joined", AskPeers, has(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
+	{"all are older than the store: it is asked", AskPeers, gone(Valid, ""), PeersTold, lagging(peers.Gone), AskStore, flushed},
+	{"all still older when it was asked: it is restored", AskPeers, has(Valid), PeersTold, Payload{Listing: peers.Gone, Outdated: true, Free: true, AllBrought: true}, MakeRoom, restoreNow},
 	{"who has data of use is not gone", AskPeers, gone(Valid, ""), PeersTold, told(peers.Gone), Ready, nil},
 	{"all ask: what a valid volume has comes into the store first", AskPeers, together(Valid), PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
 	{"whatever else is known", AskPeers, Facts{Asked: true, Condition: Valid, Kept: true}, PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
@@ -176,6 +183,7 @@ var sentences = []sentence{
 	{"several: whatever they have brought", AskStore, Facts{Peers: true, Condition: Empty, Listing: peers.Gone, AllBrought: true}, Answered, ahead, AskPeers, []Action{AskThePeers}},
 	{"several: also if some are broken", AskStore, gone(Empty, peers.Gone), Answered, ahead, AskPeers, []Action{AskThePeers}},
 	{"several: also if this one is", AskStore, gone(Broken, peers.Gone), Answered, kept, AskPeers, []Action{AskThePeers}},
+	{"several: also if all are older", AskStore, putBack, Answered, ahead, AskPeers, []Action{AskThePeers}},
 	{"several: a quorum without data begins a new cluster", AskStore, gone(Empty, peers.Partial), Answered, nothing, Ready, nil},
 	{"several: and restores nothing, as the rest may have data", AskStore, gone(Empty, peers.Partial), Answered, ahead, AskPeers, askAgain},
 	{"several: also without a backup", AskStore, gone(Empty, peers.Partial), Answered, certificate, AskPeers, askAgain},
@@ -275,6 +283,7 @@ var sentences = []sentence{
 	{"only what is claimed takes the place", Claim, alone, Claimed, Payload{}, SetAside, []Action{SetVolumeAside}},
 	{"who comes second begins again", Claim, alone, ClaimLost, Payload{}, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}},
 	{"a claim that got no answer is made again", Claim, alone, StoreSilent, Payload{}, Claim, []Action{PaceStore}},
+	{"whoever is missing when all are called once more is waited for", Claim, alone, PeersSilent, Payload{}, Claim, askAgain},
 	{"after a while", Claim, alone, Elapsed, Payload{}, Claim, []Action{ClaimGeneration}},
 	{"the old data are out of the way before the new ones come", SetAside, alone, Moved, Payload{}, Install, []Action{InstallData, Remember}},
 	{"restored data may be opened", Install, alone, Installed, Payload{}, Ready, nil},
@@ -307,6 +316,15 @@ var reasons = []struct {
 	{AskStore, Answered, gone(Empty, peers.Founding), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
 	{AskPeers, PeersTold, ofPeers(Empty), hindered(peers.Started), "as soon as nothing is in the way"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Unknown), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(Broken), lagging(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(Empty), told(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(Empty), told(peers.Unknown), "one of the others may have data"},
+	{AskPeers, PeersTold, together(Empty), told(peers.Unknown), "every member has to be stopped"},
+	{AskPeers, PeersTold, together(Valid), lagging(peers.Unknown), "every member has to be stopped"},
+	{AskPeers, PeersTold, ofPeers(Valid), lagging(peers.Unknown), "perhaps not the last ones"},
+	{AskPeers, PeersTold, ofPeers(Valid), lagging(peers.Claimed), "perhaps not the last ones"},
+	{AskPeers, PeersTold, ofPeers(Valid), Payload{Listing: peers.Started, Outdated: true}, "as soon as nothing is in the way"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Expected), "never had any"},
 }
 

@@ -43,7 +43,7 @@ const (
 	InstallFound Event = "install found" // one has, and it is installed already
 	Examined     Event = "examined"      // how the data directory is
 	PeersTold    Event = "peers told"    // how the other members have this one, as far as they can be asked
-	PeersSilent  Event = "peers silent"  // the cluster has not changed its members, or not said so
+	PeersSilent  Event = "peers silent"  // the cluster has not changed its members, or not said so; or one is missing of all
 	Left         Event = "left"          // the cluster does not have this member any more
 	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
@@ -61,7 +61,7 @@ const (
 	Unproved     Event = "unproved"      // it is not
 	Diverged     Event = "diverged"      // it is valid, and the data in use are no earlier state of it
 	Claimed      Event = "claimed"       // the next generation in the store is this restore's, and has nothing yet
-	ClaimLost    Event = "claim lost"    // somebody else has begun it, or its cluster has gone on already
+	ClaimLost    Event = "claim lost"    // somebody else has begun it, its cluster has gone on already, or another member has data
 	Moved        Event = "moved"         // what was in the place of the data directory is set aside
 	Installed    Event = "installed"     // what was built is the data directory now, and that is remembered
 	Broke        Event = "broke"         // the volume, or this program, could not do it
@@ -96,6 +96,8 @@ const (
 	StoreMayKnow   Guard = "nobody has data, a store"
 	AllGone        Guard = "nobody has data of use, a store"
 	AllGoneForGood Guard = "nobody has data of use, no store"
+	Overtaken      Guard = "valid, perhaps not its last data"
+	Unfounded      Guard = "no data, not all have told"
 
 	SeveralWait    Guard = "one of several, peers were asked"
 	SeveralAsk     Guard = "one of several, target kept"

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/exitcode/durable"
 )
 
@@ -34,9 +34,12 @@ func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
 		return "built", err
 	}
-	cluster := strconv.FormatUint(datadir.Stand(r.member.DataDir).ClusterID, 16)
-	if cluster == r.position.Generation.Cluster {
+	stands, err := datadir.Stand(r.member.DataDir)
+	switch {
+	case hex(stands.ClusterID) == r.position.Generation.Cluster:
 		return "installed", nil
+	case stands.ClusterID == 0 && err != nil:
+		return "", fmt.Errorf("cannot tell whether %s was restored: %w", r.member.DataDir, err)
 	}
 	return "", nil
 }
@@ -63,7 +66,7 @@ func (r *run) dropUnfinished() (Event, Payload) {
 // validateVolume looks at the data directory in use.
 func (r *run) validateVolume() (Event, Payload) {
 	if there, err := holdsMember(r.member.DataDir); there || err != nil {
-		r.tellPeers() // validating takes longer than those without data wait for a member that they do not hear of
+		r.tellOfData()
 	}
 	r.verdict = r.examine(r.ctx)
 	if r.ctx.Err() != nil {
@@ -76,9 +79,8 @@ func (r *run) validateVolume() (Event, Payload) {
 	if err != nil {
 		return broke(err)
 	}
-	r.stands = datadir.Standing{}
-	if there {
-		r.stands = datadir.Stand(r.member.DataDir)
+	if err := r.stand(there); err != nil {
+		return broke(err)
 	}
 	if r.asked, err = r.wanted(); err != nil {
 		return broke(err)
@@ -91,6 +93,30 @@ func (r *run) validateVolume() (Event, Payload) {
 	return Examined, Payload{
 		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
 	}
+}
+
+// tellOfData has the others hear at once that this member has data: to validate them takes time.
+func (r *run) tellOfData() {
+	if r.member.Peers != nil {
+		r.member.Peers.Tell(peers.Self{Holds: peers.Data})
+	}
+}
+
+// stand finds out where a volume stands. One that is valid so far, and of which not all can be read, must not be taken for less
+// than it is: it is broken, or cannot be told of now, which the error says.
+func (r *run) stand(there bool) (err error) {
+	r.stands, r.older = datadir.Standing{}, nil
+	if there {
+		r.stands, err = datadir.Stand(r.member.DataDir)
+	}
+	switch {
+	case err == nil || r.verdict != nil:
+		return nil
+	case datadir.SaysNothing(err):
+		return fmt.Errorf("cannot tell how far the data in %s go: %w", r.member.DataDir, err)
+	}
+	r.verdict = fmt.Errorf("not all of the data in %s can be read: %w", r.member.DataDir, err)
+	return nil
 }
 
 func condition(there bool, verdict error) Condition {
@@ -125,7 +151,7 @@ func (r *run) proveData() (Event, Payload) {
 		return broke(r.ctx.Err())
 	case err != nil:
 		return Unproved, Payload{Err: err}
-	case r.asked || r.verdict != nil || r.stands.Revision == 0: // it was asked for, or there is nothing to compare
+	case r.asked || r.core.Facts.Condition != Valid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
 		return Proved, Payload{}
 	}
 	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())

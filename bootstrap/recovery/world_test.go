@@ -68,7 +68,7 @@ func (w *world) used() {
 // backUp makes a full of what is on the volume.
 func (w *world) backUp(generation int) {
 	w.t.Helper()
-	stands := datadir.Stand(w.member.DataDir)
+	stands := stand(w.t, w.member.DataDir)
 	cluster := hex(stands.ClusterID)
 	_, err := w.archive.Found(w.t.Context(), cluster, time.Now())
 	require.NoError(w.t, err)
@@ -80,6 +80,14 @@ func (w *world) backUp(generation int) {
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)
 	require.NoError(w.t, err)
+}
+
+// stand is where a volume that can be read stands.
+func stand(t *testing.T, dataDir string) datadir.Standing {
+	t.Helper()
+	stands, err := datadir.Stand(dataDir)
+	require.NoError(t, err)
+	return stands
 }
 
 func (w *world) database() string { return filepath.Join(w.member.DataDir, "member", "snap", "db") }
@@ -167,7 +175,7 @@ func (w *world) requireEnd(keys []string, asides int) {
 	require.Equal(w.t, keys, found)
 	require.Greater(w.t, revision, int64(margin))
 	newest := w.generations()[len(w.generations())-1]
-	require.Equal(w.t, hex(datadir.Stand(w.member.DataDir).ClusterID), newest.Cluster)
+	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Cluster)
 	reserved, err := w.archive.Reserved(w.t.Context())
 	require.NoError(w.t, err)
 	require.Greater(w.t, reserved.Revision, revision)

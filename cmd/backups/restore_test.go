@@ -49,7 +49,9 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			assert.Greater(t, restored.GoesOn, restored.Revision+archive.Margin)
 			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 			require.NoError(t, err)
-			assert.Equal(t, restored.GoesOn, datadir.Stand(plan.DataDir).Revision)
+			stands, err := datadir.Stand(plan.DataDir)
+			require.NoError(t, err)
+			assert.Equal(t, restored.GoesOn, stands.Revision)
 			assert.NoFileExists(t, plan.DataDir+".snapshot")
 
 			_, err = restore(t.Context(), plan)

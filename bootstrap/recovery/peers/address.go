@@ -29,9 +29,11 @@ type Holds string
 
 // What there can be.
 const (
-	Nothing Holds = "nothing"
-	Ruins   Holds = "ruins" // data that cannot be used
-	Data    Holds = "data"
+	Nothing  Holds = "nothing"
+	Ruins    Holds = "ruins" // data that cannot be used
+	Older    Holds = "older" // data that a store has more than
+	Data     Holds = "data"
+	Restores Holds = "restores" // data from a store, as soon as that grants it
 )
 
 // desk answers where etcd will listen for its peers, for as long as they are asked themselves. Whatever else it is asked it is
@@ -60,11 +62,15 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
 }
 
-// Claim tells the others, if they ask, that this member has data, or is about to.
-func (p *Peers) Claim() {
+// Tell has the others hear, if they ask, how this member is. Ask does that, too.
+func (p *Peers) Tell(self Self) {
 	if err := p.open(); err == nil { // otherwise they do not hear of this member
-		p.desk.say(Call{Name: p.name, Process: p.process, Holds: Data})
+		p.desk.say(p.call(self))
 	}
+}
+
+func (p *Peers) call(self Self) Call {
+	return Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
 }
 
 // open begins to answer, if that is possible by now; the error says why it is not.
@@ -92,12 +98,13 @@ func (d *desk) close() {
 	d.ended.Wait()
 }
 
-// findSelf asks this member's own peer URLs: the error says that peers find it somewhere else, or not at all.
-func (p *Peers) findSelf(ctx context.Context) error {
+// findSelf asks peer URLs of this member, those that it is configured with and those that the others have: the error says that
+// peers find it somewhere else, or not at all.
+func (p *Peers) findSelf(ctx context.Context, urls []string) error {
 	if err := p.open(); err != nil {
 		return err
 	}
-	for _, at := range p.urls {
+	for _, at := range urls {
 		var told Call
 		if _, err := p.fetch(ctx, p.peer, at+callPath, &told); err != nil {
 			return fmt.Errorf("this member does not reach itself where its peers do: %w", err)

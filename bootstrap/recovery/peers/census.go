@@ -18,7 +18,7 @@ const (
 	Unknown  Listing = "unknown"  // no quorum answers, and nobody knows of a cluster that was more than configured
 	Claimed  Listing = "claimed"  // somebody does, and no quorum of equal answers stands behind it
 	Founding Listing = "founding" // no cluster is known of, all are here, and nobody has data
-	Partial  Listing = "partial"  // no cluster is known of, and of a quorum nobody told of data; the rest is not here, or runs already
+	Partial  Listing = "partial"  // no cluster is known of, and nobody has data; some run already, as far as they know for the first time
 	Gone     Listing = "gone"     // no cluster is known of, all are here, and what some have is of no use
 	Asking   Listing = "asking"   // no cluster is known of, all are here and ask for the same restore
 	Expected Listing = "expected" // it has never started, in a cluster that is being founded with it
@@ -33,7 +33,7 @@ type Member = membership.Member
 // Self is the member that asks, with what its volume tells of it.
 type Self struct {
 	ClusterID, MemberID uint64 // the volume's; 0 if it has none
-	Members             int    // of the cluster, as the volume knows them
+	Voters              int    // of the cluster, as the volume knows them
 	Index               uint64 // of the last entry in its log
 	Holds               Holds  // what is told to others while no etcd runs here
 	Restore             string // the id of the restore that is asked for here; empty if none is
@@ -52,8 +52,12 @@ type Census struct {
 	InTheWay error
 	// Brought says that of the others that run no etcd all have brought into the store what only their volumes had.
 	Brought bool
-	// Silent says who gave no answer, and why; nil if all did.
+	// Silent says who gave no answer, or one that is in the way of a decision, and why; nil if nobody did.
 	Silent error
+	// Run is how many of the others run an etcd of the volume's cluster, and Voters how many voting members that has, as they tell.
+	Run, Voters int
+	// Older is how many run none, and have data that a store has more than.
+	Older int
 }
 
 // InitialCluster is the list of members as etcd's configuration has it, for the member of that name.
@@ -97,7 +101,7 @@ func (a *answer) voter() bool {
 
 // decided is the answer that a quorum of the cluster that it tells of has given, and who gave it; nil if there is none, or
 // if two contradict each other.
-func decided(answers []*answer) (agreed *answer, by []*answer) {
+func (p *Peers) decided(answers []*answer) (agreed *answer, by []*answer) {
 	groups := map[string][]*answer{}
 	for _, a := range answers {
 		if a.voter() {
@@ -105,7 +109,7 @@ func decided(answers []*answer) (agreed *answer, by []*answer) {
 		}
 	}
 	for _, group := range groups {
-		if len(group) < len(voters(group[0].members))/2+1 {
+		if len(group) < p.enough(group[0].members) {
 			continue
 		}
 		if agreed != nil {
@@ -114,6 +118,16 @@ func decided(answers []*answer) (agreed *answer, by []*answer) {
 		agreed, by = group[0], group
 	}
 	return agreed, by
+}
+
+// enough is how many have to say the same: a quorum or, where this member is one of two voters, the other one. That one has
+// everything that both ever agreed on.
+func (p *Peers) enough(members []Member) int {
+	count := len(voters(members))
+	if own, listed := p.own(members); listed && !own.IsLearner && count == 2 {
+		return 1
+	}
+	return count/2 + 1
 }
 
 func voters(members []Member) (found []Member) {
@@ -144,7 +158,7 @@ func (p *Peers) isOwnURL(url string) bool { return slices.Contains(p.urls, url) 
 
 // judge makes a census of answers.
 func (p *Peers) judge(answers []*answer) (c Census, by []*answer) {
-	agreed, by := decided(answers)
+	agreed, by := p.decided(answers)
 	heard := map[Listing]bool{}
 	for _, a := range answers {
 		heard[p.listing(a)] = true
@@ -201,23 +215,25 @@ func (p *Peers) unfinished(c *Census) error {
 		switch {
 		case m.ID == c.Own.ID && c.Listing != Unlisted:
 		case m.IsLearner:
-			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time", called(m))
+			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time; see that it catches up, or remove it with etcdctl member remove", called(m))
 		case !started(m):
-			return fmt.Errorf("%s was added and has not started yet, and members join one at a time", called(m))
+			return fmt.Errorf("%s was added and has not started yet, and members join one at a time; start it, or remove it with etcdctl member remove", called(m))
 		}
 	}
 	return nil
 }
 
-// former says why the data of a volume are not those that this member had last, as far as the list of members tells.
+// former says why the data of a volume are not those that this member had last, as far as the list of members tells. Data of a
+// time when this member alone had a vote would be a cluster by themselves.
 func former(self Self, c *Census) error {
+	known, count := c.Listing == Started, len(voters(c.Members))
 	switch {
-	case self.MemberID == 0 || strconv.FormatUint(self.ClusterID, 16) != c.Cluster || c.Listing != Started:
+	case self.MemberID == 0 || strconv.FormatUint(self.ClusterID, 16) != c.Cluster || !known && c.Listing != Unlisted:
 		return nil
-	case self.MemberID != uint64(c.Own.ID):
+	case known && self.MemberID != uint64(c.Own.ID):
 		return fmt.Errorf("they are of member %x, which was replaced by %s", self.MemberID, c.Own.ID)
-	case self.Members == 1 && len(voters(c.Members)) > 1:
-		return fmt.Errorf("they are of a time when the cluster had one member; it has %d voting members now", len(voters(c.Members)))
+	case self.Voters == 1 && (count > 1 || !known):
+		return fmt.Errorf("they are of a time when this member alone had a vote; %d have one now", count)
 	}
 	return nil
 }

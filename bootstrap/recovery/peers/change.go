@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -57,11 +59,11 @@ func votes(members []*etcdserverpb.Member) (count int) {
 func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeWithin)
 	defer cancel()
-	client, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: p.endpoints(c), TLS: p.clientTLS, Username: p.user, Password: p.password, DialTimeout: answerWithin, Logger: zap.NewNop(),
-	})
+	config := clientv3.Config{Context: ctx, TLS: p.clientTLS, DialTimeout: answerWithin, Logger: zap.NewNop()}
+	config.Endpoints, config.Username, config.Password = p.entrances(c)
+	client, err := clientv3.New(config)
 	if err != nil {
-		return explained(fmt.Errorf("cannot connect to the other members: %w", err))
+		return p.explained(fmt.Errorf("cannot connect to the other members: %w", err), config.Username)
 	}
 	defer client.Close() // nothing of it is needed any more
 	list, err := client.MemberList(ctx)
@@ -71,27 +73,54 @@ func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context,
 	if err == nil {
 		err = how(ctx, client, list.Members)
 	}
-	return explained(err)
+	return p.explained(err, config.Username)
 }
 
-func (p *Peers) endpoints(c *Census) (urls []string) {
+// entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere
+// where others could read it: where all of the way there is plain, nobody is told.
+func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
+	var private []string
 	for _, m := range c.Members {
-		if m.ID != c.Own.ID && !m.IsLearner {
-			urls = append(urls, m.ClientURLs...)
+		if m.ID == c.Own.ID || m.IsLearner {
+			continue
 		}
+		urls = append(urls, m.ClientURLs...)
+		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), isOpen)...)
 	}
-	return urls
+	if p.user == "" || len(private) == 0 {
+		return urls, "", ""
+	}
+	return private, p.user, p.password
 }
 
-// explained names the way out of what authentication forbids.
-func explained(err error) error {
-	for _, forbidden := range []error{
-		rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
-	} {
-		if errors.Is(err, forbidden) {
-			return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
-				"or a client certificate whose common name is root: %w", err)
-		}
+// isOpen says that what is sent to a URL could be read on its way.
+func isOpen(at string) bool {
+	parsed, err := url.Parse(at)
+	if err != nil || parsed.Scheme == "https" {
+		return err != nil
 	}
-	return err
+	host := parsed.Hostname()
+	return host != "localhost" && !net.ParseIP(host).IsLoopback()
+}
+
+// forbidden are etcd's answers to who may not change the members.
+var forbidden = []error{
+	rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
+}
+
+// explained names the way out of what authentication forbids to who came as that user. What a member has answered is cut to
+// what people need.
+func (p *Peers) explained(err error, user string) error {
+	switch {
+	case err == nil:
+		return nil
+	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
+		return quoted(err)
+	case p.user != "" && user == "":
+		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http: "+
+			"give them https, or this member a client certificate whose common name is root: %w", quoted(err))
+	default:
+		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
+			"or a client certificate whose common name is root: %w", quoted(err))
+	}
 }

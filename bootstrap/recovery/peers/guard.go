@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 	lookApart = time.Minute
 )
 
+// ErrTooFew is of a cluster that cannot do without this member, not even to replace it.
+var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
+
 // inTheWay says what keeps this member from being replaced, or added, now.
 func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
 	if err := p.unfinished(c); err != nil {
@@ -35,7 +39,7 @@ func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
 		return nil
 	}
 	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
-		return fmt.Errorf("the cluster has %d voting members, and only one of at least %d is replaced", n, fewest)
+		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
 	if err := p.skew(ctx, by); err != nil {
 		return err
@@ -51,7 +55,7 @@ func (p *Peers) skew(ctx context.Context, by []*answer) error {
 			return fmt.Errorf("the version of the member at %s is not known: %w", a.url, err)
 		}
 		if minor(runs.Server) != minor(version.Version) {
-			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, runs.Server, version.Version)
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, plain(runs.Server), version.Version)
 		}
 	}
 	return nil
@@ -74,7 +78,7 @@ func (p *Peers) busy(ctx context.Context, c *Census) error {
 		return unsure
 	}
 	needed := quietTime
-	if elsewhere := p.answersHere(ctx); elsewhere != nil {
+	if elsewhere := p.answersHere(ctx, slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.urls, c.Own.PeerURLs))))); elsewhere != nil {
 		unsure = elsewhere
 	} else if errors.Is(unsure, errSilent) {
 		needed = silentTime

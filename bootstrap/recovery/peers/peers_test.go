@@ -78,8 +78,9 @@ func newTown(t *testing.T) *town {
 	town.peers, err = Of(config, Options{})
 	require.NoError(t, err)
 	t.Cleanup(town.peers.Close)
+	town.peers.listens = nil // nobody calls
 	town.peers.now = func() time.Time { return town.now }
-	town.peers.answersHere = func(context.Context) error { return nil }
+	town.peers.answersHere = func(context.Context, []string) error { return nil }
 	return town
 }
 
@@ -169,7 +170,7 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 		"one of the past":  {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
 		"one of another's": {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"an address that is somebody else's": {func(w *town) {
-			w.peers.answersHere = func(context.Context) error { return errors.New("another process answers") }
+			w.peers.answersHere = func(context.Context, []string) error { return errors.New("another process answers") }
 		}, "watched for 1m0s: another process answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,19 +201,45 @@ func connectedTo(from, to uint64, count int) string {
 	return fmt.Sprintf("etcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} %d\n", from, to, count)
 }
 
-func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
+// ofTwo has the town be a cluster of two, of which m-2 asks m-1.
+func ofTwo(t *testing.T) *town {
+	t.Helper()
 	w := newTown(t)
 	w.list = w.list[1:]
 	w.peers.others = map[string][]string{"m-1": w.peers.others["m-1"]}
-	assert.Equal(t, Claimed, w.ask().Listing, "one of two is no quorum")
-	lone := Census{Listing: Started, Members: w.list, Own: w.list[1]}
-	require.ErrorContains(t, w.peers.inTheWay(t.Context(), &lone, nil), "the cluster has 2 voting members")
+	return w
+}
+
+// The other one has everything that both ever agreed on, and cannot change the cluster.
+func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
+	w := ofTwo(t)
+	c := w.ask()
+	assert.Equal(t, Started, c.Listing)
+	require.ErrorIs(t, c.InTheWay, ErrTooFew)
+	assert.EqualError(t, c.InTheWay, "of 2 voting members the others are no quorum, which it takes to replace this one")
+}
+
+// `etcdctl member add` without --learner: there is no quorum before the second one has started.
+func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
+	w := ofTwo(t)
+	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
+	w.list[1].ClientURLs = nil
+	c := w.ask()
+	assert.Equal(t, Added, c.Listing)
+	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
+}
+
+// One of two that are both somebody else is a minority.
+func TestOneAnswerIsEnoughOnlyOfTwoVotersOfWhomThisMemberIsOne(t *testing.T) {
+	w := ofTwo(t)
+	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
+	assert.Equal(t, Claimed, w.ask().Listing)
 }
 
 // What cannot be known at once is known after a minute in which nothing spoke against it.
 func TestAMemberThatMayBeElsewhereIsWatchedForAMinute(t *testing.T) {
 	w := newTown(t)
-	w.peers.answersHere = func(context.Context) error { return errors.New("no such host") }
+	w.peers.answersHere = func(context.Context, []string) error { return errors.New("no such host") }
 	steps := []struct {
 		after time.Duration
 		gauge int
@@ -239,13 +266,15 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		happens func(*town)
 		says    string
 	}{
-		"it was not":            {volume(0xabc, own, 3), func(*town) {}, ""},
-		"of a former life":      {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
-		"of before the others":  {volume(0xabc, own, 1), func(*town) {}, "when the cluster had one member"},
-		"of another cluster":    {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
-		"behind its own word":   {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
-		"not behind it":         {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
-		"behind another's word": {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
+		"it was not":               {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of a former life":         {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
+		"of before the others":     {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
+		"of before it was removed": {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},
+		"removed since":            {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, ""},
+		"of another cluster":       {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
+		"behind its own word":      {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"not behind it":            {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
+		"behind another's word":    {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -262,8 +291,8 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 }
 
 // volume is of a member whose log ends with entry 100.
-func volume(cluster, member uint64, members int) Self {
-	return Self{ClusterID: cluster, MemberID: member, Members: members, Index: 100, Holds: Data}
+func volume(cluster, member uint64, voters int) Self {
+	return Self{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100, Holds: Data}
 }
 
 func confirmed(member, entry uint64) string {
@@ -290,128 +319,18 @@ func TestAMemberFindsItselfWhereItsPeersDo(t *testing.T) {
 	here, err := url.Parse(at.URL)
 	require.NoError(t, err)
 	w.peers.listens, w.peers.urls = []url.URL{*here}, []string{at.URL}
-	require.ErrorContains(t, w.peers.findSelf(t.Context()), "cannot listen for its peers", "somebody else does")
+	require.ErrorContains(t, w.peers.findSelf(t.Context(), w.peers.urls), "cannot listen for its peers", "somebody else does")
 	at.Close()
-	require.NoError(t, w.peers.findSelf(t.Context()))
-	require.NoError(t, w.peers.findSelf(t.Context()), "it has let go")
+	require.NoError(t, w.peers.findSelf(t.Context(), w.peers.urls))
+	require.NoError(t, w.peers.findSelf(t.Context(), w.peers.urls), "it has let go")
 
 	other := newTown(t)
 	other.peers.listens, other.peers.urls = w.peers.listens, w.peers.urls
-	require.ErrorContains(t, other.peers.findSelf(t.Context()), "cannot listen")
+	require.ErrorContains(t, other.peers.findSelf(t.Context(), other.peers.urls), "cannot listen")
 	other.peers.listens = nil
-	require.ErrorContains(t, other.peers.findSelf(t.Context()), "another process answers at")
+	require.ErrorContains(t, other.peers.findSelf(t.Context(), other.peers.urls), "another process answers at")
 	w.peers.Close()
-	require.ErrorContains(t, other.peers.findSelf(t.Context()), "does not reach itself")
-}
-
-// rolled are three members that run no etcd.
-func rolled(t *testing.T) (all []*Peers) {
-	t.Helper()
-	config := func(i int) *embed.Config {
-		config := embed.NewConfig()
-		config.Name = fmt.Sprintf("m-%d", i)
-		return config
-	}
-	var pairs []string
-	var at []*url.URL
-	for i := range 3 {
-		held := httptest.NewServer(nil)
-		here, err := url.Parse(held.URL)
-		require.NoError(t, err)
-		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, held.URL))
-		held.Close()
-	}
-	for i := range 3 {
-		c := config(i)
-		c.InitialCluster, c.AdvertisePeerUrls, c.ListenPeerUrls = strings.Join(pairs, ","), []url.URL{*at[i]}, []url.URL{*at[i]}
-		p, err := Of(c, Options{})
-		require.NoError(t, err)
-		t.Cleanup(p.Close)
-		all = append(all, p)
-	}
-	return all
-}
-
-func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
-	ask := func(p *Peers, holds Holds) Listing {
-		c := p.Ask(t.Context(), Self{Holds: holds})
-		return c.Listing
-	}
-	all := rolled(t)
-	assert.Equal(t, Unknown, ask(all[0], Nothing), "nobody else is there")
-	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third may have data")
-	assert.Equal(t, Founding, ask(all[2], Nothing))
-	assert.Equal(t, Founding, ask(all[0], Nothing))
-	assert.Equal(t, Gone, ask(all[1], Ruins))
-	assert.Equal(t, Gone, ask(all[2], Nothing), "one has had data")
-	assert.Equal(t, Unknown, ask(all[0], Data), "who has data has nothing to ask for")
-	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
-}
-
-func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
-	ask := func(p *Peers, id string) Listing {
-		c := p.Ask(t.Context(), Self{Holds: Data, Restore: id})
-		return c.Listing
-	}
-	all := rolled(t)
-	assert.Equal(t, Unknown, ask(all[0], "back"))
-	assert.Equal(t, Unknown, ask(all[1], "back"))
-	assert.Equal(t, Unknown, ask(all[2], "another"))
-	assert.Equal(t, Unknown, ask(all[0], "back"))
-	assert.Equal(t, Asking, ask(all[2], "back"))
-	assert.Equal(t, Asking, ask(all[0], "back"))
-	assert.Equal(t, Unknown, ask(all[1], ""), "it starts")
-	assert.Equal(t, Unknown, ask(all[0], "back"))
-}
-
-// Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.
-func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
-	all := rolled(t)
-	now := time.Now()
-	for _, p := range all {
-		p.now = func() time.Time { return now }
-	}
-	ask := func(p *Peers, holds Holds) Listing {
-		c := p.Ask(t.Context(), Self{Holds: holds})
-		return c.Listing
-	}
-	assert.Equal(t, Unknown, ask(all[0], Nothing))
-	assert.Equal(t, Unknown, ask(all[1], Nothing))
-	now = now.Add(patience)
-	assert.Equal(t, Partial, ask(all[0], Nothing), "the third may have data that a store has not")
-	assert.Equal(t, Unknown, ask(all[1], Ruins), "whoever had data founds nothing")
-	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
-}
-
-func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
-	all := rolled(t)
-	ask := func(p *Peers, brought bool) bool {
-		return p.Ask(t.Context(), Self{Holds: Ruins, Brought: brought}).Brought
-	}
-	ask(all[0], true)
-	ask(all[1], false)
-	assert.False(t, ask(all[2], true))
-	ask(all[1], true)
-	assert.True(t, ask(all[2], true))
-	assert.True(t, ask(all[0], false), "it asks about the others")
-	assert.False(t, ask(all[1], true))
-}
-
-func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
-	all := rolled(t)
-	all[0].Claim()
-	call, waits := all[1].hear(t.Context(), "m-0", all[1].others["m-0"], assert.AnError)
-	assert.True(t, waits)
-	assert.Equal(t, Data, call.Holds)
-}
-
-// It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
-func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
-	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}, now: time.Now}
-	none := Call{Holds: Nothing}
-	assert.Equal(t, Founding, p.roll(Self{Holds: Nothing}, nil, []Call{none, none}))
-	assert.Equal(t, Partial, p.roll(Self{Holds: Nothing}, []*answer{{}}, []Call{none}))
-	assert.Equal(t, Unknown, p.roll(Self{Holds: Ruins}, []*answer{{}}, []Call{none}))
+	require.ErrorContains(t, other.peers.findSelf(t.Context(), other.peers.urls), "does not reach itself")
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {

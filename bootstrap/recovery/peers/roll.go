@@ -4,11 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 )
-
-// patience is how long a quorum of members without data waits for one that cannot be asked, which may have some.
-const patience = 30 * time.Second
 
 // hear asks a member that runs no etcd how it is.
 func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
@@ -31,45 +27,49 @@ func both(first, second error) error {
 	return cmp.Or(first, second)
 }
 
-// roll is what a roll call comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun when
-// nobody has data: all have said so, or a quorum has and the rest could not be asked for a while, as when a pod cannot be
-// scheduled. The second does not do for a restore, as little as a member that runs and may have data: that was founded once.
+// roll is what a roll call comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun, or
+// restored, when every member has said that it has no data of use: one that has not may have what all others lack.
 func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
-	if p.called.IsZero() {
-		p.called = p.now()
-	}
 	if self.Restore != "" {
 		return p.together(self, calls)
 	}
-	without, ruined, all := 1+len(founding), self.Holds == Ruins, 1+len(p.others)
+	lacks, all := 1+len(founding), 1+len(p.others)
+	lost := self.Holds != Nothing
 	for _, call := range calls {
-		switch call.Holds {
-		case Nothing:
-			without++
-		case Ruins:
-			without, ruined = without+1, true
-		case Data:
+		if call.inTheWay(self) {
 			return Unknown
 		}
+		lacks, lost = lacks+1, lost || call.Holds != Nothing
 	}
 	switch {
-	case self.Holds == Data:
+	case self.Holds == Data || lacks < all || lost && len(founding) > 0:
 		return Unknown
-	case without == all && len(founding) == 0 && ruined:
+	case lost:
 		return Gone
-	case without == all && len(founding) == 0:
-		return Founding
-	case !ruined && (without == all || without > all/2 && p.now().Sub(p.called) >= patience):
+	case len(founding) > 0:
 		return Partial
 	default:
-		return Unknown
+		return Founding
 	}
+}
+
+// inTheWay says that a member has data, or is about to. Of those that are about to restore them, the store has one be the
+// first.
+func (c Call) inTheWay(self Self) bool {
+	switch c.Holds {
+	case Nothing, Ruins, Older:
+		return false
+	case Restores:
+		return self.Holds != Restores
+	case Data:
+	}
+	return true
 }
 
 // together tells whether all ask for the same restore.
 func (p *Peers) together(self Self, calls []Call) Listing {
 	for _, call := range calls {
-		if call.Restore != self.Restore {
+		if !call.agrees(self) {
 			return Unknown
 		}
 	}
@@ -77,4 +77,9 @@ func (p *Peers) together(self Self, calls []Call) Listing {
 		return Unknown
 	}
 	return Asking
+}
+
+// agrees says that a member asks for the same restore, and has not begun it.
+func (c Call) agrees(self Self) bool {
+	return c.Restore == self.Restore && (c.Holds != Restores || self.Holds == Restores)
 }

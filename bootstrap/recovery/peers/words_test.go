@@ -1,0 +1,140 @@
+package peers
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const hostile = "\x1b[2Jall is well\r\n"
+
+// A name goes into the log, into what is published and into etcd's configuration.
+func TestAnAnswerWithNamesThatAreNoneIsNone(t *testing.T) {
+	for name, spoil := range map[string]func(list []Member) []Member{
+		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
+		"a name without an end":        func(list []Member) []Member { list[0].Name = strings.Repeat("m", 1<<20); return list },
+		"a URL that is none":           func(list []Member) []Member { list[1].ClientURLs = []string{hostile}; return list },
+		"a URL without an end": func(list []Member) []Member {
+			list[1].PeerURLs = append(list[1].PeerURLs, "http://"+strings.Repeat("m", 1<<20))
+			return list
+		},
+		"a URL of a file": func(list []Member) []Member { list[0].ClientURLs = []string{"file://host/etc"}; return list },
+		"more members than there can be": func(list []Member) []Member {
+			for len(list) <= mostMembers {
+				list = append(list, list[0])
+			}
+			return list
+		},
+		"no members": func([]Member) []Member { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t)
+			w.alter(1, spoil)
+			c := w.ask()
+			assert.Equal(t, Claimed, c.Listing, "one answer is no quorum")
+			require.ErrorContains(t, c.Silent, "m-1 does not answer (what answers at "+w.fakes[1].URL+" tells of ")
+			assertShort(t, c.Silent.Error())
+		})
+	}
+}
+
+func assertShort(t *testing.T, text string) {
+	t.Helper()
+	assert.Less(t, len(text), 1000)
+	assert.False(t, strings.ContainsAny(text, "\x1b\r\n"), "%q", text)
+}
+
+func TestAVersionIsQuotedAsFarAsItIsReadable(t *testing.T) {
+	w := newTown(t)
+	w.fakes[1].runs = hostile + strings.Repeat("9", 1<<20)
+	err := w.ask().InTheWay
+	require.ErrorContains(t, err, "[2Jall is well")
+	assertShort(t, err.Error())
+}
+
+func TestWhatAMemberAnswersToAChangeIsQuotedAsFarAsItIsReadable(t *testing.T) {
+	p := &Peers{}
+	err := p.explained(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
+	require.ErrorContains(t, err, "all is well")
+	assertShort(t, err.Error())
+	assert.NoError(t, p.explained(nil, ""))
+	assert.ErrorIs(t, p.explained(assert.AnError, ""), assert.AnError)
+}
+
+func TestWhatAConnectionAnswersIsQuotedAsFarAsItIsReadable(t *testing.T) {
+	w := newTown(t)
+	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		_, _ = connection.Write([]byte("HTTP/1.1 " + strings.Repeat(hostile, 100)))
+		_ = connection.Close()
+	}))
+	defer lies.Close()
+	w.peers.others["m-1"] = []string{lies.URL}
+	assertShort(t, w.ask().Silent.Error())
+}
+
+// Who answers elsewhere is no member, however it is reached.
+func TestNobodyIsSentElsewhere(t *testing.T) {
+	w := newTown(t)
+	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
+	defer sends.Close()
+	w.peers.others["m-1"] = []string{sends.URL}
+	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer ("+sends.URL+"/members: status 302)")
+}
+
+func TestTheIDOfAClusterIsWrittenInOneWay(t *testing.T) {
+	w := newTown(t)
+	w.fakes[0].cluster = strings.Repeat("0", 1000) + "ABC"
+	assert.Equal(t, "abc", w.ask().Cluster)
+}
+
+func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
+	at := func(urls ...string) *Census {
+		c := &Census{Own: member(own, "m-2", "http://m-2")}
+		for i, each := range urls {
+			c.Members = append(c.Members, member(uint64(i+1), "m", each))
+		}
+		c.Members = append(c.Members, c.Own)
+		return c
+	}
+	for name, of := range map[string]struct {
+		urls, goes []string
+		with       bool // the password
+	}{
+		"over TLS":              {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
+		"within this machine":   {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
+		"where some are plain":  {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"where all are plain":   {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
+		"to what looks like it": {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
+		"to what is no URL":     {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Peers{user: "root", password: "secret"}
+			urls, user, password := p.entrances(at(of.urls...))
+			assert.Equal(t, of.goes, urls)
+			assert.Equal(t, of.with, user == "root" && password == "secret")
+			assert.Equal(t, of.with, user != "" || password != "")
+		})
+	}
+	urls, user, _ := (&Peers{}).entrances(at("http://a", "https://b"))
+	assert.Equal(t, []string{"http://a", "https://b"}, urls, "there is no password")
+	assert.Empty(t, user)
+}
+
+func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
+	p := &Peers{user: "root", password: "secret"}
+	for _, is := range forbidden {
+		require.ErrorContains(t, p.explained(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
+		require.ErrorContains(t, p.explained(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, (&Peers{}).explained(is, ""), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+	}
+	assert.NotContains(t, p.explained(errors.New("no"), "").Error(), "ETCDCTL")
+}

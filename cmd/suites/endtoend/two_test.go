@@ -1,0 +1,158 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// soon is how long a member may take to say what is the matter, and what to do.
+const soon = 30 * time.Second
+
+// explains holds that a member says so in its log and to programs before anybody has to ask.
+func explains(t *testing.T, run *harness.Run, words string) {
+	t.Helper()
+	watch := harness.StartWatch()
+	run.AwaitLine(harness.Line{"message": words, "level": "warn"})
+	assert.Less(t, watch.Took(), soon)
+	require.NotNil(t, run.Status().Recovery)
+	assert.Contains(t, run.Status().Recovery.Reason, words)
+}
+
+// From its addition on, the cluster has two voters, and no quorum before the second one has started.
+func TestASecondMemberThatWasAddedWithAVoteStarts(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 2)}
+	first, second, both := c.pods[0], c.pods[1], c.pods[0].Config["initial-cluster"]
+	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
+	first.WriteConfigFile()
+	run := first.StartReady()
+	first.Put("key", "value")
+	_, log, status := first.Begin("etcdctl", "member", "add", fmt.Sprint(second.Config["name"]), "--peer-urls="+second.PeerURL()).Wait()
+	require.Zero(t, status, log)
+	second.Config["initial-cluster"], second.Config["initial-cluster-state"] = both, "existing"
+	second.WriteConfigFile()
+	second.StartReady()
+	run.AwaitReady()
+	assert.Equal(t, "value", second.Get("key"))
+}
+
+// One of two is no quorum, so that only people can help.
+func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	for name, of := range map[string]struct {
+		stored bool
+		says   string
+		out    func(c *three)
+	}{
+		"without a store": {false, "start one member that has them once with force-new-cluster: true", func(c *three) {
+			first := c.pods[0]
+			c.runs[0].Kill()
+			first.Config["force-new-cluster"] = true
+			first.WriteConfigFile()
+			c.runs[0] = first.StartReady()
+			c.runs[1].AwaitReady()
+			c.runs[0].StopCleanly()
+			delete(first.Config, "force-new-cluster")
+			first.WriteConfigFile()
+			c.runs[0] = first.StartReady()
+		}},
+		"with a store": {true, "start all members with --restore-to=latest and the same --restore-id", func(c *three) {
+			flags := []string{"--restore-to=latest", "--restore-id=second-lost"}
+			for i, run := range c.runs {
+				run.Kill()
+				c.runs[i] = c.pods[i].Start(flags...)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var flags []string
+			if of.stored {
+				store := filepath.Join(t.TempDir(), "store")
+				require.NoError(t, os.Mkdir(store, 0o700))
+				flags = append(flags, "--backup-store=file://"+store, "--backup-interval=200ms")
+			}
+			c := begin(t, harness.StandaloneMembers(t, 2), flags...)
+			if of.stored {
+				harness.Eventually(t, "the key is in the store", func() bool {
+					backup := c.runs[0].Status().Backup
+					return backup != nil && backup.Revision >= revision(c.pods[0])
+				})
+			}
+			c.runs[1].Kill()
+			lose(c.pods[1])
+			c.runs[1] = c.pods[1].Start()
+			explains(t, c.runs[1], "of 2 voting members the others are no quorum, which it takes to replace this one")
+			assert.Contains(t, c.runs[1].Status().Recovery.Reason, of.says)
+			of.out(c)
+			for _, run := range c.runs {
+				run.AwaitReady()
+			}
+			for _, p := range c.pods {
+				assert.Equal(t, "value", p.Get("key"))
+			}
+		})
+	}
+}
+
+// The two that are lost hear of each other, and of the third that is no quorum.
+func TestTwoOfThreeThatAreLostSayTheWayOut(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	for i, run := range c.runs[1:] {
+		run.Kill()
+		lose(c.pods[i+1])
+	}
+	for i, p := range c.pods[1:] {
+		c.runs[i+1] = p.Start()
+	}
+	explains(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, and 2 have to; etcd-main-2 runs no etcd, and has no data of use; if data are lost for good, start one member")
+	explains(t, c.runs[2], "etcd-main-1 runs no etcd, and has no data of use")
+}
+
+// Each alone would find that all others agree with it.
+func TestThreeMembersThatWereAllPutBackComeBackFromTheStore(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := storedThree(t)
+	for _, run := range c.runs {
+		run.StopCleanly()
+	}
+	var copies []string
+	for _, p := range c.pods {
+		copies = append(copies, filepath.Join(p.Dir, "old"))
+		require.NoError(t, os.CopyFS(copies[len(copies)-1], os.DirFS(p.Volume)))
+	}
+	runs := c.restart()
+	c.pods[1].Put("later", "value")
+	later := revision(c.pods[1])
+	harness.Eventually(t, "it is in the store", func() bool {
+		for _, run := range runs {
+			if backup := run.Status().Backup; backup != nil && backup.Revision >= later {
+				return true
+			}
+		}
+		return false
+	})
+	for i, run := range runs {
+		run.Kill()
+		require.NoError(t, os.RemoveAll(c.pods[i].Volume))
+		require.NoError(t, os.CopyFS(c.pods[i].Volume, os.DirFS(copies[i])))
+	}
+	c.restart()
+	assert.Equal(t, "value", c.pods[0].Get("later"))
+	for _, p := range c.pods {
+		assert.Len(t, asides(p), 1, "nothing is deleted")
+	}
+}
