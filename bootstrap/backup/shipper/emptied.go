@@ -29,17 +29,17 @@ func (s *Shipper) vet() bool {
 	return due
 }
 
-// isGone asks the store whether it has lost a full, and if vet is set, whether the generation is there. Where it does not answer,
-// the next upload will tell.
+// isGone asks the store whether it has lost a full, and if vet is set, whether the generation is there, and the newest. Where it
+// does not answer, the next upload will tell.
 func isGone(ctx context.Context, from *archive.Archive, generation archive.Generation, full string, vet bool) bool {
 	var err error
 	if full != "" {
 		_, err = from.Full(ctx, generation.Number, full)
 	}
 	if err == nil && vet {
-		err = from.Still(ctx, generation)
+		err = (&found{archive: from, generation: generation}).ours(ctx)
 	}
-	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign)
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, errSuperseded)
 }
 
 // fullIsGone has it looked at what the store has, and whose it is.
