@@ -107,7 +107,6 @@ var conditions = map[Guard]func(Facts) bool{
 	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },
 	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
-	BrokenAlone:       func(f Facts) bool { return f.Alone && f.Condition == Broken },
 
 	AllAskReadable: func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition == Valid },
 	AllAsk:         func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition != Valid },
