@@ -139,10 +139,10 @@ func outcomes(action Action, given lot, now truth) []outcome {
 			then.lost = "another cluster's data are restored"
 		}
 		torn := outcome{event: StoreSilent, after: now}
-		return append(next(Built), torn, outcome{event: Unbuildable, after: now})
+		return append(next(Built), torn, outcome{event: Unbuildable, after: now}, outcome{event: Grown, after: now})
 	case ProveData:
 		then.proved = true
-		return append(next(Proved), outcome{event: Unproved, after: now})
+		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
 	case TellPeers:
 		then.told = true
 		return next("")

@@ -98,6 +98,8 @@ var wayOut = map[spoken]string{
 	{AskStore, Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
 	{MakeRoom, RoomLacking, always}:        "make the volume larger, or move away what is not needed",
 	{Build, Unbuildable, always}:           "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
+	{Build, Grown, always}:                 "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
+	{Prove, Diverged, always}:              "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
 	{Prove, Unproved, always}:              "name an earlier target with --restore-to and a --restore-id",
 }
 

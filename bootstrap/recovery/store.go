@@ -180,6 +180,8 @@ func (r *run) buildData() (Event, Payload) {
 		return err
 	}, r.goInstead)
 	switch {
+	case err == nil && r.member.Alone && !r.asked && result.Voters > 1:
+		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	case err == nil:
 		r.position = r.plan(result)
 		r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).

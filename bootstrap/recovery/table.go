@@ -86,9 +86,11 @@ var written = []entry{
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory is there beside the old one"},
 	{Build, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away: what was fetched is fetched again"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
+	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration names this member alone, and the backups are of a cluster of several, which may be alive"},
 
 	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "only what is valid gets a generation"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "what was built is not valid: it is never opened"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster id, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
 	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "somebody else was first, perhaps another member: what was built is out of date"},
@@ -120,8 +122,10 @@ var Elsewhere = []machine.Default{
 	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom measures"},
 	{On: Built, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Unbuildable, Answer: machine.Reject, Why: "only Build builds"},
+	{On: Grown, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Proved, Answer: machine.Reject, Why: "only Prove validates what was built"},
 	{On: Unproved, Answer: machine.Reject, Why: "only Prove validates what was built"},
+	{On: Diverged, Answer: machine.Reject, Why: "only Prove compares what was built with the volume"},
 	{On: Claimed, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: ClaimLost, Answer: machine.Reject, Why: "only Claim claims"},
 	{On: Moved, Answer: machine.Reject, Why: "only SetAside and GiveWay move what is replaced"},

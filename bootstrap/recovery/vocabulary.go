@@ -53,8 +53,10 @@ const (
 	RoomLacking  Event = "room lacking"  // it has not
 	Built        Event = "built"         // a data directory was made beside the one in use, and is on the disk
 	Unbuildable  Event = "unbuildable"   // what the store keeps is damaged
+	Grown        Event = "grown"         // it was made, and is of a cluster of several, of which this member would be the only one
 	Proved       Event = "proved"        // what was built is valid, all of it
 	Unproved     Event = "unproved"      // it is not
+	Diverged     Event = "diverged"      // it is valid, and the data in use are no earlier state of it
 	Claimed      Event = "claimed"       // the next generation in the store is this restore's, and has nothing yet
 	ClaimLost    Event = "claim lost"    // somebody else has begun it, or its cluster has gone on already
 	Moved        Event = "moved"         // what was in the place of the data directory is set aside

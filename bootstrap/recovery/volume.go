@@ -110,7 +110,8 @@ func (r *run) wanted() (bool, error) {
 	return !used, err
 }
 
-// proveData validates what was built as any data directory, in full.
+// proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
+// older are an earlier state of it.
 func (r *run) proveData() (Event, Payload) {
 	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
@@ -121,6 +122,15 @@ func (r *run) proveData() (Event, Payload) {
 		return broke(r.ctx.Err())
 	case err != nil:
 		return Unproved, Payload{Err: err}
+	case r.asked || r.verdict != nil || r.stands.Revision == 0: // it was asked for, or there is nothing to compare
+		return Proved, Payload{}
+	}
+	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
+	switch {
+	case err != nil:
+		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
+	case revision != 0:
+		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with two clusters of one configuration", revision, r.options.Archive)}
 	}
 	return Proved, Payload{}
 }

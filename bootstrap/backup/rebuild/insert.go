@@ -41,7 +41,7 @@ func (i *inserter) insert(source Source) (changed Changes, err error) {
 		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // it has all rows of its last revision
 		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 	}
-	if changed, err = source.Rows(i.ctx, i.row); err != nil {
+	if changed, err = insertMeanwhile(i.ctx, source.Rows, i.row); err != nil {
 		return Changes{}, err
 	}
 	return changed, i.commit()

@@ -29,7 +29,8 @@ func NewToken() string { return "restored-" + rand.Text() }
 // cluster is the restored one, with ids.
 type cluster struct {
 	*membership.RaftCluster
-	self *membership.Member
+	self   *membership.Member
+	former int // voters of the cluster that was backed up
 }
 
 // found gives the cluster and its members ids.
@@ -88,6 +89,7 @@ func (c *cluster) confState() *raftpb.ConfState {
 // settle has the database belong to the new cluster: to its members and to its log. Alarms go with the members that
 // raised them.
 func (c *cluster) settle(tx *bolt.Tx) error {
+	c.former = voters(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return err
@@ -106,6 +108,20 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 		}
 	}
 	return c.settleMeta(tx.Bucket(schema.Meta.Name()))
+}
+
+// voters counts those of the database's members. What cannot be read is none.
+func voters(tx *bolt.Tx) (count int) {
+	if members := tx.Bucket(schema.Members.Name()); members != nil {
+		_ = members.ForEach(func(_, value []byte) error {
+			var m membership.Member
+			if json.Unmarshal(value, &m) == nil && !m.IsLearner {
+				count++
+			}
+			return nil
+		})
+	}
+	return count
 }
 
 func (c *cluster) settleMeta(meta *bolt.Bucket) error {

@@ -29,6 +29,7 @@ type Seed struct {
 type Result struct {
 	rebuild.Result
 	ClusterID, MemberID uint64
+	Voters              int // of the cluster that was backed up, at that revision
 }
 
 // Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
@@ -51,7 +52,7 @@ func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
 	}
-	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID)}, nil
+	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former}, nil
 }
 
 // logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
