@@ -22,8 +22,8 @@ var errStillAway = errors.New("the store was in trouble before, and still is")
 // Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
 // is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
 // the last writes, so each member brings what it has and the store lacks; several at once do no harm. Only the one that wrote them
-// copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. ErrNotRunning says
-// that backups had not begun. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a
+// copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. shipper.ErrRowsOnly says
+// that all revisions are there, and that another member goes on with the rest. ErrNotRunning says that backups had not begun. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a
 // goroutine behind then: the process is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	began := b.running.Load()
@@ -58,21 +58,25 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 	}
 	defer closed.Close()
 	is := r.facts()
-	return b.bringFrom(ctx, closed, former{
-		wrote: r.writes(), reconciled: is.Role == shipper.Writing || is.Role == shipper.Watching, troubled: is.Trouble != nil,
-	})
+	was := former{wrote: r.writes(), reconciled: is.Role == shipper.Writing || is.Role == shipper.Watching, troubled: is.Trouble != nil}
+	if !was.troubled {
+		was.shipper = r.shipper.Load()
+	}
+	return b.bringFrom(ctx, closed, was)
 }
 
 // former is what is known of the backups that were made while etcd ran.
 type former struct {
-	wrote      bool // this member did, so that a full may be made where there is no chain
-	reconciled bool // its data were seen to be those of the chain
-	troubled   bool // something kept them from being made
+	wrote      bool             // this member did, so that a full may be made where there is no chain
+	reconciled bool             // its data were seen to be those of the chain
+	troubled   bool             // something kept them from being made
+	shipper    *shipper.Shipper // that made them, and has ended; nil if there is none, or it was in trouble
 }
 
 // bringFrom is for a database that nobody has open. No full is due there by any schedule.
 func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, was former) error {
 	options := b.shipping(closed)
+	options.Former = was.shipper
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := shipper.New(options)
 	if err != nil {

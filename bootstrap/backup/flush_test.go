@@ -149,9 +149,21 @@ func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *t
 	s.put(t, 10)
 	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
 	require.NoError(t, others.End(soon(t)))
-	require.NoError(t, s.Flush(soon(t), older))
+	require.ErrorIs(t, s.Flush(soon(t), older), shipper.ErrRowsOnly)
 }
 
 func TestAStopBeforeBackupsHaveBegunClaimsNothing(t *testing.T) {
 	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
+}
+
+// A store that takes two seconds for each answer is to be done with in a stop's budget.
+func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
+	kept := memory.New()
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.closedBehind(t, func() { s.put(t, 1) })
+	before := len(kept.Calls())
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	asked := kept.Calls()[before:]
+	require.LessOrEqual(t, len(asked), 8, "%v", asked)
+	require.Equal(t, int64(12), s.stored(t))
 }

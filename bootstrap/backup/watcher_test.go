@@ -59,8 +59,21 @@ func TestAMemberThatWatchesAddsNothingAtItsStopToAStoreThatHasAll(t *testing.T) 
 	require.NoError(t, s.End(soon(t)))
 	s.etcd.Server.Stop()
 	before := s.objects(t)
-	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.ErrorIs(t, s.Flush(soon(t), s.database()), shipper.ErrRowsOnly)
 	assert.Equal(t, before, s.objects(t))
+}
+
+// The store has every revision, and not the user: whoever watches cannot know who is right.
+func TestAMemberThatWatchesDoesNotClaimToHaveBroughtAChangeOfUsers(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.watch(t)
+	_, err := s.etcd.Client.UserAdd(t.Context(), "somebody", "secret")
+	require.NoError(t, err)
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	err = s.Flush(soon(t), s.database())
+	require.ErrorIs(t, err, shipper.ErrRowsOnly)
+	assert.ErrorContains(t, err, "every revision that this member has")
 }
 
 func TestAMemberThatWatchesLeavesItToTheWriterToBeginAChain(t *testing.T) {

@@ -180,7 +180,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	meter := s.meter()
-	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(bytes int64) { meter.Show("uploaded", bytes, 0) })
+	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
 	meter.Clear()
 	if err != nil {
 		return s.failed(err, backupStatus(err))

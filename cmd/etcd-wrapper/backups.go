@@ -30,13 +30,26 @@ func (c *startCommand) backups(settings backups.Settings, readers shipper.Gate, 
 	})
 }
 
-// maker makes a full backup for a command on this host; nil if there are no backups.
+// maker makes full backups for a command on this host; nil if there are no backups.
 func maker(kept *backup.Backups) local.Maker {
 	if kept == nil {
 		return nil
 	}
-	return func(ctx context.Context, _ func(bytes int64)) (local.Made, error) {
-		full, err := kept.Now(ctx)
-		return local.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+	return asked{kept}
+}
+
+type asked struct{ *backup.Backups }
+
+// Make is local.Maker's.
+func (a asked) Make(ctx context.Context) (local.Made, error) {
+	full, err := a.Now(ctx)
+	return local.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+}
+
+// Uploaded is local.Maker's.
+func (a asked) Uploaded() (done, total int64) {
+	if full := a.Facts().Shipped.FullRunning; full != nil {
+		return full.Sent, full.Of
 	}
+	return 0, 0
 }

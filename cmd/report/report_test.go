@@ -90,6 +90,7 @@ func (*place) Backup() *status.Backup {
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
 		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 9, From: at, To: at},
 		LastFull:     &status.BackupFull{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+		FullRunning:  &status.BackupRun{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
 		LastVerified: &status.BackupProof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
 		Trouble:      &status.BackupError{Since: at, Times: 1, Message: "the store is away", NextTry: at},
 	}

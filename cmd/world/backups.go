@@ -70,6 +70,10 @@ func (w *World) Flush(ctx context.Context) {
 	if errors.Is(err, backup.ErrNotRunning) {
 		return // etcd has not served
 	}
+	if errors.Is(err, shipper.ErrRowsOnly) {
+		w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: " + err.Error())
+		return
+	}
 	if err != nil {
 		w.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
 		return
@@ -98,6 +102,11 @@ func told(facts backup.Facts) *status.Backup {
 	}
 	if kept.To > 0 {
 		about.Window = &status.BackupWindow{FromRevision: kept.From, ToRevision: max(kept.To, is.Stored), From: kept.Begin, To: upTo(facts)}
+	}
+	if run := is.FullRunning; run != nil {
+		about.FullRunning = &status.BackupRun{
+			Reason: run.Reason, Since: run.Since, Doing: run.Doing, Sent: run.Sent, Of: run.Of, LeftSeconds: run.Left.Seconds(),
+		}
 	}
 	about.LastFull, about.LastVerified = lastFull(facts), lastVerified(facts)
 	return about

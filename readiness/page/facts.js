@@ -78,7 +78,7 @@ function upkeep(u) {
 // backups is how far the store is, what it can give back, and what is wrong with it.
 function backups(b) {
   if (!b) return [];
-  const full = b.last_full, proof = b.last_verified, range = b.window;
+  const full = b.last_full, run = b.full_running, proof = b.last_verified, range = b.window;
   return [
     ["backups", [b.store + ", this member " + b.role]],
     b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + b.trouble.times + " times; next try ",
@@ -87,6 +87,8 @@ function backups(b) {
       : "everything up to revision " + b.revision]],
     range && ["can go back to", ["revisions " + range.from_revision + " to " + range.to_revision + ", ", moment(range.from), " to ", moment(range.to)]],
     full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
+    run && ["full in the making", [run.doing + (run.of ? ", " + bytes(run.sent) + " of " + bytes(run.of) : "")
+      + (run.left_seconds ? ", " + lasting(run.left_seconds) + " left" : "") + ": " + run.reason]],
     ["last verified", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
       : ["never"], proof && !proof.passed ? "trouble" : ""],
     b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],

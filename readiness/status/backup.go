@@ -13,6 +13,7 @@ type Backup struct {
 	BehindSeconds   float64       `json:"behind_seconds"`          // since when the oldest of them waits
 	Window          *BackupWindow `json:"window,omitempty"`        // absent until a full is in the store
 	LastFull        *BackupFull   `json:"last_full,omitempty"`     // the newest, verified or not
+	FullRunning     *BackupRun    `json:"full_running,omitempty"`  // the one that is being made
 	NextFull        time.Time     `json:"next_full,omitzero"`      // by schedule
 	LastVerified    *BackupProof  `json:"last_verified,omitempty"` // the latest test restore, and what it showed
 	StoredBytes     int64         `json:"stored_bytes,omitempty"`  // of all objects of this cluster in the store, as of the last listing
@@ -38,6 +39,16 @@ type BackupFull struct {
 	Reason   string    `json:"reason"`
 }
 
+// BackupRun is a full backup that is being made.
+type BackupRun struct {
+	Reason      string    `json:"reason"`
+	Since       time.Time `json:"since"`
+	Doing       string    `json:"doing"`                  // a clause
+	Sent        int64     `json:"sent"`                   // bytes of the database that the store was sent
+	Of          int64     `json:"of"`                     // of so many; 0 until it is copied
+	LeftSeconds float64   `json:"left_seconds,omitempty"` // until it is sent; absent while that is not known
+}
+
 // BackupProof is what a test restore showed.
 type BackupProof struct {
 	Revision int64     `json:"revision"` // that was restored
@@ -61,6 +72,7 @@ func (b *Backup) printable() *Backup {
 		return nil
 	}
 	told.LastFull = copied(b.LastFull, func(f *BackupFull) []*string { return []*string{&f.Reason} })
+	told.FullRunning = copied(b.FullRunning, func(r *BackupRun) []*string { return []*string{&r.Reason, &r.Doing} })
 	told.LastVerified = copied(b.LastVerified, func(p *BackupProof) []*string { return []*string{&p.Reason} })
 	told.Trouble = copied(b.Trouble, func(e *BackupError) []*string { return []*string{&e.Message} })
 	return told

@@ -90,3 +90,8 @@ func (a *Archive) named(name string, err error) error {
 func (a *Archive) damaged(name string) error {
 	return a.named(name, fmt.Errorf("%w: it is not what its name says", seal.ErrDamaged))
 }
+
+// foreign says that an object is of a cluster where another one's should be.
+func (a *Archive) foreign(name, of, instead string) error {
+	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, a.store, ErrForeign, of, instead)
+}

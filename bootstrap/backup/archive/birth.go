@@ -49,14 +49,9 @@ func (a *Archive) Cluster(ctx context.Context) (Cluster, error) {
 // generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
 // several members at once.
 func (a *Archive) Found(ctx context.Context, cluster string, at time.Time) (Generation, error) {
-	certificate := Cluster{Heading: heading(clusterKind), Cluster: cluster, Created: at.UTC().Truncate(time.Second)}
 	there, err := a.Cluster(ctx)
 	if errors.Is(err, store.ErrNotFound) {
-		err = a.state(ctx, clusterName, certificate)
-		there = certificate
-		if errors.Is(err, store.ErrExists) {
-			there, err = a.Cluster(ctx)
-		}
+		there, err = a.certify(ctx, cluster, at)
 	}
 	if err != nil {
 		return Generation{}, err
@@ -65,7 +60,41 @@ func (a *Archive) Found(ctx context.Context, cluster string, at time.Time) (Gene
 	if !errors.Is(err, ErrForeign) || there.Cluster != cluster {
 		return generation, err
 	}
-	return a.first(ctx, cluster, certificate.Created)
+	return a.first(ctx, cluster, at)
+}
+
+// certify writes the birth certificate. Where nothing but that is missing, it names whoever has begun the first generation.
+func (a *Archive) certify(ctx context.Context, cluster string, at time.Time) (Cluster, error) {
+	all, err := a.Generations(ctx)
+	if err != nil {
+		return Cluster{}, err
+	}
+	certificate := Cluster{Heading: heading(clusterKind), Cluster: cluster, Created: at.UTC().Truncate(time.Second)}
+	if len(all) > 0 {
+		if _, err := a.newestOf(all, "", cluster); err != nil {
+			return Cluster{}, err
+		}
+		certificate.Cluster = all[0].Cluster
+	}
+	err = a.state(ctx, clusterName, certificate)
+	if errors.Is(err, store.ErrExists) {
+		return a.Cluster(ctx)
+	}
+	return certificate, err
+}
+
+// Still looks whether a generation that was there is there, by names alone, since a listing may lack what there is. store.ErrNotFound
+// says that it, or the birth certificate, is gone, and ErrForeign that another cluster has begun in its place.
+func (a *Archive) Still(ctx context.Context, generation Generation) error {
+	if _, err := a.Cluster(ctx); err != nil {
+		return err
+	}
+	there, err := a.generation(ctx, generation.Number)
+	if err != nil {
+		return err
+	}
+	_, err = a.newestOf([]Generation{there}, "", generation.Cluster)
+	return err
 }
 
 // first writes the first generation, of the cluster that the birth certificate names.
@@ -88,16 +117,20 @@ func (a *Archive) GenerationOf(ctx context.Context, cluster string) (Generation,
 	if err != nil {
 		return Generation{}, err
 	}
+	return a.newestOf(all, certificate.Cluster, cluster)
+}
+
+// newestOf is a cluster's newest generation. Where there is none at all, the store is the founder's.
+func (a *Archive) newestOf(all []Generation, founder, cluster string) (Generation, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].Cluster == cluster {
 			return all[i], nil
 		}
 	}
-	last := certificate.Cluster
 	if len(all) > 0 {
-		last = all[len(all)-1].Cluster
+		founder = all[len(all)-1].Cluster
 	}
-	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", a.store, ErrForeign, last, cluster)
+	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", a.store, ErrForeign, founder, cluster)
 }
 
 // Generations returns all of them, in order.

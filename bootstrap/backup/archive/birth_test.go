@@ -137,3 +137,47 @@ func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
 	assert.EqualValues(t, 100+archive.Renewal, archive.Above(100+archive.Renewal, 100))
 	assert.EqualValues(t, 100+archive.Margin, archive.Above(101, 100), "nobody has kept it ahead")
 }
+
+func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	const renewed, stranger = "7e27652122e8b2ae", "beef"
+	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
+	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
+	before := w.names("")
+	_, err := w.Found(w.ctx, stranger, Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, renewed)
+	assert.ErrorContains(t, err, stranger)
+	assert.Equal(t, before, w.names(""), "nothing was written")
+
+	generation, err := w.Found(w.ctx, renewed, Noon)
+	require.NoError(t, err)
+	assert.Equal(t, 2, generation.Number)
+	certificate, err := w.Cluster(w.ctx)
+	require.NoError(t, err)
+	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
+}
+
+func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	generation, err := w.GenerationOf(w.ctx, cluster)
+	require.NoError(t, err)
+	blind := archive.New(&stale{Store: w.store, hides: func(string) bool { return true }}, &seal.Keys{})
+	require.NoError(t, blind.Still(w.ctx, generation))
+
+	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
+		content, _ := w.store.Content(name)
+		require.NoError(t, w.store.Delete(w.ctx, name))
+		assert.ErrorIs(t, w.Still(w.ctx, generation), store.ErrNotFound)
+		w.store.SetContent(name, content)
+	}
+	others := memory.New()
+	_, err = archive.New(others, &seal.Keys{}).Found(w.ctx, "beef", Noon)
+	require.NoError(t, err)
+	theirs, _ := others.Content("gen/000001/generation.json")
+	w.store.SetContent("gen/000001/generation.json", theirs)
+	err = w.Still(w.ctx, generation)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, "beef")
+	assert.ErrorContains(t, err, cluster)
+}

@@ -2,7 +2,6 @@ package archive
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 )
@@ -68,8 +67,7 @@ func (a *Archive) readFull(ctx context.Context, generation Generation, kept *Kep
 	var err error
 	kept.Full, err = a.Full(ctx, generation.Number, kept.Label)
 	if err == nil && kept.Cluster != generation.Cluster {
-		err = fmt.Errorf("%s in %s is %w: %s instead of %s",
-			ManifestName(generation.Number, kept.Label), a.store, ErrForeign, kept.Cluster, generation.Cluster)
+		err = a.foreign(ManifestName(generation.Number, kept.Label), kept.Cluster, generation.Cluster)
 	}
 	if err != nil && disbelieved(err) {
 		kept.Err = err

@@ -24,7 +24,9 @@ type Head struct {
 	segment.Start
 	Full    *Full             // the newest one; nil if there is none
 	Segment *segment.Manifest // the newest one behind that full; nil if there is none
+	Newer   error             // why a full that is newer than Full does not count; nil if there is none
 	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Beyond  segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -34,7 +36,7 @@ func (h Head) Empty() bool { return h.Full == nil }
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
-// of them cannot be believed, Damaged says why.
+// of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
 func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
 	for range listings {
 		head, err = a.head(ctx, generation)
@@ -50,17 +52,21 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 	if err != nil || len(names) == 0 {
 		return Head{}, err
 	}
-	full, err := a.newestFull(ctx, generation, names)
+	full, newer, err := a.newestFull(ctx, generation, names)
+	if disbelieved(err) {
+		beyond, failed := a.beyond(ctx, generation, names)
+		return Head{Beyond: beyond}, errors.Join(err, failed)
+	}
 	if err != nil {
 		return Head{}, err
 	}
-	head := Head{Start: full.Start(), Full: &full}
+	head := Head{Start: full.Start(), Full: &full, Newer: newer}
 	if err := a.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
 		return Head{}, err
 	}
 	further, err := a.Advance(ctx, head)
 	if disbelieved(err) {
-		head.Damaged = err
+		head.overlook(Object{Level: Segment, Start: head.Position}, err)
 		return head, nil
 	}
 	return further, err
@@ -75,15 +81,54 @@ func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.P
 			return err
 		}
 		last, err := a.lastManifest(ctx, *newest)
+		if err == nil && last.Cluster != head.Cluster {
+			err = a.foreign(newest.Name(), last.Cluster, head.Cluster)
+		}
+		if err == nil {
+			head.arrive(last)
+		}
 		if !disbelieved(err) {
-			head.Start, head.Segment = last.Start(), &last
 			return err
 		}
 		useless[newest.Name()] = true
-		if head.Damaged == nil {
-			head.Damaged = err
-		}
+		head.overlook(*newest, err)
 	}
+}
+
+// overlook notes an object that does not count. Where its last segment ends is unknown, unless its name tells.
+func (h *Head) overlook(object Object, why error) {
+	reach := object.Next
+	if object.Level == Segment {
+		reach = segment.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
+	}
+	if h.Damaged == nil {
+		h.Damaged = why
+	}
+	if reach.Compare(h.Beyond) > 0 {
+		h.Beyond = reach
+	}
+}
+
+// arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
+func (h *Head) arrive(last segment.Manifest) {
+	h.Start, h.Segment = last.Start(), &last
+	if h.Beyond.Compare(h.Position) <= 0 {
+		h.Damaged, h.Beyond = nil, segment.Position{}
+	}
+}
+
+// beyond is behind everything that a generation has, be it of use or not.
+func (a *Archive) beyond(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
+	revision, _, _ := parseFull(fulls[len(fulls)-1])
+	all := Head{Beyond: segment.After(revision)}
+	x, err := a.indexed(ctx, generation)
+	if err != nil {
+		return segment.Position{}, err
+	}
+	for _, object := range x.all() {
+		all.overlook(object, nil)
+	}
+	return all.Beyond, nil
 }
 
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
@@ -97,11 +142,14 @@ func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
 		if err != nil {
 			return Head{}, err
 		}
-		if next.Before != head.Before || next.Cluster != head.Cluster {
+		if next.Cluster != head.Cluster {
+			return Head{}, a.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+		}
+		if next.Before != head.Before {
 			return Head{}, a.named(SegmentName(next.Generation, next.Position),
 				fmt.Errorf("%w: it doesn't go on from what is before it", ErrHole))
 		}
-		head.Start, head.Segment = next.Start(), &next
+		head.arrive(next)
 	}
 }
 
@@ -120,19 +168,18 @@ func (a *Archive) fullNames(ctx context.Context, generation int) (names []string
 	return names, nil
 }
 
-// newestFull reads the newest one that can be believed; if none can, it says why not the newest.
-func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (Full, error) {
-	var first error
+// newestFull reads the newest one that can be believed. newer says why the newest of all can't, and is the error if none can.
+func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
 	for i := len(names) - 1; i >= 0; i-- {
-		full, err := a.Full(ctx, generation, names[i])
-		if err == nil || !disbelieved(err) {
-			return full, err
+		full, err = a.Full(ctx, generation, names[i])
+		if !disbelieved(err) {
+			return full, newer, err
 		}
-		if first == nil {
-			first = err
+		if newer == nil {
+			newer = err
 		}
 	}
-	return Full{}, first
+	return Full{}, nil, newer
 }
 
 // newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments

@@ -17,6 +17,7 @@ import (
 // and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay
 // until somebody deletes what Superseded returns.
 //
+// ErrHole says that the sources don't follow one another, or that one of them cannot be believed: they stay as they are.
 // store.ErrExists says that another object of that level, or of a higher one, holds the first of them already: there was another
 // writer, and merging goes on behind that object.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Object, error) {
@@ -28,7 +29,7 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Obj
 	if last.Level == Segment {
 		manifest, err := a.firstManifest(ctx, last)
 		if err != nil {
-			return Object{}, err
+			return Object{}, unmergeable(err)
 		}
 		merged.Next = manifest.Next()
 	}
@@ -115,9 +116,17 @@ func (a *Archive) append(ctx context.Context, w io.Writer, source Object, joint 
 			err = joint.follow(manifest)
 		}
 		if err != nil {
-			return a.named(source.Name(), err)
+			return a.named(source.Name(), unmergeable(err))
 		}
 	}
+}
+
+// unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
+func unmergeable(err error) error {
+	if disbelieved(err) {
+		return fmt.Errorf("%w: %w", ErrHole, err)
+	}
+	return err
 }
 
 // joint is where one segment ends and the next one must begin.

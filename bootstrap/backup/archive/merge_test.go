@@ -105,3 +105,14 @@ func TestMergingFailsWithTheStore(t *testing.T) {
 	_, err := w.Merge(w.ctx, archive.Minute, segments)
 	assert.ErrorIs(t, err, broken)
 }
+
+func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	damaged := w.segment(14)
+	defer w.damage(archive.SegmentName(1, damaged.Position), 100)()
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	assert.ErrorIs(t, err, archive.ErrHole)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.Empty(t, w.objects(archive.Minute))
+}

@@ -33,7 +33,7 @@ func StoreClock(ctx context.Context, s store.Store) (at time.Time, err error) {
 			continue // somebody looks at it
 		}
 		if err := s.Delete(ctx, other); err != nil && !errors.Is(err, store.ErrLocked) {
-			return at, fmt.Errorf("cannot delete: %w", err)
+			return at, fmt.Errorf("cannot learn the store's time: %w", err)
 		}
 	}
 	return at, nil

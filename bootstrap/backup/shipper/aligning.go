@@ -14,15 +14,22 @@ func (s *Shipper) align(head archive.Head) {
 	}
 	s.held, s.markers, s.gap = nil, nil, noGap
 	s.tail, s.chainless = nil, false
+	if f := s.full; f != nil && !f.storing && f.Next != head.Position {
+		f.adrift = true
+	}
 	if s.takeUp(head) {
 		return
 	}
 	s.discard()
 	if s.writes() {
 		start := head.Start
-		s.tail, s.buckets = &start, nil
+		s.tail = &start
+		s.retake()
 	}
 }
+
+// retake has the small buckets read again: nothing is known of what the chain has of them.
+func (s *Shipper) retake() { s.buckets, s.hashes, s.applied, s.bucketsAfter = nil, nil, 0, time.Time{} }
 
 // aligned tells whether what waits, or else the tail, goes on from the head already.
 func (s *Shipper) aligned(head archive.Head) bool {
@@ -68,12 +75,13 @@ func (s *Shipper) queue() bool {
 		s.waiting = nil
 		return false
 	}
-	s.waiting[0].before = first.Before
+	s.waiting[0].before, s.last = first.Before, first.Position // the store may have it
 	if !first.From.IsZero() {
 		s.waiting[0].since = first.From
 	}
 	tail := last.Start()
-	s.tail, s.buckets, s.lastTime = &tail, nil, later(s.lastTime, last.To)
+	s.tail, s.lastTime = &tail, later(s.lastTime, last.To)
+	s.retake()
 	return true
 }
 

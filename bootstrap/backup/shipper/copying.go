@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -19,6 +20,8 @@ type copied struct {
 	database segment.Body
 	held     time.Duration
 	hash     *archive.Hash
+	size     int64        // bytes
+	sent     atomic.Int64 // of these bytes, in the present attempt
 
 	there   *archive.Full // its data are in the store, under this one's name; nil if they are not
 	thereAt time.Time
@@ -40,6 +43,9 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 		err = c.seal(ctx, s.archive, snapshot, file)
 	} else {
 		err = snapshot.CopyTo(ctx, file)
+	}
+	if err == nil {
+		c.size, err = file.Seek(0, io.SeekEnd)
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, errors.Join(err, os.Remove(file.Name()))
@@ -93,9 +99,19 @@ func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.
 		return archive.Full{}, err
 	}
 	defer file.Close()
+	c.sent.Store(0)
+	counted := io.TeeReader(file, (*counter)(&c.sent))
 	if c.sealed {
 		full.Database = c.database
-		return to.PutSealedData(ctx, full, file)
+		return to.PutSealedData(ctx, full, counted)
 	}
-	return to.PutData(ctx, full, &gentle{Reader: file})
+	return to.PutData(ctx, full, &gentle{Reader: counted})
+}
+
+// counter counts what is written to it.
+type counter atomic.Int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	(*atomic.Int64)(c).Add(int64(len(p)))
+	return len(p), nil
 }

@@ -64,12 +64,15 @@ type Options struct {
 	// there.
 	SpoolDir   string
 	SpoolLimit int64
-	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where that goes further
-	// now, other members have gone on, and there is nothing to bring.
+	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where other members have
+	// gone on since, there is nothing to bring, and Flush says ErrRowsOnly.
 	Reconciled bool
 	// SegmentsOnly has a member bring what others have left, but begin nothing: where there is no chain that it can go on with, no
-	// full is made, and Flush fails. It is for an etcd that is closed and did not write the backups.
+	// full is made, and Flush fails; where the chain has its rows, Flush says ErrRowsOnly. It is for an etcd that is closed and did not
+	// write the backups.
 	SegmentsOnly bool
+	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
+	Former *Shipper
 	// Gate is passed around the read transaction of a full; nil means that there is nobody to keep apart from.
 	Gate Gate
 	Log  zerolog.Logger
@@ -82,6 +85,8 @@ var (
 	ErrNotWriter = errors.New("another member writes the backups")
 	// ErrNoChain says that only a full would help, which is another member's to make.
 	ErrNoChain = errors.New("there is no chain of backups to go on with, and to begin one is for the member that writes them")
+	// ErrRowsOnly says that the store has every revision of a member that is closed, and that this member cannot tell more.
+	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users is for the member that writes the backups to bring")
 	// ErrEnded says that Run has ended.
 	ErrEnded = errors.New("backups have ended")
 )

@@ -29,13 +29,13 @@ func isGone(ctx context.Context, from *archive.Archive, generation int, full str
 	return errors.Is(err, store.ErrNotFound)
 }
 
-// fullIsGone has it looked at what the store has.
-func (s *Shipper) fullIsGone() { s.busy, s.stale = false, true }
+// fullIsGone has it looked at what the store has, and whose it is.
+func (s *Shipper) fullIsGone() { s.busy, s.stale, s.vetted = false, true, time.Time{} }
 
 // beginAnew is for a store that had a chain and has none. Its birth certificate went with it: it must be written again, or a member
 // that loses its volume would take the store for one that was never used.
 func (s *Shipper) beginAnew() {
 	s.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
-	s.generation, s.stored, s.newest, s.stale = archive.Generation{}, segment.Position{}, "", true
+	s.generation, s.stored, s.last, s.newest, s.stale = archive.Generation{}, segment.Position{}, segment.Position{}, "", true
 	s.reserving.revision = 0 // it went as well
 }

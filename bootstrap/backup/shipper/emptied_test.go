@@ -2,7 +2,11 @@ package shipper
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"iter"
+	"regexp"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
 )
@@ -58,5 +63,161 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	for _, begin := range []bool{false, true} {
 		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", begin, time.Now())
 		require.ErrorIs(t, err, store.ErrNotFound)
+	}
+}
+
+// often has the store looked at all the time, and not after minutes.
+func (s *stand) often() *stand {
+	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = 50 * time.Millisecond })
+	return s
+}
+
+// foundedBy replaces all that the store has by what another cluster begins in an empty one.
+func (s *stand) foundedBy(cluster string) {
+	s.Helper()
+	theirs := memory.New()
+	_, err := archive.New(theirs, keys).Found(s.Context(), cluster, time.Now())
+	require.NoError(s, err)
+	kept := map[string]bool{}
+	for object, err := range theirs.List(s.Context(), "", "") {
+		require.NoError(s, err)
+		content, _ := theirs.Content(object.Name)
+		s.store.SetContent(object.Name, content)
+		kept[object.Name] = true
+	}
+	for _, name := range s.names() {
+		if !kept[name] {
+			require.NoError(s, s.store.Delete(s.Context(), name))
+		}
+	}
+}
+
+func TestAnIdleMemberNoticesThatAnotherClusterHasTakenItsEmptiedStore(t *testing.T) {
+	s := newStand(t).often().run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.foundedBy("beef")
+	s.requireUntouched("beef", s.options.Etcd.ClusterID())
+}
+
+func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
+	c := newCluster(t, 2)
+	c.requireEventuallyStored(c.put("a", "1"))
+	watching := c.members[1]
+	watching.end()
+	watching.often().run()
+	watching.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it watches")
+	c.members[0].end()
+	c.foundedBy("beef")
+	watching.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it is said")
+	assert.Contains(t, watching.Facts().Trouble.Text, "beef")
+}
+
+func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
+	s := begun(t)
+	s.end()
+	theirs, err := archive.New(s.store, keys).Found(t.Context(), s.options.Etcd.ClusterID(), time.Now())
+	require.NoError(t, err)
+	theirs.Cluster = "beef"
+	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", true, time.Now())
+	require.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, "beef")
+	assert.ErrorContains(t, err, s.options.Etcd.ClusterID())
+}
+
+func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
+	s := newStand(t).often().run()
+	s.awaitStored(s.put("a", "1"))
+	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
+		require.NoError(t, s.store.Delete(t.Context(), name))
+		require.Eventually(t, func() bool { _, there := s.store.Content(name); return there }, patience, look, name)
+	}
+	s.awaitStored(s.put("a", "2"))
+	s.requireChains(1)
+	s.requireAllKept()
+}
+
+// hiding is a store whose listings lack some objects.
+type hiding struct {
+	store.Store
+	hides atomic.Pointer[regexp.Regexp] // the names of these; nil hides none
+}
+
+func (h *hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for object, err := range h.Store.List(ctx, prefix, after) {
+			if hides := h.hides.Load(); err == nil && hides != nil && hides.MatchString(object.Name) {
+				continue
+			}
+			if !yield(object, err) {
+				return
+			}
+		}
+	}
+}
+
+func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
+	for name, hidden := range map[string]string{"everything": "", "every full": "/full/", "all behind the full": "/(segment|minute)/"} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			h := &hiding{Store: s.store}
+			s.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(h, keys), nil }
+			s.run()
+			for i := range 3 {
+				s.awaitStored(s.put("a", fmt.Sprint(i)))
+			}
+			s.mergeAll()
+			h.hides.Store(regexp.MustCompile(hidden))
+			require.NoError(t, s.tell(t.Context(), func() { s.stale = true }))
+			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
+			assert.Contains(t, s.Facts().Trouble.Text, "its listing ends at revision")
+			assert.Contains(t, s.Facts().Trouble.Text, " is there")
+			last := s.put("a", "meanwhile")
+			s.BeforeCompaction(t.Context())
+			s.compact(last)
+			h.hides.Store(nil)
+			s.awaitStored(last)
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireChains(1)
+			assert.EqualValues(t, 1, s.Facts().Fulls)
+			assert.NotContains(t, s.log.String(), "the store was emptied")
+		})
+	}
+}
+
+// The spool keeps the last segment that was stored: a member that has just started goes by that.
+func TestAListingThatLacksWhatAFormerLifeHasStoredIsNotBelieved(t *testing.T) {
+	s := newStand(t)
+	h := &hiding{Store: s.store}
+	s.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(h, keys), nil }
+	s.run()
+	for i := range 3 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	s.mergeAll()
+	h.hides.Store(regexp.MustCompile("/(segment|minute)/"))
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
+	assert.Contains(t, s.Facts().Trouble.Text, "its listing ends at revision")
+	h.hides.Store(nil)
+	s.awaitStored(s.put("a", "afterwards"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+}
+
+// mergeAll merges all segments and deletes them but for the last, and what was merged as well: as if a listing's page were lost.
+func (s *stand) mergeAll() {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	segments, err := a.Objects(s.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(s, err)
+	require.Greater(s, len(segments), 1)
+	_, err = a.Merge(s.Context(), archive.Minute, segments)
+	require.NoError(s, err)
+	for _, object := range segments[:len(segments)-1] {
+		require.NoError(s, s.store.Delete(s.Context(), object.Name()))
 	}
 }

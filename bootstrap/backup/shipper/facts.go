@@ -48,7 +48,10 @@ type Facts struct {
 type Running struct {
 	Reason string
 	Since  time.Time
-	Doing  string // for people: a clause
+	Doing  string        // for people: a clause
+	Sent   int64         // bytes of the copy that were sent to the store, before compression
+	Of     int64         // bytes of the copy; 0 until it is made
+	Left   time.Duration // until all of it is sent, by the rate so far; 0 while that is not known
 }
 
 // FullDone is a full that is in the store.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -38,6 +39,7 @@ type full struct {
 	archive.Full
 	asked    []due
 	opens    bool // a new chain
+	adrift   bool // no segment begins any longer where this one would be gone on from
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
@@ -45,6 +47,7 @@ type full struct {
 	copied   *copied // nil until the database is in the spool
 	storing  bool
 	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
+	told     time.Time // when the log last said how far the upload is
 	database int64     // bytes
 }
 
@@ -53,55 +56,41 @@ func (f *full) begins() bool { return f != nil && f.opens && !f.Time.IsZero() }
 
 // askForFull remembers that a full is due.
 func (s *Shipper) askForFull(asked due) {
-	switch {
-	case asked.done == nil:
-	case s.foreign:
-		asked.done <- fullResult{err: errors.New(s.troubles[aboutLook].text)}
-		return
-	case s.generation.Number != 0 && !s.writes():
-		asked.done <- fullResult{err: ErrNotWriter}
-		return
-	}
 	s.fullsDue = append(s.fullsDue, asked)
+	s.leaveToOthers()
 }
 
-// startChain has a full made, since there is no chain to go on with.
-func (s *Shipper) startChain(reason string) {
-	if s.options.SegmentsOnly {
-		s.left = &brought{ErrNoChain}
+// leaveToOthers answers those who wait for a full that this member does not make any longer, and forgets the trouble it had with what
+// is another's now.
+func (s *Shipper) leaveToOthers() {
+	var why error
+	switch {
+	case s.foreign:
+		why = errors.New(s.troubles[aboutLook].text)
+	case s.generation.Number != 0 && !s.writes():
+		why = ErrNotWriter
+	default:
 		return
 	}
-	if !s.writes() || s.chainless {
-		return
+	s.fullsDue = slices.DeleteFunc(s.fullsDue, func(d due) bool { return d.refused(why) })
+	if f := s.full; f != nil && !f.storing {
+		for i := range f.asked {
+			f.asked[i].refused(why)
+			f.asked[i].done = nil
+		}
 	}
-	s.tail, s.markers, s.gap, s.chainless = nil, nil, noGap, true
-	s.statistic.Broken = &Broken{Since: s.options.Now(), Reason: reason}
-	s.fullsDue = append([]due{{reason: reason}}, s.fullsDue...)
-	for i := range s.flushes {
-		s.flushes[i].target = segment.Position{} // was one of the chain that ends
+	if s.full == nil && len(s.waiting) == 0 {
+		s.troubles[aboutSegment], s.troubles[aboutFull], s.troubles[aboutReservation] = nil, nil, nil
 	}
 }
 
-// gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.
-func (s *Shipper) gapped(found *capture.GapError) {
-	if s.gap.at.IsZero() {
-		s.gap, s.stale = gap{at: time.Now(), err: found}, true
-		return
+// refused tells whoever waits why there will be no full; false if nobody does.
+func (d due) refused(why error) bool {
+	if d.done == nil {
+		return false
 	}
-	patience := s.pace.gap
-	if s.tookOver {
-		patience *= guest // the leader may be about to store its own full
-	}
-	if time.Since(s.gap.at) < patience || len(s.waiting) > 0 || time.Now().Before(s.rested) {
-		return
-	}
-	if !s.storedAt.After(s.gap.at) || time.Since(s.storedAt) > 2*s.pace.gap {
-		s.stale = true
-		return
-	}
-	reason := "gap: " + found.Error()
-	s.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", found)
-	s.startChain(reason)
+	d.done <- fullResult{err: why}
+	return true
 }
 
 // begin starts a full if one is due.
@@ -243,6 +232,9 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 		s.tail = &segment.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
+		}
+		if s.beyond.Compare(s.tail.Position) > 0 {
+			s.tail.Position = s.beyond
 		}
 		s.chainless, s.markers, s.buckets = false, nil, snapshot.Digests()
 	}

@@ -71,6 +71,7 @@ func (s *stand) run() *stand {
 	shipper.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
 		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, merge: time.Hour,
+		retry: 50 * time.Millisecond, bear: patience,
 	}
 	for _, tune := range s.tune {
 		tune(shipper)

@@ -3,10 +3,11 @@ package shipper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
@@ -20,21 +21,16 @@ type watched struct {
 	times  int  // how often in a row it was so and had not grown
 }
 
-// found is what a look at the store showed.
-type found struct {
-	archive    *archive.Archive
-	abilities  store.Abilities
-	generation archive.Generation
-	head       archive.Head
-}
-
 // look finds out where the chain ends, if that is not known well enough.
 func (s *Shipper) look(ctx context.Context) {
 	if !s.may() || !s.mustLook() {
 		return
 	}
 	s.ask()
-	known := found{archive: s.archive, abilities: s.abilities, generation: s.generation}
+	known := found{
+		archive: s.archive, abilities: s.abilities, generation: s.generation,
+		vet: time.Since(s.vetted) >= s.pace.knows, known: end{last: s.last, full: s.newest},
+	}
 	cluster, begins, now, open := s.options.Etcd.ClusterID(), (s.leads || s.tookOver) && !s.options.SegmentsOnly, s.options.Now(), s.options.Open
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, lookPatience)
@@ -54,8 +50,8 @@ func (s *Shipper) mustLook() bool {
 		return true
 	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
 		return true
-	default:
-		return !s.knows() && (len(s.waiting) > 0 || len(s.fullsDue) > 0 || s.full != nil)
+	default: // also where nothing changes: another cluster may have begun in a store that was emptied
+		return !s.knows() || time.Since(s.vetted) >= s.pace.knows
 	}
 }
 
@@ -63,70 +59,6 @@ func (s *Shipper) mustLook() bool {
 func (s *Shipper) watchInterval() time.Duration {
 	return max(10*s.options.Interval, s.pace.watch)
 }
-
-// find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
-// if this is the member to do so.
-func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster string, begin bool, at time.Time) (found, error) {
-	var err error
-	if f.archive == nil {
-		if f.archive, err = open(ctx); err != nil {
-			return found{}, err
-		}
-	}
-	if f.generation.Number == 0 {
-		if err := f.identify(ctx, cluster, begin, at); err != nil {
-			return f, err
-		}
-	}
-	if f.head, err = f.archive.Head(ctx, f.generation.Number); err == nil {
-		err = f.head.Damaged
-	}
-	return f, err
-}
-
-func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
-	if begin {
-		f.generation, err = f.archive.Found(ctx, cluster, at)
-	} else {
-		f.generation, err = f.begun(ctx, cluster)
-	}
-	if err != nil {
-		f.generation = archive.Generation{}
-		return err
-	}
-	generations, err := f.archive.Generations(ctx)
-	if err != nil {
-		return err
-	}
-	if len(generations) == 0 {
-		f.generation = archive.Generation{}
-		return fmt.Errorf("%w: every generation, while the store is emptied", store.ErrNotFound)
-	}
-	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
-		err := fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
-		f.generation = archive.Generation{}
-		return err
-	}
-	f.abilities, err = store.Probe(ctx, f.archive.Store())
-	return err
-}
-
-// begun is the generation that another member has begun. store.ErrNotFound says that none has; between the birth certificate and
-// the first generation is an instant at which somebody may have died.
-func (f *found) begun(ctx context.Context, cluster string) (archive.Generation, error) {
-	generation, err := f.archive.GenerationOf(ctx, cluster)
-	if !errors.Is(err, archive.ErrForeign) {
-		return generation, err
-	}
-	if certificate, failed := f.archive.Cluster(ctx); failed == nil && certificate.Cluster == cluster {
-		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster)
-	}
-	return generation, err
-}
-
-// errSuperseded says that a restore took the place of this cluster.
-var errSuperseded = errors.New("backups of this cluster have ended")
 
 // saw goes on from what a look showed.
 func (s *Shipper) saw(seen found, err error) {
@@ -146,6 +78,9 @@ func (s *Shipper) saw(seen found, err error) {
 		s.takeOver(stalledAtBirth)
 	case errors.Is(err, errSuperseded):
 		s.mustNot(err.Error())
+	case errors.Is(err, seal.ErrDamaged) && !seen.head.Beyond.IsZero():
+		s.identified(seen)
+		s.abandon(seen.head, err)
 	case err != nil:
 		s.failed(aboutLook, "cannot find out what the store has", err)
 	default:
@@ -158,6 +93,9 @@ func (s *Shipper) identified(seen found) {
 	if s.generation.Number == 0 {
 		s.options.Log.Info().Str("store", seen.archive.String()).Int("generation", seen.generation.Number).
 			Msg("backups: " + seen.abilities.String())
+	}
+	if seen.vet {
+		s.vetted = time.Now()
 	}
 	s.abilities, s.generation, s.foreign = seen.abilities, seen.generation, false
 }
@@ -180,8 +118,8 @@ func (s *Shipper) reconcile(head archive.Head) {
 	}
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
-	case !head.Empty() && s.surpassed(head.Revision()-s.options.Etcd.Revision()):
-		s.left = &brought{} // whoever wrote it has also seen to what is beside the rows
+	case !head.Empty() && s.surpassed(head):
+		s.left = &brought{ErrRowsOnly}
 		return
 	case s.tooFarAhead(head):
 		return
@@ -190,7 +128,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	}
 	s.succeeded(aboutLook)
 	s.watchGrowth(head, grew)
-	s.stale = false
+	s.stale, s.beyond = false, segment.Position{}
 	s.remember(head)
 	if head.Empty() {
 		s.discard() // it goes on from a full that is not there
@@ -198,17 +136,19 @@ func (s *Shipper) reconcile(head archive.Head) {
 		return
 	}
 	s.align(head)
+	s.replace(head.Newer)
 }
 
 // remember keeps when the chain was last extended, and when the next full is due.
 func (s *Shipper) remember(head archive.Head) {
-	s.stored, s.storedAt, s.newest = head.Position, time.Now(), ""
+	s.stored, s.storedAt, s.newest, s.last = head.Position, time.Now(), "", segment.Position{}
 	var last time.Time
 	if head.Segment != nil {
+		s.last = head.Segment.Position
 		s.lastTime = later(s.lastTime, head.Segment.To)
 	}
 	if head.Full != nil {
-		last, s.newest = head.Full.Time, head.Full.Name()
+		last, s.newest, s.checked = head.Full.Time, head.Full.Name(), s.storedAt
 		s.lastTime = later(s.lastTime, last)
 	}
 	if !last.IsZero() {

@@ -15,6 +15,7 @@ type owned struct {
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
 	foreign    bool               // the store must not be written
+	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
 	busy       bool               // a request about the chain is under way; there is one at a time
 	asked      time.Time          // since when it is
 	troubles   [abouts]*trouble   // nil while all is well
@@ -28,6 +29,9 @@ type owned struct {
 	stored   segment.Position // where the chain in the store ends; zero if it is unknown or there is none
 	storedAt time.Time        // when that was last known to be so
 	looked   watched          // for those who watch others extend it
+	last     segment.Position // of the newest segment that is known to be in the store; zero if none is
+	beyond   segment.Position // where a new chain leaves alone what is damaged; zero if nothing is
+	replaced string           // what was wrong with the full that another was made in the place of
 	newest   string           // the newest full in the store, as far as this member knows; empty if it knows none
 	checked  time.Time        // when the store was last asked whether it still has that
 	stale    bool             // the head must be looked at before anything is stored

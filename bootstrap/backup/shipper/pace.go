@@ -16,11 +16,13 @@ type pace struct {
 	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
 	knows   time.Duration // what is known of the end of the chain is good for so long
 	merge   time.Duration // between merges
+	bear    time.Duration // whoever waits for a full waits no longer while there is trouble
+	retry   time.Duration // about so long after a failure it is tried again first, then later and later
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

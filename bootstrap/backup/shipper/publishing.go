@@ -23,9 +23,20 @@ func (s *Shipper) publish() {
 	}
 	facts.Trouble = s.troubleNow()
 	if s.full != nil {
-		facts.FullRunning = &Running{Reason: s.full.asked[0].reason, Since: s.full.since, Doing: s.full.doing}
+		facts.FullRunning = s.full.running()
 	}
 	s.facts.Store(&facts)
+}
+
+func (f *full) running() *Running {
+	is := &Running{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}
+	if f.copied != nil {
+		is.Sent, is.Of = f.copied.sent.Load(), f.copied.size
+	}
+	if f.storing && is.Sent > 0 {
+		is.Left = time.Duration(float64(time.Since(f.tried)) * float64(is.Of-is.Sent) / float64(is.Sent))
+	}
+	return is
 }
 
 func (s *Shipper) role() Role {

@@ -19,8 +19,8 @@ type flush struct {
 
 // Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
 // stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
-// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, a member that doesn't write
-// backups has nothing to bring.
+// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
+// another member's to bring.
 func (s *Shipper) Flush(ctx context.Context) error {
 	waiting := flush{done: make(chan error, 1)}
 	if err := s.tell(ctx, func() { s.hasten(waiting) }); err != nil {
@@ -69,7 +69,7 @@ func (s *Shipper) answer() {
 		case !flush.target.IsZero() && s.stored.Compare(flush.target) >= 0:
 			flush.done <- nil
 		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
-			flush.done <- nil
+			flush.done <- ErrNotWriter
 		case s.foreign:
 			flush.done <- errors.New(s.troubles[aboutLook].text)
 		default:
@@ -109,13 +109,17 @@ func (s *Shipper) BeforeCompaction(ctx context.Context) {
 }
 
 // FullNow makes a full and returns when it is in the store. If one is being made already, that one counts if it was asked for
-// as well; otherwise another follows. ErrNotWriter says that another member has to be asked. When ctx ends, the full is
-// made all the same.
+// as well; otherwise another follows. ErrNotWriter says that another member has to be asked, also when it has become the writer
+// meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
+// as it is when ctx ends.
 func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	asked := due{reason: reason, done: make(chan fullResult, 1)}
 	if err := s.tell(ctx, func() { s.askForFull(asked) }); err != nil {
 		return FullDone{}, err
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go s.bear(ctx, giveUp)
 	select {
 	case result := <-asked.done:
 		return result.FullDone, result.err
@@ -123,5 +127,29 @@ func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) 
 		return FullDone{}, ErrEnded
 	case <-ctx.Done():
 		return FullDone{}, context.Cause(ctx)
+	}
+}
+
+// bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
+func (s *Shipper) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
+	ticker := time.NewTicker(s.pace.tick)
+	defer ticker.Stop()
+	for since, sent := time.Now(), int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		facts := s.Facts()
+		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
+			since = time.Now()
+		}
+		if facts.FullRunning != nil {
+			sent = facts.FullRunning.Sent
+		}
+		if time.Since(since) > s.pace.bear {
+			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
+			return
+		}
 	}
 }

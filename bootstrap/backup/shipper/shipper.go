@@ -42,9 +42,16 @@ func New(options Options) (*Shipper, error) {
 		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
 		events: make(chan func()), ended: make(chan struct{}),
 	}
-	err = s.resume()
+	if former := options.Former; former != nil {
+		s.archive, s.abilities, s.generation, s.vetted = former.archive, former.abilities, former.generation, former.vetted
+		s.stored, s.last, s.newest = former.stored, former.last, former.newest
+		s.reserving.revision, s.merging.at = former.reserving.revision, time.Now()
+	}
+	if err := s.resume(); err != nil {
+		return nil, err
+	}
 	s.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
-	return s, err
+	return s, nil
 }
 
 // openSpool takes up the newest that waits.
@@ -99,6 +106,7 @@ func (s *Shipper) Run(ctx context.Context) {
 // step does whatever is due, and tells whether there is more to do at once. All of it may be called at any time.
 func (s *Shipper) step(ctx context.Context) (again bool) {
 	s.observe()
+	s.leaveToOthers()
 	s.look(ctx)
 	s.begin(ctx)
 	again = s.capture()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -50,6 +49,9 @@ func (s *Shipper) opener(next waiting) func() (io.ReadCloser, int64, error) {
 		return func() (io.ReadCloser, int64, error) { return io.NopCloser(held.Reader()), held.Size(), nil }
 	}
 	return func() (io.ReadCloser, int64, error) {
+		if err := s.spool.Examine(next.position, s.options.Keys); err != nil {
+			return nil, 0, fmt.Errorf("%w: %w", errGone, err)
+		}
 		file, err := s.spool.Open(next.position)
 		if err != nil {
 			return nil, 0, err
@@ -62,14 +64,11 @@ func (s *Shipper) opener(next waiting) func() (io.ReadCloser, int64, error) {
 	}
 }
 
-// errGone says that what waited is not in the spool any more.
-var errGone = errors.New("the spool was emptied")
+// errGone says that what waited is not in the spool any more, or not as it was.
+var errGone = errors.New("a segment is gone from the spool, or damaged")
 
 func put(ctx context.Context, to *archive.Archive, generation int, position segment.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
 	content, size, err := open()
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, fmt.Errorf("%w: %w", errGone, err)
-	}
 	if err != nil {
 		return 0, err
 	}
@@ -94,7 +93,7 @@ func (s *Shipper) shipped(which waiting, size int64, err error) {
 	s.advance(which)
 }
 
-// forget takes everything that is not stored from the database again, since somebody emptied the spool.
+// forget takes everything that is not stored from the database again.
 func (s *Shipper) forget(err error) {
 	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
 	s.tail, s.stale = nil, true
@@ -112,7 +111,7 @@ func (s *Shipper) discard() {
 // advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
 // says where to go on.
 func (s *Shipper) advance(which waiting) {
-	s.stored, s.storedAt = which.next, time.Now()
+	s.stored, s.storedAt, s.last = which.next, time.Now(), which.position
 	if len(s.waiting) > 0 && s.waiting[0].position == which.position {
 		s.waiting = s.waiting[1:]
 	}
@@ -125,7 +124,7 @@ func (s *Shipper) advance(which waiting) {
 }
 
 // collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
-// is as good as stored; so it is if ours was stored and the answer lost.
+// is as good as stored, but for what it has beside them.
 func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 	s.busy = false
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -133,8 +132,10 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 		return
 	}
 	s.succeeded(aboutSegment)
-	if err == nil && winner.Next() == which.next && winner.Cluster == s.generation.Cluster && s.agrees(which, winner) {
+	own, known := s.manifest(which)
+	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After {
 		s.advance(which)
+		s.secondTo(own)
 		return
 	}
 	s.statistic.Yielded++
@@ -143,11 +144,22 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 	s.stale = true
 }
 
-// agrees tells whether a segment in the store leads to the same history as the one that waits.
-func (s *Shipper) agrees(which waiting, winner segment.Manifest) bool {
-	if s.held != nil && s.held.Position == which.position {
-		return s.held.After == winner.After
+// manifest is that of a segment that waits.
+func (s *Shipper) manifest(of waiting) (segment.Manifest, bool) {
+	if s.held != nil && s.held.Position == of.position {
+		return s.held.Manifest, true
 	}
-	own, err := s.spool.Manifest(which.position, s.options.Keys)
-	return err == nil && own.After == winner.After
+	own, err := s.spool.Manifest(of.position, s.options.Keys)
+	return own, err == nil
+}
+
+// secondTo makes good what a segment would have brought beside its rows: whoever was first with these may have looked earlier.
+func (s *Shipper) secondTo(own segment.Manifest) {
+	if len(own.Buckets) == 0 {
+		return
+	}
+	s.retake()
+	for i := range s.flushes {
+		s.flushes[i].target, s.flushes[i].at, s.hurry = segment.Position{}, time.Now(), true
+	}
 }

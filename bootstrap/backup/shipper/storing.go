@@ -8,8 +8,12 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/spool"
 )
+
+// silentUpload is how long nothing is told of an upload.
+const silentUpload = 30 * time.Second
 
 // copied goes on once the database is in the spool.
 func (s *Shipper) copied(copied *copied, err error) {
@@ -26,7 +30,19 @@ func (s *Shipper) copied(copied *copied, err error) {
 // before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
 func (s *Shipper) store(ctx context.Context) {
 	f := s.full
-	if f.copied == nil || f.storing {
+	if f.copied == nil {
+		return
+	}
+	if f.storing {
+		s.tellProgress(f)
+		return
+	}
+	if !f.opens && (s.chainless || f.adrift || !s.writes()) { // what it waits for never comes
+		s.full = nil
+		if s.writes() {
+			s.fullsDue = append(s.fullsDue, f.asked...)
+		}
+		_ = os.Remove(f.copied.path)
 		return
 	}
 	if short := s.inTheWay(); short != nil {
@@ -36,17 +52,12 @@ func (s *Shipper) store(ctx context.Context) {
 	if time.Now().Before(s.fullAfter) || !f.opens && !s.knows() || s.foreign {
 		return
 	}
-	switch {
-	case f.opens || s.stored.Compare(f.Next) >= 0:
-	case s.chainless: // what it waits for never comes
-		s.full, s.fullsDue = nil, append(s.fullsDue, f.asked...)
-		_ = os.Remove(f.copied.path)
-		return
-	default:
+	if !f.opens && s.stored.Compare(f.Next) < 0 {
 		f.doing = "waits until what is before it is stored"
 		return
 	}
 	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
+	f.told = f.tried
 	to, making, copied := s.archive, f.Full, f.copied
 	s.job(func() func() {
 		var stored archive.Full
@@ -56,6 +67,17 @@ func (s *Shipper) store(ctx context.Context) {
 		})
 		return func() { s.storedFull(stored, err) }
 	})
+}
+
+// tellProgress has the log say how far an upload is that takes long.
+func (s *Shipper) tellProgress(f *full) {
+	if time.Since(f.told) < silentUpload {
+		return
+	}
+	f.told = time.Now()
+	is := f.running()
+	s.options.Log.Info().Int64("revision", f.Revision).Int64("sent", is.Sent).Int64("of", is.Of).
+		Stringer("left", is.Left.Round(time.Second)).Msg("backups: a full is being stored")
 }
 
 func (s *Shipper) storedFull(stored archive.Full, err error) {
@@ -99,7 +121,7 @@ func (s *Shipper) finished(done FullDone) {
 	s.plan(s.options.Now())
 	s.rested = time.Now().Add(max(s.pace.rest, restFactor*done.Took))
 	if f.opens {
-		s.stored, s.storedAt = f.Next, time.Now()
+		s.stored, s.storedAt, s.last = f.Next, time.Now(), segment.Position{}
 		s.stale = true // should another member have begun a chain as well, the newest one counts
 	}
 	s.publish()

@@ -67,7 +67,8 @@ func (s *Shipper) failed(about about, doing string, err error) time.Duration {
 // trouble begins a row of failures, unless there is one.
 func (s *Shipper) trouble(about about) *trouble {
 	if s.troubles[about] == nil {
-		waits := backoff.NewExponentialBackOff(backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
+		waits := backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(s.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
 		s.troubles[about] = &trouble{began: time.Now(), since: s.options.Now(), waits: waits}
 	}
 	return s.troubles[about]

@@ -68,7 +68,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 		}
 	}
 	if err == nil {
-		err = errors.Join(syncDirectory(to), syncDirectory(where), syncDirectory(filepath.Dir(s.dir)))
+		err = errors.Join(s.sync(to), s.sync(where), s.sync(filepath.Dir(s.dir)))
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot set aside what waited for the store: %w", err)

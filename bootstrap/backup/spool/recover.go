@@ -58,6 +58,15 @@ func examine(path string, keys *seal.Keys) (segment.Manifest, int64, error) {
 	return manifest, information.Size(), nil
 }
 
+// Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
+func (s *Spool) Examine(position segment.Position, keys *seal.Keys) error {
+	manifest, _, err := examine(s.path(position), keys)
+	if err == nil && manifest.Position != position {
+		err = fmt.Errorf("it is segment %s", manifest.Position)
+	}
+	return err
+}
+
 // Manifest reads that of a segment that waits.
 func (s *Spool) Manifest(position segment.Position, keys *seal.Keys) (segment.Manifest, error) {
 	file, err := s.Open(position)

@@ -34,6 +34,7 @@ type Spool struct {
 	dir   string
 	limit int64
 	free  func(dir string) (int64, error)
+	sync  func(dir string) error
 
 	mu      sync.Mutex
 	entries []Entry // in order
@@ -48,7 +49,7 @@ const (
 // Open makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
 func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free}
+	s = &Spool{dir: dir, limit: limit, free: free, sync: syncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -103,13 +104,14 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err != nil {
-		return fmt.Errorf("cannot spool segment %s: %w", name, errors.Join(err, os.Remove(file.Name())))
+	if err == nil && durable {
+		err = s.sync(filepath.Join(s.dir, segments))
+	}
+	if err != nil { // it is captured again, and may end elsewhere then
+		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
+		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
 	s.add(Entry{Position: object.Position, Next: object.Next(), Size: object.Size()})
-	if durable {
-		return syncDirectory(filepath.Join(s.dir, segments))
-	}
 	return nil
 }
 
@@ -160,7 +162,7 @@ func (s *Spool) Sync() error {
 			return fmt.Errorf("cannot make segment %s durable: %w", entry.Position, err)
 		}
 	}
-	return syncDirectory(filepath.Join(s.dir, segments))
+	return s.sync(filepath.Join(s.dir, segments))
 }
 
 // Open reads a segment that waits. The file must be closed.

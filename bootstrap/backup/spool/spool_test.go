@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -183,4 +184,18 @@ func TestASpoolThatCannotBeMadeSaysWhy(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, _, err := Open(file, limit, keys)
 	require.ErrorContains(t, err, "the spool")
+}
+
+func TestASegmentThatCouldNotBeMadeDurableDoesNotWait(t *testing.T) {
+	dir, objects := t.TempDir(), chain(t, 2)
+	s := filled(t, dir, objects[:1])
+	broken := errors.New("input/output error")
+	s.sync = func(string) error { return broken }
+	require.ErrorIs(t, s.Put(objects[1], true), broken)
+	assert.Equal(t, []int64{5}, positions(s))
+	assert.Equal(t, objects[0].Size(), s.Bytes())
+	again, dropped := open(t, dir)
+	assert.Empty(t, dropped)
+	assert.Equal(t, []int64{5}, positions(again))
+	require.NoError(t, again.Put(objects[1], true))
 }

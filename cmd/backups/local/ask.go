@@ -66,9 +66,9 @@ func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
 	return flags, nil
 }
 
-// Now has a full backup made, tells the bytes uploaded so far about every second, and waits until it is in the store. The
-// error is ErrNoAnswer or ErrNoBackups, wrapped, or the wrapper's own.
-func (c *Client) Now(ctx context.Context, uploaded func(bytes int64)) (Made, error) {
+// Now has a full backup made, tells about every second how many bytes of the database are uploaded, and of how many, and waits
+// until it is in the store. The error is ErrNoAnswer or ErrNoBackups, wrapped, or the wrapper's own.
+func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Made, error) {
 	reply, err := c.ask(ctx, http.MethodPost)
 	if err != nil {
 		return Made{}, err
@@ -88,7 +88,7 @@ func (c *Client) Now(ctx context.Context, uploaded func(bytes int64)) (Made, err
 			line.Made.Name = printable.Line(line.Made.Name)
 			return *line.Made, nil
 		default:
-			uploaded(line.Uploaded)
+			uploaded(line.Uploaded, line.Of)
 		}
 	}
 	return Made{}, fmt.Errorf("etcd-wrapper on port %d has ended, or broken off, before the backup was made; its log says why", c.port)

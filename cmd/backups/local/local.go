@@ -36,7 +36,8 @@ type Made struct {
 
 // event is a line of the reply to POST /backup. The last one has Made or Error; those before it show that it goes on.
 type event struct {
-	Uploaded int64  `json:"uploaded,omitempty"` // bytes so far
+	Uploaded int64  `json:"uploaded,omitempty"` // bytes of the database so far
+	Of       int64  `json:"of,omitempty"`       // and of how many
 	Made     *Made  `json:"made,omitempty"`
 	Error    string `json:"error,omitempty"`
 }

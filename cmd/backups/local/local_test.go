@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// making is a Maker of a test.
+type making func(context.Context) (Made, error)
+
+func (m making) Make(ctx context.Context) (Made, error) { return m(ctx) }
+
+func (making) Uploaded() (done, total int64) { return 5, 10 }
 
 // wrapper serves the endpoints and returns a client of theirs.
 func wrapper(t *testing.T, flags Flags, maker Maker) *Client {
@@ -26,32 +34,27 @@ func wrapper(t *testing.T, flags Flags, maker Maker) *Client {
 
 func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := wrapper(t, told, func(context.Context, func(int64)) (Made, error) { panic("not asked for") }).Flags(t.Context())
+	flags, err := wrapper(t, told, making(func(context.Context) (Made, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, told, flags)
 }
 
 func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 	made := Made{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
-	seen := make(chan int64, 100)
-	client := wrapper(t, Flags{}, func(_ context.Context, uploaded func(int64)) (Made, error) {
-		uploaded(5)
-		for bytes := range seen { // goes on until the client has heard of it
-			if bytes == 5 {
-				return made, nil
-			}
-		}
-		return Made{}, errors.New("the client is gone")
-	})
-	got, err := client.Now(t.Context(), func(bytes int64) { seen <- bytes })
+	seen := make(chan string, 100)
+	client := wrapper(t, Flags{}, making(func(context.Context) (Made, error) {
+		assert.Equal(t, "5 of 10", <-seen, "it goes on until the client has heard of it")
+		return made, nil
+	}))
+	got, err := client.Now(t.Context(), func(done, total int64) { seen <- fmt.Sprint(done, " of ", total) })
 	require.NoError(t, err)
 	assert.Equal(t, made, got)
 }
 
 func TestABackupThatFailsSaysWhy(t *testing.T) {
-	_, err := wrapper(t, Flags{}, func(context.Context, func(int64)) (Made, error) {
+	_, err := wrapper(t, Flags{}, making(func(context.Context) (Made, error) {
 		return Made{}, errors.New("s3://bucket: permission\x1b denied")
-	}).Now(t.Context(), func(int64) {})
+	})).Now(t.Context(), func(int64, int64) {})
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
 
@@ -59,13 +62,13 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	client := wrapper(t, Flags{}, func(ctx context.Context, _ func(int64)) (Made, error) {
+	client := wrapper(t, Flags{}, making(func(ctx context.Context) (Made, error) {
 		defer close(ended)
 		leave()
 		<-ctx.Done()
 		return Made{}, ctx.Err()
-	})
-	_, err := client.Now(ctx, func(int64) {})
+	}))
+	_, err := client.Now(ctx, func(int64, int64) {})
 	require.Error(t, err)
 	select {
 	case <-ended:
@@ -79,10 +82,10 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), func(ctx context.Context, _ func(int64)) (Made, error) {
+		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (Made, error) {
 			<-ctx.Done()
 			return Made{}, ctx.Err()
-		}) // the recorder takes no deadline for writing, so nothing can be sent
+		})) // the recorder takes no deadline for writing, so nothing can be sent
 	}()
 	select {
 	case <-served:
@@ -95,7 +98,7 @@ func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
 	client := wrapper(t, Flags{}, nil)
 	_, err := client.Flags(t.Context())
 	require.ErrorIs(t, err, ErrNoBackups)
-	_, err = client.Now(t.Context(), func(int64) {})
+	_, err = client.Now(t.Context(), func(int64, int64) {})
 	require.ErrorIs(t, err, ErrNoBackups)
 }
 
@@ -107,7 +110,7 @@ func TestNobodyAnswers(t *testing.T) {
 	server.Close()
 	_, err = client.Flags(t.Context())
 	assert.ErrorIs(t, err, ErrNoAnswer)
-	_, err = client.Now(t.Context(), func(int64) {})
+	_, err = client.Now(t.Context(), func(int64, int64) {})
 	assert.ErrorIs(t, err, ErrNoAnswer)
 }
 
@@ -115,13 +118,13 @@ func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
 	for _, text := range []string{"", "{\"uploaded\":1}\n", "garbage\n"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }))
 		t.Cleanup(server.Close)
-		_, err := clientOf(server).Now(t.Context(), func(int64) {})
+		_, err := clientOf(server).Now(t.Context(), func(int64, int64) {})
 		assert.ErrorContains(t, err, "etcd-wrapper on port", text)
 	}
 }
 
 func TestOnlyThisHostMayAsk(t *testing.T) {
-	routes := Routes(Flags{Store: "file:///b"}, func(context.Context, func(int64)) (Made, error) { panic("by a stranger") })
+	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (Made, error) { panic("by a stranger") }))
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
 		request.RemoteAddr = "10.0.0.7:1"

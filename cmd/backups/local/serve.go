@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"etcd-wrapper/exitcode/printable"
@@ -16,10 +15,15 @@ const (
 	patience  = 10 * time.Second // for a client to take one
 )
 
-// Maker makes a full backup now, or waits for the one that is being made, and tells the bytes uploaded so far, which it may do
-// from any goroutine until it returns. Its error is a sentence for people. It must return soon after the context ends, which
-// is when the client leaves or the server ends; the backup itself may go on.
-type Maker func(ctx context.Context, uploaded func(bytes int64)) (Made, error)
+// Maker makes full backups. Its methods may be called from any goroutine.
+type Maker interface {
+	// Make makes one now, or waits for the one that is being made. Its error is a sentence for people. It must return soon after
+	// the context ends, which is when the client leaves or the server ends; the backup itself may go on.
+	Make(ctx context.Context) (Made, error)
+	// Uploaded is how much of the one that is being made is in the store, and of how much, both in bytes of the database; 0 of 0
+	// while there is nothing to tell.
+	Uploaded() (done, total int64)
+}
 
 // Routes are the endpoints by net/http's patterns, for clients on loopback. maker is nil if no backups are made; then flags are
 // not looked at.
@@ -56,12 +60,11 @@ func serve(w http.ResponseWriter, r *http.Request, maker Maker) {
 	headers(w)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	var uploaded atomic.Int64
-	ended := run(ctx, maker, &uploaded)
+	ended := run(ctx, maker)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	lines := &writer{to: w, control: http.NewResponseController(w)}
-	for lines.send(event{Uploaded: uploaded.Load()}) == nil {
+	for lines.send(progress(maker)) == nil {
 		select {
 		case <-beat.C:
 		case last := <-ended:
@@ -73,10 +76,15 @@ func serve(w http.ResponseWriter, r *http.Request, maker Maker) {
 	<-ended
 }
 
-func run(ctx context.Context, maker Maker, uploaded *atomic.Int64) <-chan event {
+func progress(maker Maker) event {
+	done, total := maker.Uploaded()
+	return event{Uploaded: done, Of: total}
+}
+
+func run(ctx context.Context, maker Maker) <-chan event {
 	ended := make(chan event, 1)
 	go func() {
-		made, err := maker(ctx, uploaded.Store)
+		made, err := maker.Make(ctx)
 		if err != nil {
 			ended <- event{Error: printable.Line(err.Error())}
 			return

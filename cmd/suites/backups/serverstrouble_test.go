@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,20 @@ func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 		awaitStored(run, m.write("key", "after the wait"))
 		run.StopCleanly()
 	})
+}
+
+func TestServersThatAnswerSlowlyHaveEverythingWithinAStopsBudget(t *testing.T) {
+	service := clouds["s3"].start(t)
+	service.make(t, "bucket")
+	m := service.member(t, "bucket", "--recover=never")
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "before"))
+	service.proxy.Delay(2 * time.Second)
+	last := m.write("key", "just before the end")
+	run.StopCleanly()
+	service.proxy.Heal()
+	assert.Equal(t, last, m.head(t))
+	require.Len(t, m.requireSound(t), 1)
 }
 
 func TestServersThatRefuseCredentialsAreAskedAgainWithThoseThatWereMended(t *testing.T) {

@@ -27,11 +27,25 @@ func backup(b *status.Backup, now time.Time) (all []fact) {
 	if full := b.LastFull; full != nil {
 		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, size(full.Bytes), ago(full.At, now), full.Reason))
 	}
+	if run := b.FullRunning; run != nil {
+		add("full in the making", making(run))
+	}
 	add("last verified", verified(b.LastVerified, now))
 	if b.SpoolBytes > 0 {
 		add("spool", fmt.Sprintf("%s of %s wait on the volume", size(b.SpoolBytes), size(b.SpoolLimit)))
 	}
 	return all
+}
+
+func making(run *status.BackupRun) string {
+	text := run.Doing
+	if run.Of > 0 {
+		text += fmt.Sprintf(", %s of %s", size(run.Sent), size(run.Of))
+	}
+	if run.LeftSeconds > 0 {
+		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.LeftSeconds*float64(time.Second))))
+	}
+	return text + ": " + run.Reason
 }
 
 func inTheStore(b *status.Backup) string {

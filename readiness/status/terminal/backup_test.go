@@ -54,6 +54,13 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 	}
 }
 
+func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
+	run := &status.BackupRun{Reason: "schedule", Since: time.Now(), Doing: "copies the database"}
+	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &status.Backup{FullRunning: run}))
+	run.Doing, run.Sent, run.Of, run.LeftSeconds = "stores the copy", 1<<30, 3<<30, 61
+	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &status.Backup{FullRunning: run}))
+}
+
 func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
 	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &status.Backup{Store: "file:///b", Role: "watches"}))
 	assert.NotContains(t, printed(t, nil), "backup")
