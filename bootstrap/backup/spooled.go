@@ -30,11 +30,12 @@ type spooled struct {
 	*Backups
 	waiting *spool.Spool
 	torn    bool          // some of it cannot be read
+	same    bool          // the store has gone the same way
 	head    *archive.Head // of the store; nil if it must be looked at
 }
 
-// FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool then. What data have as well
-// that are cluster's and reach a revision stays where it is; a cluster of 0 says that there are no data of use. It is for the
+// FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool when the store has it. What data
+// have as well that are cluster's and reach a revision stays where it is; a cluster of 0 says that there are no data of use. It is for the
 // time before Begin, and may be repeated: it goes on where it ended. What lies behind a part that cannot be read, or belongs to
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
@@ -44,7 +45,7 @@ func (b *Backups) FlushSpool(ctx context.Context, cluster uint64, reach int64) e
 		return err
 	}
 	for _, reason := range torn {
-		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read")
+		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read, and is set aside")
 	}
 	s := &spooled{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
@@ -58,11 +59,14 @@ func (b *Backups) FlushSpool(ctx context.Context, cluster uint64, reach int64) e
 	for i, entry := range entries {
 		err := s.bring(ctx, entry)
 		if errors.Is(err, errApart) {
-			err = s.leave(ctx, entries[i:], err)
+			return s.leave(ctx, entries[i], err)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if !s.same {
+		return nil // the store goes further, but that it has these rows is not known
 	}
 	return waiting.Clear()
 }
@@ -88,8 +92,15 @@ func (s *spooled) store(ctx context.Context, manifest segment.Manifest) error {
 	if err := s.look(ctx, manifest.Generation); err != nil {
 		return err
 	}
-	if manifest.Next().Compare(s.head.Position) <= 0 {
+	switch manifest.Next().Compare(s.head.Position) {
+	case -1:
 		return nil // the store has it
+	case 0:
+		if manifest.After != s.head.Before {
+			return s.apart(manifest)
+		}
+		s.same = true
+		return nil
 	}
 	content, end, err := s.beyond(manifest)
 	if err != nil {
@@ -99,7 +110,7 @@ func (s *spooled) store(ctx context.Context, manifest segment.Manifest) error {
 	if err := s.archive.PutStored(ctx, manifest.Generation, s.head.Position, content); err != nil {
 		return err
 	}
-	s.head.Start = end
+	s.head.Start, s.same = end, true
 	return nil
 }
 
@@ -123,7 +134,10 @@ func (s *spooled) beyond(manifest segment.Manifest) (content io.ReadCloser, end 
 		return nil, end, s.apart(manifest)
 	case manifest.Position.Compare(from.Position) < 0:
 		rest, err := s.rest(manifest)
-		return io.NopCloser(rest.Reader()), rest.Start(), err
+		if err != nil {
+			return nil, end, err
+		}
+		return io.NopCloser(rest.Reader()), rest.Start(), nil
 	case manifest.Before != from.Before:
 		return nil, end, s.apart(manifest)
 	}
@@ -136,32 +150,36 @@ func (s *spooled) apart(manifest segment.Manifest) error {
 		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errApart)
 }
 
-// leave sets aside what cannot be added to what the store has and never will be. Otherwise people have to say what is to become
-// of it.
-func (s *spooled) leave(ctx context.Context, rest []spool.Entry, why error) error {
-	over, err := s.isOver(ctx, rest[0])
-	if err != nil {
+// leave sets aside what cannot be added to what the store has and never will be, from one segment on, and what came before it. It
+// leaves everything where it is if that waits for another store. Otherwise people have to say what is to become of it.
+func (s *spooled) leave(ctx context.Context, from spool.Entry, why error) error {
+	over, known, err := s.outlived(ctx, from)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !over && !s.torn {
+	case !known:
+		s.options.Log.Warn().Err(why).Msg("backups: what waits on the volume is not for this store, and stays there")
+		return nil
+	case !over && !s.torn:
 		return why
 	}
-	where, err := s.waiting.SetAside(func(entry spool.Entry) bool { return entry.Position.Compare(rest[0].Position) >= 0 })
-	if err != nil {
-		return err
+	where, err := s.waiting.SetAside(func(spool.Entry) bool { return true })
+	if err == nil {
+		s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", from.Position.Revision).
+			Msg("backups: what waited for the store is set aside: it cannot be brought there any more")
 	}
-	s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", rest[0].Position.Revision).
-		Int64("to_revision", rest[len(rest)-1].Next.Revision-1).Msg("backups: what waited for the store is set aside: it cannot be brought there any more")
-	return nil
+	return err
 }
 
-// isOver tells whether a restore has ended the generation that a segment is of.
-func (s *spooled) isOver(ctx context.Context, entry spool.Entry) (bool, error) {
+// outlived tells whether the store knows the generation that a segment is of, and whether a restore has ended that.
+func (s *spooled) outlived(ctx context.Context, entry spool.Entry) (over, known bool, err error) {
 	manifest, err := s.waiting.Manifest(entry.Position, s.options.Keys)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	generations, err := s.archive.Generations(ctx)
-	at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Number == manifest.Generation })
-	return at >= 0 && at < len(generations)-1 && generations[at].Cluster == manifest.Cluster, err
+	at := slices.IndexFunc(generations, func(g archive.Generation) bool {
+		return g.Number == manifest.Generation && g.Cluster == manifest.Cluster
+	})
+	return at < len(generations)-1, at >= 0, err
 }

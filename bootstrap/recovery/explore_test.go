@@ -38,6 +38,7 @@ type truth struct {
 	built     bool   // a whole data directory is beside
 	proved    bool   // and valid
 	sound     bool   // what was installed was proved
+	brought   bool   // what waited on the volume is in the store
 	noted     bool   // the position is on the disk
 	claimed   bool   // the store has this restore's generation
 	outrun    bool   // somebody else has begun another one
@@ -127,8 +128,11 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
 		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
-	case TellLoss, FlushSpool:
+	case TellLoss:
 		return next("")
+	case FlushSpool:
+		then.brought = true
+		return append(next(""), outcome{event: StoreSilent, after: now})
 	case FlushVolume:
 		return next(Flushed)
 	case MeasureRoom:
@@ -248,6 +252,9 @@ func claims(given lot, now truth) []outcome {
 	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
 		then.lost = "a cluster of several is replaced before all have called"
 	}
+	if !now.brought {
+		then.lost = "a restore is claimed without what waits on the volume"
+	}
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
@@ -311,6 +318,9 @@ var promises = []struct {
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
 		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
+	}},
+	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
+		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened", func(p place) bool {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours

@@ -102,7 +102,6 @@ func (f Facts) Holds(guard Guard) bool {
 // conditions are what the guards mean.
 var conditions = map[Guard]func(Facts) bool{
 	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked && !f.goTogether() },
-	Together:          Facts.goTogether,
 	AmongPeers:        Facts.asksPeers,
 	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },
 	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },

@@ -21,7 +21,6 @@ var written = []entry{
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
-	{Examine, Examined, Together, AskStore, []Action{FlushSpool, AskTheStore}, "the store tells whether the restore was done, and what is kept"},
 	{Examine, Examined, AmongOthersAsked, Refused, nil, "a member of several goes back with the others only, and the configuration does not name them"},
 	{Examine, Examined, AmongPeers, AskPeers, []Action{AskThePeers}, "the others have what it lacks, and may have had it with them before"},
 	{Examine, Examined, AmongOthers, Ready, nil, "a member of several starts as ever: the others have what it lacks"},

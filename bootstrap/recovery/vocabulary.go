@@ -70,7 +70,6 @@ const (
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
-	Together          Guard = "one of several, peers and a store, restore asked for"
 	AmongPeers        Guard = "one of several, peers named"
 	LeftAlone         Guard = "valid, --recover=never"
 

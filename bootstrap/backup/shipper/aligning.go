@@ -98,7 +98,7 @@ func (s *Shipper) resume() error {
 	s.tail, s.waiting = nil, nil
 	where, failed := s.spool.SetAside(func(spool.Entry) bool { return true })
 	if failed == nil {
-		s.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is not of this data, and is set aside")
+		s.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
 	}
 	return failed
 }

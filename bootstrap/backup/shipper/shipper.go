@@ -65,7 +65,7 @@ func openSpool(options Options) (*spool.Spool, error) {
 		useless = append(useless, older)
 	}
 	for _, reason := range useless {
-		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, and is taken from the database again")
+		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is set aside, and is taken from the database again")
 	}
 	return waiting, err
 }
