@@ -15,14 +15,9 @@ import (
 func leaveWaiting(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
-	stored := func() bool {
-		b := run.Status().Backup
-		return b != nil && b.Role == "writes" && b.BehindRevisions == 0 && b.SpoolBytes > 0
-	}
 	p.Put("key", "in the store")
-	harness.Eventually(p.T, "it is stored", func() bool { return run.Status().Backup.LastFull != nil || run.Status().Backup.SpoolBytes > 0 })
-	p.Put("key", "as a segment in the store, too")
-	harness.Eventually(p.T, "that is", stored)
+	stored := func() bool { b := run.Status().Backup; return b != nil && b.Revision > 1 && b.BehindRevisions == 0 }
+	harness.Eventually(p.T, "it is stored", stored)
 	d.away()
 	before := run.Status().Backup.SpoolBytes
 	p.Put("key", "acknowledged while the store is away")
