@@ -2,7 +2,8 @@
 # says when to make what.
 
 GO ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# How many digits of a commit are shown is said, as git would take more where a clone has more objects.
+VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 GOLANGCI_LINT_VERSION := v2.15.0
 # To build the linter takes a minute or two, so it is kept outside the checkout, once per version.
 GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)

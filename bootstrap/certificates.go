@@ -11,13 +11,13 @@ import (
 // verdict of the sidecar away. Both the check of etcd's configuration and the wrapper's own server wrap it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
 
-// MaxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
+// maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
 // have a quarter of it.
-const MaxCertificates = 1 << 20
+const maxCertificates = 1 << 20
 
 // ReadCertificates reads a file of PEM blocks in at most 1 s; see smallfile.Read. The error does not name the path.
 func ReadCertificates(path string) ([]byte, error) {
-	content, err := smallfile.Read(path, MaxCertificates)
+	content, err := smallfile.Read(path, maxCertificates)
 	if err != nil {
 		return nil, CertificateError{err}
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 // sidecar serves handler and returns a client for it.
@@ -195,8 +196,7 @@ func TestAnAddressWithASchemeIsToldTheWayOut(t *testing.T) {
 func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
 	server := httptest.NewTLSServer(saying("New"))
 	t.Cleanup(server.Close)
-	bundle := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: strangeCA(t)}), 0o600))
+	bundle := certificates.NewAuthority(t, "stranger").Bundle()
 	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String(), TLS: true, CAPath: bundle})
 
 	_, err := client.Status(t.Context())

@@ -5,6 +5,7 @@ package deploy
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -172,6 +173,38 @@ func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
 	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "wrapper": 9095.0}, ports)
 	assert.ElementsMatch(t, []string{"/readyz", "/livez"}, paths)
 	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends before it is cut off")
+}
+
+// A test restore that was killed leaves as much as a database, which the wrapper removes from its volume and from nowhere else.
+func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
+	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
+	require.True(t, ok)
+	found := ""
+	each(listed(documents(t)["components/without-sidecar/statefulset.yaml"]), func(m document) {
+		if m["name"] == "TMPDIR" {
+			found, _ = m["value"].(string)
+		}
+	})
+	assert.Equal(t, volume.Tag.Get("default"), found)
+}
+
+// The template of a claim cannot be changed later, and each of three may be as large as the quota: the database, a copy of it,
+// and what a recovery has set aside.
+func TestAVolumeHasRoomForThreeDatabases(t *testing.T) {
+	configuration, err := os.ReadFile("standalone/etcd.conf.yaml")
+	require.NoError(t, err)
+	var etcd struct {
+		Quota int64 `json:"quota-backend-bytes"`
+	}
+	require.NoError(t, yaml.Unmarshal(configuration, &etcd))
+	var size int64 // Gi
+	each(documents(t)["base/statefulset.yaml"][0], func(m document) {
+		if storage, ok := m["storage"].(string); ok {
+			_, err = fmt.Sscanf(storage, "%dGi", &size)
+		}
+	})
+	require.NoError(t, err)
+	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "a tenth is not used by test restores")
 }
 
 func TestEtcdTakesTheConfigurationsOfAllMembers(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"etcd-wrapper/exitcode/durable"
 	"etcd-wrapper/exitcode/printable"
 	"etcd-wrapper/exitcode/smallfile"
 )
@@ -45,7 +46,7 @@ func (r LastRun) Keep(path string) error {
 	r.Reason = beginning(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
 	if err == nil {
-		err = ReplaceFile(path, append(content, '\n'))
+		err = durable.Replace(path, append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep how this run ends: %w", err)

@@ -1,13 +1,9 @@
 package exitcode
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"syscall"
 
+	"etcd-wrapper/exitcode/durable"
 	"etcd-wrapper/exitcode/smallfile"
 )
 
@@ -56,10 +52,7 @@ func (r *Record) Read() (Word, error) {
 // etcd opens the data.
 func (r *Record) Remove() error {
 	word, readErr := r.Read()
-	if err := clearPath(r.path); err != nil {
-		return fmt.Errorf("cannot remove exit record: %w", err)
-	}
-	if err := syncDirectory(filepath.Dir(r.path)); err != nil {
+	if err := durable.Remove(r.path); err != nil {
 		return fmt.Errorf("cannot remove exit record: %w", err)
 	}
 	if readErr == nil {
@@ -96,29 +89,8 @@ func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
 	}
-	if err := ReplaceFile(r.path, []byte(word)); err != nil {
+	if err := durable.Replace(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)
 	}
 	return nil
-}
-
-// clearPath makes path absent. A directory with content is not ours to delete: it is moved aside, since nothing can be
-// recorded while it is in the way. Absence is success.
-func clearPath(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-		err = moveAside(path)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func moveAside(path string) error {
-	aside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
-	if err != nil {
-		return err
-	}
-	return os.Rename(path, filepath.Join(aside, filepath.Base(path)))
 }

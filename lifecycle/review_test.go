@@ -93,7 +93,7 @@ func TestTheReviewPageShowsEverything(t *testing.T) {
 func newPage(t *testing.T) page {
 	t.Helper()
 	p := page{
-		Diagram: template.HTML(SVG()), Explored: len(explore(Table, Elsewhere).from), Mutants: len(mutants()),
+		Diagram: template.HTML(SVG()), Explored: len(explore(Table, Elsewhere).from), Mutants: tested.Mutants(),
 	}
 	for _, promise := range promises {
 		p.Promises = append(p.Promises, promise.what)
@@ -106,7 +106,7 @@ func newPage(t *testing.T) page {
 	for _, state := range States {
 		p.States = append(p.States, reviewState{state, rowsOf(state.Name, told), restOf(state.Name)})
 	}
-	for _, event := range eventNames() {
+	for _, event := range tested.Events() {
 		p.Matrix = append(p.Matrix, matrixLine(event))
 	}
 	return p
@@ -114,9 +114,9 @@ func newPage(t *testing.T) page {
 
 func matrixLine(event Event) reviewEvent {
 	line := reviewEvent{Event: event}
-	for _, state := range stateNames() {
+	for _, state := range tested.StateNames() {
 		var cell []string
-		for _, row := range rowsFor(state, event) {
+		for _, row := range tested.Rows(state, event) {
 			cell = append(cell, matrixAnswer(row))
 		}
 		if len(cell) == 0 {
@@ -180,10 +180,10 @@ func scenariosTaking(row int, told []scenario) []string {
 
 func restOf(state State) []reviewRest {
 	var rest []reviewRest
-	for _, answer := range withoutRow {
+	for _, answer := range []Answer{Ignore, Reject} {
 		var events []string
-		for _, event := range eventNames() {
-			if !hasRow(state, event) && answerWithoutRow(state, event) == answer {
+		for _, event := range tested.Events() {
+			if !tested.Has(state, event) && answerWithoutRow(state, event) == answer {
 				events = append(events, string(event))
 			}
 		}

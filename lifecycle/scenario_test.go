@@ -13,6 +13,7 @@ import (
 
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/lifecycle/machine/machinetest"
 )
 
 // story is one file: what happens, and once or in each state of a group what the machine makes of it.
@@ -218,7 +219,7 @@ func scenarios(t *testing.T) []scenario {
 func TestCommittedScenarios(t *testing.T) {
 	for _, told := range stories(t) {
 		t.Run(told.id(), func(t *testing.T) {
-			assertGenerated(t, told.path, told.String())
+			machinetest.AssertGenerated(t, told.path, told.String())
 		})
 	}
 }

@@ -85,7 +85,7 @@ func usedIn[T ~string](words func(Row) []T) []T {
 }
 
 func TestNoStateIsForgotten(t *testing.T) {
-	assertKnown(t, stateNames(), "describe it in States (states.go)")
+	assertKnown(t, tested.StateNames(), "describe it in States (states.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
 		"put it into BeforeEtcd or WithEtcd (groups.go), so that a stop or a crash is answered in it")
@@ -105,7 +105,7 @@ func TestNoStateIsForgotten(t *testing.T) {
 }
 
 func TestNoEventIsForgotten(t *testing.T) {
-	assertKnown(t, eventNames(), "answer it in Elsewhere (table.go)")
+	assertKnown(t, tested.Events(), "answer it in Elsewhere (table.go)")
 	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row answers it (table.go)")
 	var told []Event
 	for _, h := range phrases {
@@ -152,8 +152,8 @@ func TestNoActionIsForgotten(t *testing.T) {
 func TestNoAnswerIsForgotten(t *testing.T) {
 	var given []Answer
 	rules := NewRules(Table, Elsewhere)
-	for _, state := range stateNames() {
-		for _, event := range eventNames() {
+	for _, state := range tested.StateNames() {
+		for _, event := range tested.Events() {
 			_, decision := rules.Step(Core{State: state}, event, Payload{})
 			given = append(given, decision.Answer)
 		}

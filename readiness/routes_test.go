@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func passed(check int) Check { return Check{Name: checks[check].name, Verdict: OK} }
+
 // found is a Monitor that has made up its mind: all is well but for what spoil does.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}

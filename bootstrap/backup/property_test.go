@@ -3,6 +3,7 @@ package backup_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"math"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
@@ -206,6 +208,7 @@ func (p *past) requireRows(file string, path archive.Path) {
 	require.NoError(p, err)
 	defer db.Close()
 	require.NoError(p, db.View(func(tx *bolt.Tx) error {
+		p.requireLeases(tx)
 		return tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
 			require.Equal(p, p.rows[string(k)], v, "row %x", k)
 			delete(left, string(k))
@@ -213,4 +216,21 @@ func (p *past) requireRows(file string, path archive.Path) {
 		})
 	}))
 	require.Empty(p, left, "rows that are missing at revision %d", path.Revision)
+}
+
+// requireLeases says that a snapshot has every lease that a key names, which would stay for ever without it.
+func (p *past) requireLeases(tx *bolt.Tx) {
+	p.Helper()
+	named := map[string]int64{}
+	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
+		var kv mvccpb.KeyValue
+		require.NoError(p, kv.Unmarshal(v))
+		named[string(kv.Key)] = kv.Lease // none if it was deleted
+		return nil
+	}))
+	for key, id := range named {
+		if id != 0 {
+			require.NotNil(p, tx.Bucket(schema.Lease.Name()).Get(binary.BigEndian.AppendUint64(nil, uint64(id))), "the lease of %s", key)
+		}
+	}
 }

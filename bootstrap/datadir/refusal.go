@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"syscall"
 )
 
@@ -32,11 +31,6 @@ func refuse(format, wayOut string) refusal {
 	refusals = append(refusals, kind)
 	return kind
 }
-
-// sentence is what people see of the format.
-func (r refusal) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
-
-var verbs = regexp.MustCompile(`%[a-z]`)
 
 // because is the error for one directory; the arguments are those of the format.
 func (r refusal) because(args ...any) error {

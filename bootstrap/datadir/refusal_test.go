@@ -14,6 +14,11 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
+var verbs = regexp.MustCompile(`%[a-z]`)
+
+// sentence is what people see of the format.
+func (r refusal) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
+
 func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 	rows := docs.Table(t, "what you see", "what it means", "what to do")
 	require.NotEmpty(t, refusals)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Mounted is where Kubernetes mounts a pod's service account.
-const Mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
+// mountPoint is where Kubernetes mounts a pod's service account.
+const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Account is a service account as a pod has it, and where the API server is.
 type Account struct {
@@ -24,7 +24,7 @@ func FromEnvironment() (Account, error) {
 	if host == "" || port == "" {
 		return Account{}, errors.New("only in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets there, are not set")
 	}
-	return Account{Dir: Mounted, Server: net.JoinHostPort(host, port)}, nil
+	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
 }
 
 // ca is the file with the certificates that the API server's is signed by.

@@ -137,7 +137,7 @@ func TestAPodIsKnownByItsVariables(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
 	account, err := FromEnvironment()
 	require.NoError(t, err)
-	assert.Equal(t, Account{Dir: Mounted, Server: "[fd00::1]:443"}, account)
+	assert.Equal(t, Account{Dir: mountPoint, Server: "[fd00::1]:443"}, account)
 }
 
 // anotherCA is a certificate that has signed nothing here.

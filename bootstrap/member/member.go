@@ -107,6 +107,28 @@ func New(config *embed.Config, options Options) *Member {
 // it will not. When ctx ends it returns at once: before etcd was opened that leaves nothing behind, afterwards etcd is
 // Close's to end.
 func (m *Member) Open(ctx context.Context) error {
+	if err := m.approach(ctx); err != nil {
+		return err
+	}
+	m.opened = true
+	m.defragmentAtStart()
+	m.doing.Store(opensData)
+	go m.start()
+	select {
+	case <-m.started:
+	case <-m.crashed:
+		return errCrashed
+	case <-ctx.Done():
+		return fmt.Errorf("gave up while etcd opens its data: %w", ctx.Err())
+	}
+	if m.startErr != nil {
+		return m.startErr
+	}
+	return m.awaitReady(ctx)
+}
+
+// approach is what comes right before etcd opens the data: nobody else may have them open, and they are looked at once more.
+func (m *Member) approach(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
 		return err
@@ -126,21 +148,7 @@ func (m *Member) Open(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
 	datadir.Tighten(m.config.Dir, m.options.Log)
-	m.opened = true
-	m.defragmentAtStart()
-	m.doing.Store(opensData)
-	go m.start()
-	select {
-	case <-m.started:
-	case <-m.crashed:
-		return errCrashed
-	case <-ctx.Done():
-		return fmt.Errorf("gave up while etcd opens its data: %w", ctx.Err())
-	}
-	if m.startErr != nil {
-		return m.startErr
-	}
-	return m.awaitReady(ctx)
+	return nil
 }
 
 // Doing says how far the start or the close has come, as a clause about etcd; empty where neither goes on. It may be

@@ -60,14 +60,18 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 	return lost, err
 }
 
-// wentOn tells whether the cluster that is to be replaced was backed up since: then it lives.
+// wentOn tells whether what is to be replaced was served since, here, or somewhere else: there it lives if it was backed up.
 func (r *run) wentOn(ctx context.Context) (lost, err error) {
+	if now := r.premises(); now != r.position.Premises {
+		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil
+	}
 	if r.position.Head == 0 {
 		return nil, nil
 	}
 	number := r.position.Generation.Number - 1
 	head, err := r.options.Archive.Head(ctx, number)
 	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
+		r.alive = sighting{r.now(), number, head.Revision()}
 		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
 	}
 	return lost, err

@@ -127,14 +127,16 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: Broke, after: now})
+		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
 	case TellLoss:
-		return next("")
+		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
 		then.brought = true
 		return append(next(""), outcome{event: StoreSilent, after: now})
 	case FlushVolume:
 		return next(Flushed)
+	case FindEnd:
+		return append(next(""), outcome{event: StoreSilent, after: now})
 	case MeasureRoom:
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
@@ -143,7 +145,11 @@ func outcomes(action Action, given lot, now truth) []outcome {
 			then.lost = "another cluster's data are restored"
 		}
 		torn := outcome{event: StoreSilent, after: now}
-		return append(next(Built), torn, outcome{event: Unbuildable, after: now}, outcome{event: Grown, after: now})
+		all := append(next(Built), torn)
+		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking, Grown} {
+			all = append(all, outcome{event: event, after: now})
+		}
+		return all
 	case ProveData:
 		then.proved = true
 		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})

@@ -101,6 +101,7 @@ func (f Facts) Holds(guard Guard) bool {
 
 // conditions are what the guards mean.
 var conditions = map[Guard]func(Facts) bool{
+	NoStore:           func(f Facts) bool { return !f.Store },
 	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked && !f.goTogether() },
 	AmongPeers:        Facts.asksPeers,
 	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },

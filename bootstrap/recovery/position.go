@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/exitcode"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/exitcode/durable"
 	"etcd-wrapper/exitcode/smallfile"
 )
 
@@ -37,6 +38,17 @@ type position struct {
 	Aside       string             `json:"aside"`          // where the old data directory goes
 	DataDir     string             `json:"data_dir"`       // that is replaced
 	At          time.Time          `json:"at"`
+	Premises    string             `json:"premises"` // what it was built for
+}
+
+// premises are how the volume stands, and what is asked for. If they change before a restore is claimed, it is out of date.
+func (r *run) premises() string {
+	asked := "nothing is asked for"
+	if r.asked {
+		to := r.options.Request.Target
+		asked = fmt.Sprintf("%s asks for %s of generation %d", r.options.Request.ID, to, to.Generation)
+	}
+	return fmt.Sprintf("the volume ends with entry %d and revision %d, and %s", r.stands.Index, r.stands.Reach, asked)
 }
 
 func (r *run) recordPath() string { return filepath.Join(r.options.VolumeDir, positionFile) }
@@ -63,7 +75,7 @@ func (r *run) readRecord() (record, error) {
 func (r *run) writeRecord(kept record) error {
 	content, err := json.MarshalIndent(kept, "", "  ")
 	if err == nil {
-		err = exitcode.ReplaceFile(r.recordPath(), append(content, '\n'))
+		err = durable.Replace(r.recordPath(), append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the position of recovery in %s: %w", r.recordPath(), err)
@@ -95,6 +107,10 @@ func (r *run) readPosition() (Event, Payload) {
 	case err != nil:
 		return broke(err)
 	case found == "built":
+		r.stands = datadir.Stand(r.member.DataDir)
+		if r.asked, err = r.wanted(); err != nil {
+			return broke(err)
+		}
 		return ClaimFound, Payload{}
 	case found == "installed":
 		return InstallFound, Payload{}

@@ -80,6 +80,7 @@ type Recovery struct {
 
 	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
 	measure   func(seed.Seed, rebuild.Source) error // whether there is room; tests have volumes of their own
+	now       func() time.Time                      // tests have clocks of their own
 
 	mu    sync.Mutex
 	facts Progress
@@ -90,7 +91,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -115,9 +116,12 @@ type run struct {
 	legal   *machine.Legality
 	ended   error // why it is refused
 	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
+	looked  int   // how often what the store has told of was looked for again
 	start   Start // how etcd is to be started
 
-	waitsFor string // why the peers are waited for
+	alive    sighting // of the cluster that is to be replaced
+	reason   string   // why it is in its state
+	waitsFor string   // why the peers are waited for
 
 	verdict  error            // against the volume
 	stands   datadir.Standing // of the volume
@@ -189,10 +193,11 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 // pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
 // one after the other.
 func (r *run) pause(action Action) {
-	times := r.silent + 1
+	times := r.silent + r.looked + 1
 	if action == PacePeers {
 		times = max(0, min(r.silent-eager, 1))
 	}
+	r.tell(func(p *Progress) { p.Reason = r.reason + "; the next try is within " + atMost(times).String() })
 	r.options.Pause(r.ctx, times)
 	r.silent++
 }
@@ -215,6 +220,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	TellLoss:        (*run).tellLoss,
 	FlushSpool:      (*run).flushSpool,
 	FlushVolume:     (*run).flushVolume,
+	FindEnd:         (*run).findEnd,
 	MeasureRoom:     (*run).measureRoom,
 	BuildData:       (*run).buildData,
 	ProveData:       (*run).proveData,

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -47,62 +46,6 @@ func (r *Recovery) tell(change func(*Progress)) {
 	change(&r.facts)
 }
 
-// Refusal is why etcd may not open the data directory.
-type Refusal struct {
-	// Final says that waiting does not help: somebody has to do something.
-	Final bool
-	// Configuration says that what is asked for cannot be: a target that is not kept, or a member that is not alone.
-	Configuration bool
-
-	sentence string
-	cause    error
-}
-
-// Error is a sentence that names the way out.
-func (r *Refusal) Error() string { return r.sentence }
-
-// Status is what a process exits with that cannot go on; 0 if it should try again.
-func (r *Refusal) Status() exitcode.Code {
-	switch {
-	case r.Configuration:
-		return exitcode.BadConfig
-	case r.Final:
-		return exitcode.EtcdFailed
-	default:
-		return exitcode.Clean
-	}
-}
-
-// Unwrap is what the volume, or the store, has to do with it.
-func (r *Refusal) Unwrap() error { return r.cause }
-
-// spoken is what a row is found by.
-type spoken struct {
-	from State
-	on   Event
-	when Guard
-}
-
-// wayOut is what to do about a refusal, for each row that leads to one.
-var wayOut = map[spoken]string{
-	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or name all members in initial-cluster",
-	{AskPeers, PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
-	{Examine, Examined, AmongOthersBroken}: "",
-	{AskPeers, PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
-	{AskPeers, PeersTold, BornBroken}:      "move the data directory away if that is so",
-	{AskStore, StoreSilent, WillNotWait}:   "see that the store can be reached",
-	{AskStore, Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
-	{AskStore, Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
-	{AskStore, Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
-	{AskStore, Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
-	{AskStore, Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
-	{MakeRoom, RoomLacking, always}:        "make the volume larger, or move away what is not needed",
-	{Build, Unbuildable, always}:           "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
-	{Build, Grown, always}:                 "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
-	{Prove, Diverged, always}:              "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
-	{Prove, Unproved, always}:              "name an earlier target with --restore-to and a --restore-id",
-}
-
 // report tells people of a step, and keeps why a run is refused.
 func (r *run) report(from State, event Event, payload Payload, decision machine.Decision) {
 	reason := decision.Why
@@ -115,39 +58,22 @@ func (r *run) report(from State, event Event, payload Payload, decision machine.
 		reason = r.ended.Error()
 	}
 	now := time.Now()
+	if event != Elapsed { // what is waited for stays the reason while it is asked for again
+		r.reason = reason
+	}
 	r.tell(func(p *Progress) {
 		if p.State != decision.To {
 			p.State, p.Since = decision.To, now
 		}
-		p.Reason = reason
+		p.Reason = r.reason
 	})
 	line := r.options.Log.Debug()
-	if event == StoreSilent && r.silent == 0 || r.waitsAnew(event, decision, reason) {
+	if (event == StoreSilent || event == Alive) && r.silent == 0 || event == Missing || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
 	}
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
-}
-
-func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
-	if could := r.could(row.When); could != "" {
-		reason += "; " + could
-	}
-	if out := wayOut[spoken{row.From, row.On, row.When}]; out != "" {
-		reason += "; " + out
-	}
-	return &Refusal{
-		Final: row.On != Broke && row.When != AmongOthersBroken, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
-	}
-}
-
-// could is what would come back if that was wanted.
-func (r *run) could(when Guard) string {
-	if when != KeptButNever {
-		return ""
-	}
-	return fmt.Sprintf("%s has %s", r.options.Archive, r.target())
 }
 
 // target is the state that there is a way to, in words.
@@ -160,8 +86,16 @@ func (r *run) target() string {
 	return words
 }
 
-// tellLoss says in numbers what comes back and what does not, before anything is done.
+// tellLoss says in numbers what comes back and what does not, before anything is done, if that is all that the store can give.
 func (r *run) tellLoss() (Event, Payload) {
+	if event, why := r.incomplete(); event != "" {
+		return event, Payload{Err: why}
+	}
+	r.sayLoss()
+	return "", Payload{}
+}
+
+func (r *run) sayLoss() {
 	volume := "the volume is empty"
 	switch {
 	case r.verdict != nil && r.stands.Revision > 0:
@@ -176,14 +110,13 @@ func (r *run) tellLoss() (Event, Payload) {
 		what = "goes back to"
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
-		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.undone())
+		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
 	if beyond := r.kept.path.Beyond; beyond != nil {
 		loss += "; what follows in the store cannot be read: " + beyond.Error()
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
-	return "", Payload{}
 }
 
 func (r *run) endOfBackups() int64 {
@@ -195,7 +128,10 @@ func (r *run) endOfBackups() int64 {
 
 // undone is how much is lost, or undone.
 func (r *run) undone() string {
-	known := max(r.stands.Reach, r.endOfBackups())
+	known := r.endOfBackups()
+	if r.kept.successor.Number == 0 {
+		known = max(known, r.stands.Reach)
+	}
 	switch gone := known - r.kept.path.Revision; {
 	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
 		return "; everything that came after it is undone" // revisions were skipped in between

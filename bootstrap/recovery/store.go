@@ -28,6 +28,7 @@ type inStore struct {
 	known      bool // there is a birth certificate
 	first      archive.Cluster
 	newest     archive.Generation // the zero value if there is none
+	successor  archive.Generation // that was restored from the volume's; the zero value if none was
 	head       archive.Head       // of the newest one
 	reserved   int64              // no revision above was ever handed out, as far as the store knows; 0 if it does not
 	path       archive.Path
@@ -40,8 +41,14 @@ func (r *run) askTheStore() (Event, Payload) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, seal.ErrUntrusted):
+		return KeysLacking, Payload{Err: err}
+	case err != nil:
 		return StoreSilent, Payload{Err: err}
+	}
+	if why := r.lives(now); why != nil {
+		return Alive, Payload{Err: why}
 	}
 	r.silent, r.kept = 0, now
 	if r.asked && now.usedBefore { // so that the next start need not ask the store
@@ -49,6 +56,9 @@ func (r *run) askTheStore() (Event, Payload) {
 			return broke(err)
 		}
 		r.asked = false
+	}
+	if why := r.untrusted(now); why != nil && owner != Others {
+		return KeysLacking, Payload{Err: why}
 	}
 	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
 }
@@ -71,7 +81,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
 	}
-	now.newest = generations[len(generations)-1]
+	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
 	now.usedBefore = r.options.Request != nil &&
 		slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Restore == r.options.Request.ID })
 	if now.head, err = a.Head(ctx, now.newest.Number); err != nil {
@@ -82,7 +92,26 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 		return inStore{}, "", err
 	}
 	now.reserved = reservation.Revision
-	return now, owner, r.find(ctx, &now, generations)
+	err = r.find(ctx, &now)
+	return now, owner, err
+}
+
+// findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
+// If a generation was begun meanwhile, the claim will be lost.
+func (r *run) findEnd() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, _, err := r.ask(ctx)
+	switch {
+	case errors.Is(err, seal.ErrUntrusted):
+		return KeysLacking, Payload{Err: err}
+	case err != nil:
+		return StoreSilent, Payload{Err: err}
+	}
+	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
+		r.kept = now
+	}
+	return "", Payload{}
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
@@ -127,26 +156,17 @@ func (r *run) behind(now inStore) bool {
 	}
 }
 
-// find looks for the way to the target: the one that is asked for, or the newest state. A generation that has nothing yet
-// stands for what was restored into it.
-func (r *run) find(ctx context.Context, now *inStore, generations []archive.Generation) error {
-	target := archive.Target{Generation: now.newest.Number}
+// find looks for the way to the target: the one that is asked for, or the newest state.
+func (r *run) find(ctx context.Context, now *inStore) (err error) {
+	target := archive.Target{}
 	if r.asked && !now.usedBefore {
 		target = r.options.Request.Target
 	}
-	for {
-		path, err := r.options.Archive.Find(ctx, target)
-		if err == nil || !errors.Is(err, archive.ErrNotKept) {
-			now.path = path
-			return err
-		}
-		now.notKept = err
-		at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Number == target.Generation })
-		if at < 0 || generations[at].Parent == 0 {
-			return nil
-		}
-		target = archive.Target{Generation: generations[at].Parent, Revision: generations[at].ParentRevision}
+	now.path, err = r.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		now.path, now.notKept, err = archive.Path{}, err, nil
 	}
+	return err
 }
 
 // source is what the data directory is built from.
@@ -179,31 +199,16 @@ func (r *run) buildData() (Event, Payload) {
 		})
 		return err
 	}, r.goInstead)
-	switch {
-	case err == nil && r.member.Alone && !r.asked && result.Voters > 1:
-		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
-	case err == nil:
-		r.position = r.plan(result)
-		r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
-			Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
-		return Built, Payload{}
-	case r.ctx.Err() != nil:
-		return broke(r.ctx.Err())
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrNoBucket), errors.Is(err, store.ErrSkewed):
-		return StoreSilent, Payload{Err: err}
-	case errors.Is(err, rebuild.ErrNoRoom):
-		return broke(err)
-	default:
-		return Unbuildable, Payload{Err: err}
+	if err != nil {
+		return r.unbuilt(err)
 	}
-}
-
-// goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.
-func (r *run) goInstead(former, other archive.Path, why error) {
-	r.options.Log.Warn().Err(why).Str("full", other.Full.Name()).Int64("lost_revisions", former.Revision-other.Revision).
-		Msg("recovery: the backups are damaged, and another way to what they hold is taken")
-	r.kept.path = other
-	r.tellLoss()
+	if r.member.Alone && !r.asked && result.Voters > 1 {
+		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
+	}
+	r.position = r.plan(result)
+	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
+		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+	return Built, Payload{}
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
@@ -223,7 +228,7 @@ func (r *run) plan(result seed.Result) position {
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(),
+		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

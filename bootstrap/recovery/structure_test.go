@@ -1,57 +1,37 @@
 package recovery
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 
 	"etcd-wrapper/lifecycle/machine"
+	"etcd-wrapper/lifecycle/machine/machinetest"
 )
 
+// tested is the machine for what every machine's tests ask.
+var tested = machinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
+
+func TestTheTableIsWhole(t *testing.T) {
+	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertLegality(t)
+	machinetest.AssertTogether(t, written)
+}
+
 func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
-	assert.ElementsMatch(t, states(), reachable(Resume))
+	assert.ElementsMatch(t, states(), tested.Reachable(Resume))
 	for _, state := range states() {
 		if state != Ready && state != Refused {
-			assert.Contains(t, reachable(state), Ready, "from %s", state)
+			assert.Contains(t, tested.Reachable(state), Ready, "from %s", state)
 		}
 	}
 }
 
 func TestNothingLeadsOutOfAnEnd(t *testing.T) {
-	assert.Equal(t, []State{Ready}, reachable(Ready))
-	assert.Equal(t, []State{Refused}, reachable(Refused))
-}
-
-func reachable(from State) []State {
-	found := []State{from}
-	for i := 0; i < len(found); i++ {
-		for _, row := range Table {
-			if row.From == found[i] && !slices.Contains(found, row.To) {
-				found = append(found, row.To)
-			}
-		}
-	}
-	return found
-}
-
-// The last row of a state and an event answers whatever the others leave; rows of one state and event stand together.
-func TestOnlyTheLastRowOfAStateAndAnEventIsUnguarded(t *testing.T) {
-	for _, state := range states() {
-		for _, event := range events() {
-			var rows []int
-			for i, row := range Table {
-				if row.From == state && row.On == event {
-					rows = append(rows, i)
-				}
-			}
-			for k, i := range rows {
-				// Examine answers every finding by a guard or by asking the store.
-				assert.Equal(t, k == len(rows)-1, Table[i].When == machine.Always, "%s, %s, row %d of %d", state, event, k+1, len(rows))
-				assert.Equal(t, rows[0]+k, i, "rows of %s, %s stand in two places", state, event)
-			}
-		}
-	}
+	assert.Equal(t, []State{Ready}, tested.Reachable(Ready))
+	assert.Equal(t, []State{Refused}, tested.Reachable(Refused))
 }
 
 // A visit that waits has its timer set, any other begins with work: nothing waits for nothing.
@@ -63,18 +43,6 @@ func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 		if slices.Contains(row.Do, PaceStore) {
 			assert.True(t, hasRow(row.To, Elapsed), "%s sets a timer that %s does not answer", row.On, row.To)
 		}
-	}
-}
-
-func TestTheLibrarysMachineHasExactlyTheTablesEdges(t *testing.T) {
-	for _, state := range states() {
-		var want []string
-		for _, row := range Table {
-			if row.From == state {
-				want = append(want, row.Edge()+" to "+string(row.To))
-			}
-		}
-		assert.ElementsMatch(t, want, machine.Edges(Table, state), "%s", state)
 	}
 }
 

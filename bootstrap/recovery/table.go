@@ -10,14 +10,22 @@ type entry machine.Entry
 
 const always = machine.Always
 
+const lives = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
+
+const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
+
 // working is where something blocks that the volume, or this program, may not be able to do.
 var working = machine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+
+// weighing is where it shows that less would come back than the store has told of.
+var weighing = machine.Group{Flush, MakeRoom, Build}
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was about to be claimed, and only a store tells whether it was: start with --backup-store, or move recovery.json away to go on with the data that are there"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
@@ -58,6 +66,8 @@ var written = []entry{
 	{AskStore, StoreSilent, SeveralWait, AskPeers, []Action{PacePeers}, "the store may know that the data are lost: it is waited for, or for the peers"},
 	{AskStore, StoreSilent, WillNotWait, Refused, nil, "without the store nothing can be brought back, and waiting is not wanted"},
 	{AskStore, StoreSilent, always, AskStore, []Action{PaceStore}, "the store may know that the data are lost or were put back: it is waited for"},
+	{AskStore, Alive, SeveralWait, AskPeers, []Action{PacePeers}, lives},
+	{AskStore, Alive, always, AskStore, []Action{PaceStore}, lives},
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "time to ask again, and to go on bringing what waits"},
 	{AskStore, Answered, AskedNotKept, Refused, nil, "the target is not kept: nothing is moved"},
 	{AskStore, Answered, SeveralAsk, AskPeers, []Action{AskThePeers}, "the target is kept: the others have to ask for it, too"},
@@ -77,13 +87,19 @@ var written = []entry{
 	{AskStore, Answered, KeptButNever, Refused, nil, "it could be brought back, but --recover=never"},
 	{AskStore, Answered, always, Refused, nil, "nothing is kept that could be brought back"},
 
-	{Flush, Flushed, always, MakeRoom, []Action{MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
+	{AskStore, KeysLacking, always, Refused, nil, keysLacking},
+	{weighing, KeysLacking, always, Refused, nil, keysLacking},
+	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
 
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
+
+	{MakeRoom, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away before it told how far the backups go by now"},
 	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},
 	{MakeRoom, RoomLacking, always, Refused, nil, "there is no room for the restored data beside the old: nothing was fetched"},
 
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory is there beside the old one"},
 	{Build, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away: what was fetched is fetched again"},
+	{Build, RoomLacking, always, Refused, nil, "the volume was full before the restored data were built: what was built is removed again"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
 	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration names this member alone, and the backups are of a cluster of several, which may be alive"},
 
@@ -115,10 +131,13 @@ var Elsewhere = []machine.Default{
 	{On: Left, Answer: machine.Reject, Why: "only Leave takes the member out"},
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
-	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, Build and Claim need the store"},
+	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, MakeRoom, Build and Claim need the store"},
+	{On: Alive, Answer: machine.Reject, Why: "only AskStore looks whether the backups go on"},
+	{On: Missing, Answer: machine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
+	{On: KeysLacking, Answer: machine.Reject, Why: "only what reads the store needs keys"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},
 	{On: RoomEnough, Answer: machine.Reject, Why: "only MakeRoom measures"},
-	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom measures"},
+	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom and Build need room"},
 	{On: Built, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Unbuildable, Answer: machine.Reject, Why: "only Build builds"},
 	{On: Grown, Answer: machine.Reject, Why: "only Build builds"},

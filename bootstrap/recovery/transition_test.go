@@ -64,7 +64,9 @@ var sentences = []sentence{
 	// Resume: what an earlier run left
 	{"a run first looks for one that was cut off", Resume, Facts{}, Begun, Payload{}, Resume, []Action{ReadPosition}},
 	{"one that claimed nothing is begun again", Resume, Facts{}, NothingBegun, Payload{}, Examine, []Action{DropUnfinished, ValidateVolume}},
-	{"one that may have claimed goes on with what it built", Resume, Facts{}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
+	{"one that may have claimed is for people where no store tells", Resume, Facts{Peers: true}, ClaimFound, Payload{}, Refused, nil},
+	{"also if it is alone", Resume, alone, ClaimFound, Payload{}, Refused, nil},
+	{"one that may have claimed goes on with what it built", Resume, Facts{Store: true}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
 	{"one that has installed only has to remember it", Resume, Facts{}, InstallFound, Payload{}, Install, []Action{Remember}},
 
 	// Examine: a member of several
@@ -204,6 +206,12 @@ var sentences = []sentence{
 	{"--recover=never does not wait", AskStore, asNever(Empty), StoreSilent, Payload{}, Refused, nil},
 	{"the store is asked again", AskStore, alone, Elapsed, Payload{}, AskStore, flushed},
 
+	// AskStore: backups that go on
+	{"a cluster that lives keeps its store", AskStore, asVolume(Empty), Alive, Payload{}, AskStore, []Action{PaceStore}},
+	{"several: its members may be back", AskStore, gone(Empty, peers.Founding), Alive, Payload{}, AskPeers, askAgain},
+	{"several: also if all ask", AskStore, Facts{Peers: true, Store: true, Asked: true, Listing: peers.Asking}, Alive, Payload{}, AskPeers, askAgain},
+	{"several: not before they were asked", AskStore, together(Valid), Alive, Payload{}, AskStore, []Action{PaceStore}},
+
 	// AskStore: another cluster's
 	{"another cluster's store is refused by a valid volume", AskStore, asVolume(Valid), Answered, Payload{Owner: Others, Kept: true}, Refused, nil},
 	{"also if a restore is asked for", AskStore, asVolume(Valid), Answered, Payload{Owner: Others, Kept: true, Asked: true}, Refused, nil},
@@ -238,11 +246,16 @@ var sentences = []sentence{
 	{"nor does one in a store that has nothing", AskStore, asVolume(Empty), Answered, Payload{Owner: Nobody, Asked: true}, Refused, nil},
 
 	// On the way
-	{"flushed or not, it is set aside later", Flush, alone, Flushed, Payload{Err: assert.AnError}, MakeRoom, []Action{MeasureRoom}},
+	{"flushed or not, it is set aside later", Flush, alone, Flushed, Payload{Err: assert.AnError}, MakeRoom, []Action{FindEnd, MeasureRoom}},
+	{"a store that does not tell what was brought is asked again", MakeRoom, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"with room it is built", MakeRoom, alone, RoomEnough, Payload{}, Build, []Action{BuildData}},
 	{"without room nothing is fetched", MakeRoom, alone, RoomLacking, Payload{}, Refused, nil},
 	{"what is built is proved", Build, alone, Built, Payload{}, Prove, []Action{ProveData}},
 	{"a store that goes away is asked again", Build, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
+	{"what is missing may come: it is looked for again before anything older is taken", weighing, alone, Missing, Payload{}, AskStore, []Action{PaceStore}},
+	{"what nobody trusts is not damaged: nothing older is taken", weighing, alone, KeysLacking, Payload{}, Refused, nil},
+	{"nor where nothing else is trusted", AskStore, alone, KeysLacking, Payload{}, Refused, nil},
+	{"a volume that becomes full is no damaged backup", Build, alone, RoomLacking, Payload{}, Refused, nil},
 	{"damaged backups are refused", Build, alone, Unbuildable, Payload{}, Refused, nil},
 	{"one of several is not made a cluster of one, unless somebody says so", Build, alone, Grown, Payload{}, Refused, []Action{DropUnfinished}},
 	{"the position is durable before the claim", Prove, alone, Proved, Payload{}, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}},

@@ -48,6 +48,9 @@ const (
 	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
 	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
+	Alive        Event = "alive"         // the cluster whose backups these are was seen to go on with them, not long ago
+	Missing      Event = "missing"       // what the store has told of is not there, or not yet
+	KeysLacking  Event = "keys lacking"  // what the store has is signed, or encrypted, with keys that are not given
 	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
 	RoomEnough   Event = "room enough"   // the volume has the room for what is to be built
 	RoomLacking  Event = "room lacking"  // it has not
@@ -67,6 +70,7 @@ const (
 
 // The guards, beside machine.Always. Holds says what they mean.
 const (
+	NoStore           Guard = "no store"
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
@@ -127,6 +131,7 @@ const (
 	TellLoss        Action = "tell loss"        // in numbers
 	FlushSpool      Action = "flush spool"      // bring into the store what waits for it on the volume
 	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
+	FindEnd         Action = "find end"         // of the backups, anew: volumes have brought something
 	MeasureRoom     Action = "measure room"     //
 	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory
 	ProveData       Action = "prove data"       // validate what was built, as any data directory

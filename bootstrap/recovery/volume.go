@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
@@ -167,7 +168,7 @@ func setAside(dir, to string) error {
 	if err := os.Rename(dir, to); err != nil {
 		return err
 	}
-	return flush(filepath.Dir(dir))
+	return durable.SyncDirectory(filepath.Dir(dir))
 }
 
 // installData gives what was built the name of the data directory.
@@ -179,19 +180,10 @@ func (r *run) installData() (Event, Payload) {
 	}
 	err := os.Rename(r.restoredDir(), r.member.DataDir)
 	if err == nil {
-		err = flush(filepath.Dir(r.member.DataDir))
+		err = durable.SyncDirectory(filepath.Dir(r.member.DataDir))
 	}
 	if err != nil {
 		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
 	}
 	return "", Payload{}
-}
-
-func flush(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer opened.Close() // nothing was written
-	return opened.Sync()
 }

@@ -41,6 +41,7 @@ type world struct {
 	archive *archive.Archive
 	options Options
 	log     bytes.Buffer
+	now     func() time.Time
 }
 
 func newWorld(t *testing.T) *world {
@@ -123,6 +124,9 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
 	r.interrupt = interrupt
+	if w.now != nil {
+		r.now = w.now
+	}
 	return r.Run(ctx, w.member, w.examine)
 }
 

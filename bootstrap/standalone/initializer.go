@@ -117,16 +117,8 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	began, log := time.Now(), i.options.Log.With().Str("mode", string(mode)).Logger()
 	config, err := i.options.loadConfig()
 	known := false
-	examine := func(ctx context.Context) (err error) {
-		known, err = i.examine(ctx, config.dataDir, mode, log)
-		return err
-	}
-	switch {
-	case err != nil:
-	case i.options.Recover != nil:
-		config.yaml, err = i.options.Recover(i.stopped, config.yaml, config.dataDir, examine)
-	default:
-		err = examine(i.stopped)
+	if err == nil {
+		known, err = i.judge(&config, mode, log)
 	}
 	if known && i.options.Recover == nil {
 		i.conclude(bootstrap.Failed, config)
@@ -145,6 +137,21 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	line.Str("verdict", string(verdict)).Stringer("duration", time.Since(began).Round(time.Millisecond)).
 		Msg("validation ended")
 	i.conclude(verdict, config)
+}
+
+// judge examines the data directory, and has data that are broken or lost brought back, if there is somebody who does that.
+// known says that the verdict of the examination is an earlier one.
+func (i *Initializer) judge(config *etcdConfig, mode bootstrap.Mode, log zerolog.Logger) (known bool, err error) {
+	examine := func(ctx context.Context) (err error) {
+		known, err = i.examine(ctx, config.dataDir, mode, log)
+		return err
+	}
+	if i.options.Recover == nil {
+		err = examine(i.stopped)
+	} else {
+		config.yaml, err = i.options.Recover(i.stopped, config.yaml, config.dataDir, examine)
+	}
+	return known, err
 }
 
 // examine validates what is there. known says that the verdict is an earlier one, since nothing has changed.

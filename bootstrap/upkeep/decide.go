@@ -36,12 +36,12 @@ type peer struct {
 // alone reports whether there is no other member.
 func (f facts) alone() bool { return len(f.members) == 1 }
 
-// Relief is the part of its quota that a database must come below for the alarm NOSPACE to be lifted.
-const Relief = 0.9
+// relief is the part of its quota that a database must come below for the alarm NOSPACE to be lifted.
+const relief = 0.9
 
 // relieved reports whether so many bytes are few enough for the alarm NOSPACE to be lifted.
 func (f facts) relieved(size int64) bool {
-	return f.quota == 0 || float64(size) < Relief*float64(f.quota)
+	return f.quota == 0 || float64(size) < relief*float64(f.quota)
 }
 
 // worth says why the database should be defragmented; empty if it should not. Where the alarm NOSPACE is raised, whatever

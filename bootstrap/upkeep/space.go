@@ -17,7 +17,7 @@ func (w *want) liftAlarm(ctx context.Context, f facts) facts {
 		return f
 	}
 	w.options.Log.Info().Int64("size", f.size).Int64("quota", f.quota).
-		Msgf("the alarm NOSPACE is lifted: the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*Relief, inWords(f.quota))
+		Msgf("the alarm NOSPACE is lifted: the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*relief, inWords(f.quota))
 	w.mu.Lock()
 	w.state.Lifted++
 	w.mu.Unlock()

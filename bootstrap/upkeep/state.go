@@ -18,9 +18,6 @@ const (
 	CatchingUp Phase = "catching up" // what was committed meanwhile is applied
 )
 
-// Phases are all phases, in their order.
-func Phases() []Phase { return []Phase{Idle, Waiting, HandingOff, Running, CatchingUp} }
-
 // busy reports whether a defragmentation is under way.
 func (p Phase) busy() bool { return p == HandingOff || p == Running || p == CatchingUp }
 

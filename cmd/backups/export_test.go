@@ -22,6 +22,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/sidecarstore"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -235,12 +236,17 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 
 func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.T) {
 	l := live(t)
-	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 revisions behind it cannot be read\n"} {
+	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 revisions behind it, or more, cannot be read\n"} {
 		settings := l.keep(t)
 		l.lose(t, settings, gap)
 		path := filepath.Join(t.TempDir(), "out.db")
 		exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
-		require.NoError(t, err)
+		if gap == 0 {
+			require.NoError(t, err, "nothing is lost")
+		} else {
+			require.ErrorIs(t, err, ErrIncomplete)
+			require.ErrorContains(t, err, fmt.Sprintf("5 revisions or more that followed revision %d cannot be read", l.last))
+		}
 		assert.Equal(t, gap, exported.Lost)
 		assert.Len(t, exported.Damaged, 1)
 		assert.Equal(t, l.last, exported.Revision)
@@ -259,7 +265,9 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	stored.SetContent(name, []byte("no segment\n"))
 	path := filepath.Join(t.TempDir(), "out.db")
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
-	require.NoError(t, err)
+	require.ErrorIs(t, err, ErrIncomplete)
+	require.ErrorContains(t, err, fmt.Sprintf("what followed revision %d cannot be read (%s", l.revision, name))
+	l.requireSnapshot(t, path, l.revision)
 	assert.Equal(t, l.revision, exported.Revision)
 	require.Len(t, exported.Damaged, 1)
 	assert.Contains(t, exported.Damaged[0], name)
@@ -269,6 +277,71 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	var text bytes.Buffer
 	require.NoError(t, overview.Print(&text))
 	assert.Contains(t, text.String(), "what follows cannot be read")
+}
+
+func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
+	l, trusted, other := live(t), sealtest.New(t), sealtest.New(t)
+	for what, names := range map[string]func(kept *archive.Archive, head archive.Head) string{
+		"the last segment": func(kept *archive.Archive, head archive.Head) string {
+			l.shipNothing(t, kept, head.Start)
+			return archive.SegmentName(1, head.Position)
+		},
+		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
+			full, err := kept.PutFull(t.Context(), archive.Full{
+				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: segment.Seed("c1", 1, l.last+10), Reason: "gap",
+			}, bytes.NewReader(l.snapshot))
+			require.NoError(t, err)
+			return archive.ManifestName(1, full.Name())
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			settings := l.keepWith(t, trusted.Load(t))
+			head, err := settings.Archive().Head(t.Context(), 1)
+			require.NoError(t, err)
+			name := names(archive.New(settings.Store, other.Load(t)), head)
+			path, plan := filepath.Join(t.TempDir(), "out.db"), planned(t)
+			_, err = Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+			_, failed := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
+			for _, err := range []error{err, failed} {
+				require.ErrorIs(t, err, seal.ErrUntrusted)
+				require.ErrorContains(t, err, name)
+				require.ErrorContains(t, err, "--backup-trusted-keys")
+			}
+			assert.NoFileExists(t, path)
+			assert.NoDirExists(t, plan.DataDir)
+			_, err = Export(t.Context(), settings, archive.Target{Revision: l.last}, path, NewMeter(nil))
+			require.NoError(t, err, "it was asked for")
+		})
+	}
+}
+
+// shipNothing puts a segment of one marker into a store.
+func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start segment.Start) {
+	builder, err := segment.NewBuilder(kept.Keys(), start)
+	require.NoError(t, err)
+	require.NoError(t, builder.Marker(segment.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(t, err)
+	require.NoError(t, kept.PutSegment(t.Context(), object))
+}
+
+// Our backups went on where the sidecar's ended: what ours lack is not to be had from there.
+func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
+	l := live(t)
+	settings := l.keepAsSidecar(t)
+	kept := settings.Archive()
+	_, err := kept.Found(t.Context(), "c1", noon.Add(time.Hour))
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "out.db")
+	for _, target := range []archive.Target{{}, {Time: noon.Add(2 * time.Hour)}} {
+		_, err = Export(t.Context(), settings, target, path, NewMeter(nil))
+		require.ErrorIs(t, err, archive.ErrNotKept, target)
+		_, err = Restore(t.Context(), settings, target, planned(t), NewMeter(nil))
+		require.ErrorIs(t, err, archive.ErrNotKept, target)
+	}
+	exported, err := Export(t.Context(), settings, archive.Target{Time: noon.Add(time.Duration(l.last-2) * time.Second)}, path, NewMeter(nil))
+	require.NoError(t, err, "it was before ours")
+	assert.Equal(t, l.last-2, exported.Revision)
 }
 
 // A full that is damaged is left for the one before it.

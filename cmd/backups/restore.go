@@ -25,7 +25,7 @@ type Restored struct {
 	Bytes     int64  `json:"bytes"`      // of the database
 	From      string `json:"from"`       // for people
 
-	Lost    int64    `json:"lost,omitempty"`    // revisions of the latest that are kept, and cannot be read
+	Lost    int64    `json:"lost,omitempty"`    // revisions behind it at least that were backed up, and cannot be read
 	Damaged []string `json:"damaged,omitempty"` // what of the store could not be used: sentences
 }
 
@@ -38,30 +38,37 @@ func (r Restored) Print(to io.Writer) error {
 }
 
 // Restore builds the data directory of an etcd that does not run, of a kept revision: of ours, or of those that
-// etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it.
+// etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it, ErrIncomplete that it is the latest that can
+// be read, and more was kept.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (Restored, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
-	path, err := kept.Find(ctx, target)
-	if errors.Is(err, archive.ErrNotKept) && target.Generation == 0 {
+	sought, err := find(ctx, kept, target)
+	if errors.Is(err, archive.ErrNotKept) && before(ctx, kept, target) {
 		return restoreExported(ctx, settings, target, plan, meter)
 	}
 	if err != nil {
 		return Restored{}, err
 	}
-	above, err := above(ctx, kept, path)
+	above, err := above(ctx, kept, sought)
 	if err != nil {
 		return Restored{}, err
 	}
 	options := rebuild.Options{Above: above, Inspect: settings.Inspect}
 	var restored Restored
-	sought, damaged := path.Revision, unread(path)
-	path, err = rebuild.Best(ctx, kept, path, func(path archive.Path) (err error) {
+	damaged := unread(sought)
+	path, err := rebuild.Best(ctx, kept, sought, func(path archive.Path) (err error) {
 		restored, err = build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, options, kept.String(), meter)
 		return err
-	}, func(_, _ archive.Path, why error) { damaged = append(damaged, printable.Line(why.Error())) })
-	restored.Damaged, restored.Lost = damaged, sought-path.Revision
-	return restored, err
+	}, func(_, _ archive.Path, why error) error {
+		damaged = append(damaged, printable.Line(why.Error()))
+		return nil
+	})
+	if err != nil {
+		return Restored{}, err
+	}
+	restored.Damaged, restored.Lost = damaged, lost(sought, path)
+	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
 }
 
 // above is the revision that nothing was handed out above.
@@ -74,7 +81,11 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 	if err != nil {
 		return 0, err
 	}
-	head, err := kept.Head(ctx, generations[len(generations)-1].Number)
+	newest := path.Generation.Number
+	for _, generation := range generations {
+		newest = max(newest, generation.Number)
+	}
+	head, err := kept.Head(ctx, newest)
 	if err != nil {
 		return 0, err
 	}

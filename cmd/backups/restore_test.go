@@ -64,14 +64,15 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 	settings := l.keep(t)
 	l.lose(t, settings, 5)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
-	require.NoError(t, err)
+	require.ErrorIs(t, err, ErrIncomplete)
+	require.ErrorContains(t, err, plan.DataDir+" is incomplete: 5 revisions or more")
 	assert.Equal(t, l.last, restored.Revision)
 	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "above what the full had")
 	assert.EqualValues(t, 5, restored.Lost)
 	assert.Len(t, restored.Damaged, 1)
 	var text bytes.Buffer
 	require.NoError(t, restored.Print(&text))
-	assert.Contains(t, text.String(), "5 revisions behind it cannot be read\n")
+	assert.Contains(t, text.String(), "5 revisions behind it, or more, cannot be read\n")
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
 }

@@ -3,6 +3,7 @@ package commandline
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Recovery are the flags about what happens with broken or lost data.
@@ -27,14 +28,18 @@ func (f *Recovery) validateFor(store string) error {
 	case len(f.RestoreID) > maxRestoreID:
 		return fmt.Errorf("--restore-id: more than %d characters", maxRestoreID)
 	}
-	_, err := f.Target()
+	target, err := f.Target()
+	if err == nil {
+		err = target.Check(time.Now())
+	}
+	if err != nil {
+		err = fmt.Errorf("--restore-to: %w", err)
+	}
 	return err
 }
 
 // Target is what --restore-to asks for.
 func (f *Recovery) Target() (target Target, err error) {
-	if err = target.UnmarshalText([]byte(f.RestoreTo)); err != nil {
-		err = fmt.Errorf("--restore-to: %w", err)
-	}
+	err = target.UnmarshalText([]byte(f.RestoreTo))
 	return target, err
 }

@@ -42,6 +42,17 @@ func (t *Target) UnmarshalText(text []byte) error {
 	return errors.New(`must be latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z`)
 }
 
+// ahead is how far somebody's clock may be ahead of this machine's.
+const ahead = time.Minute
+
+// Check says that a time has not come yet: whoever writes one means another.
+func (t Target) Check(now time.Time) error {
+	if t.Time.After(now.Add(ahead)) {
+		return fmt.Errorf("%s is in the future: it is %s here", t, now.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
 // String is the target as it is written.
 func (t Target) String() string {
 	switch {

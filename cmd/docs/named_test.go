@@ -55,6 +55,23 @@ func TestEveryPathOfTheDocumentationExists(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
+// Where two have added a row for the same thing, each in words of their own, only one of them is kept up to date.
+func TestNoTableExplainsANameTwice(t *testing.T) {
+	for name, content := range pages(t) {
+		seen := map[string]bool{}
+		for line := range strings.Lines(content) {
+			row, is := cells(line)
+			switch {
+			case !is:
+				clear(seen)
+			case strings.HasPrefix(row[0], "`"):
+				assert.False(t, seen[row[0]], "a table of %s has two rows for %s: make them one", name, row[0])
+				seen[row[0]] = true
+			}
+		}
+	}
+}
+
 func TestEveryPackageSaysWhatItOwnsAndStandsInTheTable(t *testing.T) {
 	rows := Table(t, "package", "owns")
 	packages := packages(t)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os/signal"
@@ -41,7 +42,8 @@ func (*backupFlags) Notes() string {
 	return "Without --backup-store the wrapper that runs on this host is asked how it makes backups. Flags have environment\n" +
 		"variables, as those of start-etcd.\n" +
 		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
-			exitcode.BackupFailed, "what is kept is not in order, or it failed", exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
+			exitcode.BackupFailed, "what is kept is not in order, or it failed; export: it is made, and lacks what cannot be read",
+			exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
 			exitcode.NotKept, "export, verify: what was asked for is not kept")
 }
 
@@ -157,18 +159,38 @@ type backupExportCommand struct {
 	backupFlags `embed:""`
 	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
 	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
-	File        string             `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
+	acceptance  `embed:""`
+	File        string `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
+	if err := c.To.Check(time.Now()); err != nil {
+		return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
+	}
 	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
-		if err != nil {
-			return nil, err
-		}
-		return exported, nil
+		return c.told(exported, err)
 	})
+}
+
+// acceptance is the consent of whoever makes something of backups that cannot all be read.
+type acceptance struct {
+	AcceptLoss bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
+}
+
+// told is a document if something was made, and the error, unless it is one that was agreed to.
+func (a acceptance) told(made document, err error) (document, error) {
+	switch {
+	case err == nil:
+		return made, nil
+	case !errors.Is(err, backups.ErrIncomplete):
+		return nil, err
+	case a.AcceptLoss:
+		return made, nil
+	default:
+		return made, err
+	}
 }
 
 // backupNowCommand is `backup now`, for which the port would do.

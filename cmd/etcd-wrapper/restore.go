@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -23,16 +24,17 @@ import (
 type restoreCommand struct {
 	backupFlags    `embed:""`
 	To             commandline.Target `name:"to" env:"-" default:"latest" help:"What to restore: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
-	Snapshot       string             `name:"snapshot" env:"-" placeholder:"FILE" help:"A stock etcd snapshot to restore, in the place of a store."`
-	DataDir        string             `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"The data directory to make; there must be nothing in it."`
-	EtcdConfigFile string             `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"etcd's configuration, for the members of the restored cluster; default is a single member on loopback."`
-	Token          string             `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision each for themselves need the same one, which no cluster ever had; default is a new one."`
+	acceptance     `embed:""`
+	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"A stock etcd snapshot to restore, in the place of a store."`
+	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"The data directory to make; there must be nothing in it."`
+	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"etcd's configuration, for the members of the restored cluster; default is a single member on loopback."`
+	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision each for themselves need the same one, which no cluster ever had; default is a new one."`
 }
 
 // Notes implements commandline.Noted.
 func (*restoreCommand) Notes() string {
 	return exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
-		exitcode.BackupFailed, "what is kept is not in order, or it failed", exitcode.NotKept, "what was asked for is not kept")
+		exitcode.BackupFailed, "what is kept is not in order, or it failed; or it is made, and lacks what cannot be read", exitcode.NotKept, "what was asked for is not kept")
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {
@@ -44,27 +46,24 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	if c.Snapshot == "" {
 		return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
-			return told(backups.Restore(ctx, settings, target, plan, s.meter()))
+			restored, err := backups.Restore(ctx, settings, target, plan, s.meter())
+			return c.told(restored, err)
 		})
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	made, err := told(backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter()))
+	restored, err := backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter())
+	made, err := c.told(restored, err)
 	return s.told(c.Output, made, err)
-}
-
-// told is a document only if there is no error.
-func told(restored backups.Restored, err error) (document, error) {
-	if err != nil {
-		return nil, err
-	}
-	return restored, nil
 }
 
 // plan is the data directory to be made. The error is about the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Backups.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")
+	}
+	if err := c.To.Check(time.Now()); err != nil {
+		return seed.Seed{}, fmt.Errorf("--to: %w", err)
 	}
 	dir, err := filepath.Abs(c.DataDir)
 	if err != nil {

@@ -45,13 +45,61 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	return outcome.Status
 }
 
-// newLog returns the log in the form that was asked for.
-func (c *startCommand) newLog(s streams) zerolog.Logger {
-	to := s.log
-	if c.LogFormat == "console" {
-		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
+// live drives the lifecycle to its end. Putting the parts together reads files, which may hang: a signal ends that, too.
+func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
+	ready := make(chan *parts, 1)
+	go func() { ready <- c.assemble(log) }()
+	select {
+	case p := <-ready:
+		ended := make(chan struct{})
+		if p.driver != nil {
+			go p.greet(log, c.LogFormat == "console", ended)
+		}
+		defer close(ended)
+		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
+	case received := <-signals:
+		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
+		c.tell(log, outcome, briefly(outcome))
+		return outcome
 	}
-	return logstream.New(to, c.Level())
+}
+
+// run drives the lifecycle, tells how it ended and takes the parts down. The telling comes first, and the rest is bounded:
+// a disk that hangs must not keep the reason back, nor the process.
+func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
+	if p.driver == nil {
+		tell(p.outcome, briefly(p.outcome))
+		return p.outcome
+	}
+	driven, ended := make(chan struct{}), make(chan struct{})
+	defer close(ended)
+	hurry, urge := context.WithCancel(context.Background())
+	defer urge()
+	go forward(signals, p.driver, driven, urge, ended)
+	outcome := p.driver.Run()
+	close(driven)
+	if outcome.Status == exitcode.Clean { // the exit record is settled: what etcd took on at last may go into the store
+		p.world.Flush(hurry)
+	}
+	tell(outcome, p.report.LastWords(outcome))
+	p.takeDown(outcome)
+	return outcome
+}
+
+// takeDown ends the parts, the last one first, and waits for that no longer than lifecycle.TakingDown.
+func (p *parts) takeDown(outcome lifecycle.Outcome) {
+	down := make(chan struct{})
+	go func() {
+		defer close(down)
+		p.world.Settle(outcome)
+		for _, end := range slices.Backward(p.end) {
+			end()
+		}
+	}()
+	select {
+	case <-down:
+	case <-time.After(lifecycle.TakingDown):
+	}
 }
 
 // tell says how a run ended, in the log and, in more words, where Kubernetes looks.
@@ -79,60 +127,11 @@ func bounded(path string, write func() error) error {
 	}
 }
 
-// live drives the lifecycle to its end. Putting the parts together reads files, which may hang: a signal ends that, too.
-func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
-	ready := make(chan *parts, 1)
-	go func() { ready <- c.assemble(log) }()
-	select {
-	case p := <-ready:
-		ended := make(chan struct{})
-		if p.driver != nil {
-			go p.greet(log, c.LogFormat == "console", ended)
-		}
-		defer close(ended)
-		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
-	case received := <-signals:
-		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
-		c.tell(log, outcome, briefly(outcome))
-		return outcome
+// newLog returns the log in the form that was asked for.
+func (c *startCommand) newLog(s streams) zerolog.Logger {
+	to := s.log
+	if c.LogFormat == "console" {
+		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
-}
-
-// flush brings what is missing into the store for backups. The exit record is settled, and nothing is served any more.
-func (p *parts) flush(hurry context.Context, outcome lifecycle.Outcome) {
-	if outcome.Status == exitcode.Clean {
-		p.world.Flush(hurry)
-	}
-}
-
-// run drives the lifecycle, tells how it ended and takes the parts down again in reverse order. The telling comes first,
-// and the rest is bounded: a disk that hangs must not keep the reason back, nor the process.
-func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
-	if p.driver == nil {
-		tell(p.outcome, briefly(p.outcome))
-		return p.outcome
-	}
-	ended := make(chan struct{})
-	driven := make(chan struct{})
-	hurry, urge := context.WithCancel(context.Background())
-	defer urge()
-	go forward(signals, p.driver, driven, urge, ended)
-	outcome := p.driver.Run()
-	close(driven)
-	p.flush(hurry, outcome)
-	tell(outcome, p.report.LastWords(outcome))
-	down := make(chan struct{})
-	go func() {
-		defer close(down)
-		p.world.Settle(outcome)
-		for _, end := range slices.Backward(p.end) {
-			end()
-		}
-	}()
-	select {
-	case <-down:
-	case <-time.After(lifecycle.TakingDown):
-	}
-	close(ended)
-	return outcome
+	return logstream.New(to, c.Level())
 }

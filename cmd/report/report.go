@@ -31,6 +31,7 @@ type World interface {
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *status.Backup           // nil without a store
 	Recovery() *status.Recovery       // nil where nothing has to come back
+	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
 	Upkeep() *status.Upkeep           // nil before etcd is opened
 	Leases() []status.Lease           // nil without --leases
 	Durations() (start, stop, drain time.Duration)
@@ -80,11 +81,16 @@ func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now 
 	return r.reason(run)
 }
 
-// reason is what the state is about and, while etcd starts or closes, what it waits for.
+// reason is what the state is about and, while etcd starts or closes, or data come back, what that waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.world.Progress(); progress != "" {
 			return run.Reason + "; etcd " + progress
+		}
+	}
+	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
+		if awaited := r.world.Awaits(); awaited != "" {
+			return run.Reason + "; " + awaited
 		}
 	}
 	return run.Reason

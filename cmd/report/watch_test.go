@@ -81,6 +81,19 @@ func TestAReminderIsNoAlertAsLongAsNothingIsWrong(t *testing.T) {
 	})
 }
 
+func TestTheReminderSaysWhomRecoveryWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := lasting(lifecycle.Wait)
+		now.Reason = "the initialization is running"
+		there := &place{awaits: "recovery is in AskStore since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		lines, told := watched(t, now, there, func(*machine) { time.Sleep(31 * time.Second) })
+		require.Len(t, lines, 1)
+		assert.Equal(t, "still Wait: the initialization is running; "+there.awaits, lines[0]["message"])
+		assert.Equal(t, 1, told)
+		assert.Contains(t, New(standing(now), there, "v1", "etcd-main-0").Phase().Reason, there.awaits, "whoever asks hears it, too")
+	})
+}
+
 func TestAnotherPhaseIsRemindedOfFromItsOwnBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, _ := watched(t, lasting(lifecycle.Wait), &place{}, func(run *machine) {

@@ -11,9 +11,6 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Leased tells the world what renews its leases; nil if nothing does. Call it once, before the lifecycle begins.
-func (w *World) Leased(by *leases.Leases) { w.leases = by }
-
 // beginLeases renews the leases of a member that has become ready.
 func (w *World) beginLeases() {
 	if w.leases != nil {

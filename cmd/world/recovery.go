@@ -1,6 +1,10 @@
 package world
 
 import (
+	"fmt"
+	"slices"
+	"time"
+
 	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/readiness/status"
 )
@@ -19,4 +23,19 @@ func (w *World) Recovery() *status.Recovery {
 		told.Bytes, told.Of, told.Rate, told.Seconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
 	}
 	return told
+}
+
+// awaiting are the states of recovery in which others are waited for.
+var awaiting = []recovery.State{recovery.AskPeers, recovery.AskStore, recovery.Claim}
+
+// Awaits says whom recovery waits for, since when and until when at most; empty if it does not wait.
+func (w *World) Awaits() string {
+	if w.recovery == nil {
+		return ""
+	}
+	is := w.recovery.Progress()
+	if !slices.Contains(awaiting, is.State) {
+		return ""
+	}
+	return fmt.Sprintf("recovery is in %s since %s: %s", is.State, is.Since.UTC().Format(time.RFC3339), is.Reason)
 }

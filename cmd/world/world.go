@@ -45,7 +45,7 @@ type World struct {
 	server   Server             // set before the lifecycle begins
 	crash    func(error)        // set before the lifecycle begins
 	backups  *backup.Backups    // nil without a store; set before the lifecycle begins
-	recovery *recovery.Recovery // nil without a store; set before the lifecycle begins
+	recovery *recovery.Recovery // nil with a sidecar; set before the lifecycle begins
 	leases   *leases.Leases     // nil without --leases; set before the lifecycle begins
 	closed   closed             // how etcd was closed, for the backups' last look
 	gate     gate.Gate          // for who reads the whole database
@@ -104,12 +104,11 @@ func (w *World) Connect(server Server, crash func(reason error)) {
 // Gate is where those who read the whole database tell of it, so that it is not defragmented meanwhile.
 func (w *World) Gate() *gate.Gate { return &w.gate }
 
-// BackedUpBy tells the world what makes its backups. Call it once, before the lifecycle begins.
-func (w *World) BackedUpBy(backups *backup.Backups) { w.backups = backups }
-
-// RecoveredBy tells the world what decides about its data before etcd opens them; nil if nothing does. Call it once, before
-// the lifecycle begins.
-func (w *World) RecoveredBy(recoverer *recovery.Recovery) { w.recovery = recoverer }
+// WorksWith tells the world what makes backups, what decides about the data before etcd opens them, and what renews leases;
+// nil where nothing does. Call it once, before the lifecycle begins.
+func (w *World) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases) {
+	w.backups, w.recovery, w.leases = backups, recoverer, renewed
+}
 
 // Monitor watches the member while it runs, and answers for its readiness.
 func (w *World) Monitor() *readiness.Monitor { return w.monitor }

@@ -18,24 +18,35 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// refName is how a layout says which of its parts is meant when none is named. The bills of materials have no name.
-const refName = "org.opencontainers.image.ref.name"
+// names are what a layout calls its image: within the folder, and where it is loaded into, which is the name that the manifests
+// have. The bills of materials have none.
+var names = map[string]string{
+	"org.opencontainers.image.ref.name": "latest",
+	"io.containerd.image.name":          "docker.io/library/" + program + ":latest",
+}
 
-// write leaves the image as an OCI layout in the folder out, and the same as one file in out.tar.
+// write leaves the image as an OCI layout in the folder out, with its bills of materials, and alone as one file in out.tar: who
+// loads a file takes one image, and refuses it if there is more.
 func (p *product) write(out string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
-	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
-		Add: p.index, Descriptor: v1.Descriptor{Annotations: map[string]string{refName: "latest"}},
+	alone := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+		Add: p.index, Descriptor: v1.Descriptor{Annotations: names},
 	})
-	for _, bill := range p.bills {
-		all = mutate.AppendManifests(all, mutate.IndexAddendum{Add: bill})
-	}
-	if _, err := layout.Write(out, all); err != nil {
+	folder, err := layout.Write(out, alone)
+	if err != nil {
 		return err
 	}
-	return archive(out, out+".tar")
+	if err := archive(out, out+".tar"); err != nil {
+		return err
+	}
+	for _, bill := range p.bills {
+		if err := folder.AppendImage(bill); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // archive packs a folder without what differs from one run to the next: times, owners, the umask.

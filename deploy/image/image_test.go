@@ -81,7 +81,29 @@ func TestTheImageIsForTwoPlatformsAndAllOfItIsThere(t *testing.T) {
 	require.Contains(t, found, "linux/amd64")
 	require.Contains(t, found, "linux/arm64")
 	assert.Len(t, parts.Manifests, 3, "the image and a bill of materials for each platform")
-	assert.Equal(t, "latest", parts.Manifests[0].Annotations[refName])
+	assert.Equal(t, names, parts.Manifests[0].Annotations)
+}
+
+func TestTheFileHoldsOneImageUnderTheNameThatTheManifestsHave(t *testing.T) {
+	image, _ := made(t)
+	file, err := os.Open(filepath.Join(checkout(t), "bin/image.tar"))
+	require.NoError(t, err)
+	defer file.Close()
+	for r := tar.NewReader(file); ; {
+		header, err := r.Next()
+		require.NoError(t, err, "there is no index.json")
+		if header.Name != "index.json" {
+			continue
+		}
+		index, err := v1.ParseIndexManifest(r)
+		require.NoError(t, err)
+		require.Len(t, index.Manifests, 1, "a program that loads it would ask which is meant")
+		digest, err := image.Digest()
+		require.NoError(t, err)
+		assert.Equal(t, digest, index.Manifests[0].Digest)
+		assert.Equal(t, "docker.io/library/etcd-wrapper:latest", index.Manifests[0].Annotations["io.containerd.image.name"])
+		return
+	}
 }
 
 func TestAnotherCheckoutGivesTheSameBytes(t *testing.T) {

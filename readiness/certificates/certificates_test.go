@@ -2,14 +2,9 @@ package certificates_test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,19 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	issuer "etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/readiness/certificates"
 )
 
 // bundle writes a file of certificates that end at the given times.
 func bundle(t *testing.T, ends ...time.Time) (path string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	authority := issuer.NewAuthority(t, "ca")
 	var content []byte
-	for _, end := range ends {
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: end}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	for i, end := range ends {
+		authority.IssuesUntil(end)
+		one, err := os.ReadFile(authority.Issue(strconv.Itoa(i)).Cert)
 		require.NoError(t, err)
-		content = append(content, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+		content = append(content, one...)
 	}
 	path = filepath.Join(t.TempDir(), "tls.crt")
 	require.NoError(t, os.WriteFile(path, content, 0o600))

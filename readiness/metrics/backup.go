@@ -41,10 +41,10 @@ func backupGauge(name, help string, is func(*status.Backup) (float64, bool)) bac
 func backupsGoOn() backup {
 	return backup{
 		backupGauge("behind_revisions", "Revisions that etcd has and the store has not.", func(b *status.Backup) (float64, bool) {
-			return float64(b.BehindRevisions), b.Revision > 0
+			return float64(b.BehindRevisions), knowsHowFar(b)
 		}),
 		backupGauge("behind_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *status.Backup) (float64, bool) {
-			return b.BehindSeconds, b.Revision > 0
+			return b.BehindSeconds, knowsHowFar(b)
 		}),
 		backupGauge("revision", "The newest revision in the store.", func(b *status.Backup) (float64, bool) {
 			return float64(b.Revision), b.Revision > 0
@@ -63,6 +63,10 @@ func backupsGoOn() backup {
 		}),
 	}
 }
+
+// knowsHowFar is so of the member that writes. One that watches has a 0, by which an alert would take a store for up to date that
+// nobody reaches.
+func knowsHowFar(b *status.Backup) bool { return b.Role == "writes" && b.Revision > 0 }
 
 // backupsAreKept are what lies in the store.
 func backupsAreKept() backup {

@@ -122,4 +122,7 @@ func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
 	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {
 		require.NotContains(t, text, "etcd_wrapper_backup_"+unknown)
 	}
+	text = scraped(&status.Backup{Role: "watches", Revision: 90})
+	require.Contains(t, text, "etcd_wrapper_backup_revision 90")
+	require.NotContains(t, text, "etcd_wrapper_backup_behind", "only who writes knows how far the store is behind")
 }

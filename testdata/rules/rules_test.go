@@ -29,10 +29,21 @@ const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {
 		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
-		quiet: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 1
+		firesToo: `up` + pod + `,endpoint="wrapper"} 0
+			up` + pod + `,endpoint="client"} 0`,
+		quiet: `up` + pod + `,endpoint="wrapper"} 1
+			up{namespace="a", etcd="etcd-main", pod="etcd-main-1", endpoint="wrapper"} 0
+			etcd_wrapper_readiness_check` + pod + `,check="quorum"} 1
 			etcd_wrapper_readiness_check{namespace="a", etcd="etcd-main", pod="etcd-main-1", check="quorum"} 0`,
 	},
-	"EtcdMemberNotReady": {fires: `etcd_wrapper_ready` + pod + `} 0`, quiet: `etcd_wrapper_ready` + pod + `} 1`},
+	"EtcdMemberNotReady": {
+		fires: `etcd_wrapper_ready` + pod + `} 0`,
+		firesToo: `up` + pod + `,endpoint="wrapper"} 0
+			etcd_wrapper_ready{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
+		quiet: `etcd_wrapper_ready` + pod + `} 1
+			up` + pod + `,endpoint="wrapper"} 1
+			up` + pod + `,endpoint="client"} 0`,
+	},
 	"EtcdSpaceRunsOut": {
 		fires: `etcd_mvcc_db_total_size_in_bytes` + pod + `} 95
 			etcd_server_quota_backend_bytes` + pod + `} 100`,
@@ -56,9 +67,18 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 		quiet: `etcd_wrapper_data_version_readable` + pod + `,wanted="3.5"} 1`,
 	},
 	"EtcdBackupBehind": {
-		fires: `etcd_wrapper_backup_behind_seconds` + pod + `} 400`,
+		fires: `etcd_wrapper_backup_behind_seconds` + pod + `} 400
+			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
+		firesToo: `etcd_wrapper_backup_trouble` + pod + `} 1
+			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
 		quiet: `etcd_wrapper_backup_behind_seconds` + pod + `} 400
-			etcd_wrapper_backup_behind_seconds{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
+			etcd_wrapper_backup_behind_seconds{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1
+			etcd_wrapper_backup_trouble` + pod + `} 1`,
+	},
+	"EtcdBackupTrouble": {
+		fires: `etcd_wrapper_backup_trouble` + pod + `} 0
+			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
+		quiet: `etcd_wrapper_backup_trouble` + pod + `} 0`,
 	},
 	"EtcdBackupTooOld": {
 		fires: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 700000`,

@@ -13,12 +13,13 @@ type Chain struct {
 	Objects []Object   // to read behind the first full: the largest that there are
 	From    int64      // the first full's revision
 	To      int64      // the last revision that is kept
-	Begin   time.Time  // when From was the present
+	Begin   time.Time  // from when on a time can be gone back to: when From had become the present, to the second
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
-	Beyond error // why what lies behind its end is not part of it; nil if nothing does, or if there is a hole
+	Beyond error // why the object behind its end is not part of it; nil if there is none
 
 	index *index           // what belongs to it
+	end   segment.Position // what begins here doesn't, or isn't there
 	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
 }
 
@@ -42,19 +43,22 @@ func (a *Archive) chains(ctx context.Context, fulls []KeptFull, x *index) (chain
 // chain follows the one that begins with the first of fulls. It returns how many of them it covers.
 func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
 	first := fulls[0]
-	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Time, End: first.Time}
-	chain.bound = nextChain(fulls)
+	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since()}
+	if chain.bound, err = a.nextChain(ctx, fulls, x); err != nil {
+		return chain, 0, err
+	}
 	chain.index = x.before(chain.bound)
 	end, err := a.lead(ctx, &chain, first)
 	if err != nil {
 		return chain, 0, err
 	}
+	chain.end = end
 	for _, full := range fulls {
-		if full.Err == nil && (full.Next.Compare(end) > 0 || full.BeginsChain() && full.Next != first.Next) {
+		if full.Err == nil && (full.Next.Compare(end) > 0 || full.BeginsChain() && full.Next != first.Next && !full.Passed) {
 			break
 		}
 		covered++
-		if full.Usable() {
+		if full.Usable() && !full.Passed {
 			chain.Fulls = append(chain.Fulls, full)
 			chain.To, chain.End = max(chain.To, full.Revision), later(chain.End, full.Time)
 		}
@@ -73,7 +77,7 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 		last := chain.Objects[len(chain.Objects)-1]
 		end, at, err := a.end(ctx, last)
 		if err == nil {
-			chain.End = at
+			chain.End = later(chain.Begin, at)
 		}
 		if err == nil || !disbelieved(err) {
 			return end, err
@@ -84,14 +88,43 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 }
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
-// names don't show.
-func nextChain(fulls []KeptFull) segment.Position {
-	for _, full := range fulls[1:] {
-		if full.Err == nil && full.BeginsChain() && full.Next.Compare(fulls[0].Next) > 0 {
-			return full.Next
+// names don't show. It notes which fulls the chain has passed.
+func (a *Archive) nextChain(ctx context.Context, fulls []KeptFull, x *index) (segment.Position, error) {
+	for i := range fulls {
+		full := &fulls[i]
+		if full.Err != nil || !full.BeginsChain() || full.Next.Compare(fulls[0].Next) <= 0 {
+			continue
 		}
+		passed, err := a.passed(ctx, full.Full, x)
+		if err != nil || !passed {
+			return full.Next, err
+		}
+		full.Passed = true
 	}
-	return segment.Position{}
+	return segment.Position{}, nil
+}
+
+// passed tells whether the chain before a full goes on across it, though it was made to begin another one: two members may have
+// made one each, or one had lost its office meanwhile. What cannot be believed goes nowhere.
+func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error) {
+	object, found := x.at(full.Next)
+	if found && object.Start != full.Next {
+		return true, nil // what was merged is of one chain
+	}
+	if !found {
+		object, found = x.lastBefore(full.Next)
+	}
+	if !found {
+		return false, nil
+	}
+	manifest, err := a.firstManifest(ctx, object)
+	if disbelieved(err) {
+		return false, nil
+	}
+	if manifest.Position == full.Next {
+		return manifest.Before != full.Chain, err
+	}
+	return manifest.Next().Compare(full.Next) > 0, err
 }
 
 // end tells where an object ends, and until when at most.

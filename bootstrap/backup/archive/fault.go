@@ -39,8 +39,12 @@ func (f faults) with(fault *Fault) (faults, bool) {
 	return append(slices.Clone(f), fault), !known
 }
 
-func (f faults) has(object string) bool {
-	return slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == object })
+// of is why an object is of no use; nil if nothing is known against it.
+func (f faults) of(object string) error {
+	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
+		return f[i].Err
+	}
+	return nil
 }
 
 // between tells whether something between two positions cannot be read. Names of segments don't show it.
@@ -66,11 +70,11 @@ func (a *Archive) Instead(ctx context.Context, path Path, cause error) (Path, er
 	}
 	target := path.target
 	target.Generation = path.Generation.Number
-	if !target.latest() {
+	if !target.Latest() {
 		target.Revision = path.Revision
 	}
 	other, err := a.find(ctx, target, known)
-	if target.latest() && !fault.From.IsZero() && (errors.Is(err, ErrNotKept) || err == nil && other.Revision < fault.From.Revision-1) {
+	if target.Latest() && !fault.From.IsZero() && (errors.Is(err, ErrNotKept) || err == nil && other.Revision < fault.From.Revision-1) {
 		return path.upTo(fault.From, known), nil
 	}
 	if other.Revision == path.Revision {
@@ -98,7 +102,7 @@ func (a *Archive) insteadOfFull(ctx context.Context, path Path, known faults) (P
 
 // upTo is the part of a path that was read before something was missing.
 func (p Path) upTo(end segment.Position, known faults) Path {
-	p.Revision, p.end, p.faults = end.Revision-1, end, known
+	p.Revision, p.end, p.faults, p.Beyond = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
 }

@@ -17,7 +17,8 @@ type Target struct {
 	Generation int       // 0 means the newest that has it
 }
 
-func (t Target) latest() bool { return t.Revision == 0 && t.Time.IsZero() }
+// Latest tells whether neither a revision nor a time is asked for.
+func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
 // String is for people.
 func (t Target) String() string {
@@ -38,7 +39,8 @@ type Path struct {
 	Objects    []Object  // to read behind it, in order; none if the full is all
 	Revision   int64     // no row beyond it is read
 	Time       time.Time // when it was the present, as far as is known
-	Beyond     error     // why what lies behind the revision, the chain's last one, is not part of the chain; nil if nothing does
+	Beyond     error     // why what lies behind the latest revision cannot be read; nil if nothing does, or if another one is the target
+	Known      int64     // the last revision that is told of by names, of the path's generation; 0 if another one than the latest is the target
 
 	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
 	Fetched func(bytes int)
@@ -61,8 +63,13 @@ func (p Path) Bytes() int64 {
 	return sum
 }
 
-// Find finds how to get to a target. A time behind the newest chain's end means its end: nothing later is known. ErrNotKept says
-// that the target isn't kept, and what is.
+// Lost is how many revisions at least lie behind the path's and cannot be read: they are told of by names. What names don't
+// tell has a Beyond all the same.
+func (p Path) Lost() int64 { return max(0, p.Known-p.Revision) }
+
+// Find finds how to get to a target. A time behind the newest chain's end means its end, if nothing is known to have come later. The
+// latest revision is the newest generation's; as long as that has nothing, it is what was restored into it. ErrNotKept says that the
+// target isn't kept, and what is.
 func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
 	return a.find(ctx, target, nil)
 }
@@ -71,7 +78,7 @@ func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
 func (a *Archive) find(ctx context.Context, target Target, known faults) (Path, error) {
 	for {
 		path, err := a.findOnce(ctx, target, known)
-		path.target, path.faults = target, known
+		path.faults = known
 		var fault *Fault
 		if !errors.As(err, &fault) {
 			return path, err
@@ -89,20 +96,44 @@ func (a *Archive) findOnce(ctx context.Context, target Target, known faults) (Pa
 	if err != nil {
 		return Path{}, err
 	}
+	sought := history.resolve(target)
 	for g := len(history.Generations) - 1; g >= 0; g-- {
 		generation := history.Generations[g]
-		if target.Generation != 0 && target.Generation != generation.Number {
+		if sought.Generation != 0 && sought.Generation != generation.Number {
 			continue
 		}
 		for c := len(generation.Chains) - 1; c >= 0; c-- {
 			chain := generation.Chains[c]
 			newest := g == len(history.Generations)-1 && c == len(generation.Chains)-1
-			if chain.has(target, newest) {
-				return a.path(ctx, generation, chain, target)
+			if chain.has(sought, newest) {
+				return a.path(ctx, generation, chain, sought)
 			}
 		}
 	}
-	return Path{}, fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, a.store, history.windows())
+	return Path{}, a.notKept(history, target)
+}
+
+// resolve says which state the latest is: of the newest generation, or what was restored into it as long as that has nothing.
+func (h *History) resolve(target Target) Target {
+	newest := h.Newest()
+	if !target.Latest() || target.Generation != 0 || newest == nil {
+		return target
+	}
+	if newest.Parent != 0 && len(newest.Fulls) == 0 && len(newest.Objects) == 0 {
+		return Target{Generation: newest.Parent, Revision: newest.ParentRevision}
+	}
+	return Target{Generation: newest.Number}
+}
+
+// notKept says what is kept in the place of a target, and why that isn't more.
+func (a *Archive) notKept(history *History, target Target) error {
+	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, a.store, history.windows())
+	if newest := history.Newest(); newest != nil {
+		if beyond := newest.beyond(newest.lastChain()); beyond != nil {
+			err = fmt.Errorf("%w; what follows cannot be read: %w", err, beyond)
+		}
+	}
+	return err
 }
 
 // has tells whether a target lies in the chain.
@@ -117,30 +148,33 @@ func (c Chain) has(target Target, newest bool) bool {
 	}
 }
 
-// path plans how to get to a target that the chain has.
+// path plans how to get to a target that the chain has, as far as its names tell.
 func (a *Archive) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
-		index: chain.index, bound: chain.bound, until: target.Time,
+		index: chain.index, bound: chain.bound, until: target.Time, target: target,
 	}
 	if target.Revision != 0 {
 		path.Revision, path.Time = target.Revision, time.Time{}
 	}
 	for _, full := range chain.Fulls {
-		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Time.After(target.Time)) {
+		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Since().After(target.Time)) {
 			path.Full = full.Full
 		}
 	}
-	objects := chain.index.follow(path.Full.Next)
-	if !target.Time.IsZero() && target.Revision == 0 {
+	objects, beyond := chain.index.follow(path.Full.Next), generation.beyond(chain)
+	switch {
+	case target.Latest():
+		path.Beyond, path.Known = beyond, generation.told()
+	case target.Revision == 0:
+		if err := a.reaches(ctx, chain, objects, target, beyond); err != nil {
+			return Path{}, err
+		}
 		known, err := a.at(ctx, objects, path.Full, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
-	}
-	if path.Revision == chain.To {
-		path.Beyond = chain.Beyond
 	}
 	for _, object := range objects {
 		if object.Start.Revision <= path.Revision+1 {

@@ -19,7 +19,7 @@ type Full struct {
 	Revision   int64            `json:"revision"`          // read in the transaction that the database comes from
 	Next       segment.Position `json:"next"`              // where the segment behind it begins
 	Compacted  int64            `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
-	Time       time.Time        `json:"time"`              // of that transaction, to the second
+	Time       time.Time        `json:"time"`              // of that transaction, cut to the second
 	Chain      segment.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or segment.Seed
 	Last       segment.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
 	Data       segment.Body     `json:"data"`              // the object beside the manifest
@@ -41,6 +41,9 @@ type Hash struct {
 
 // Name names the full within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
+
+// Since is from when on its revision was certainly the present, or past: Time is cut to the second.
+func (f Full) Since() time.Time { return f.Time.Add(time.Second) }
 
 // BeginsChain tells whether no segment before it leads to it.
 func (f Full) BeginsChain() bool {

@@ -206,7 +206,27 @@ func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Po
 			}
 		}
 	}
+	if newest == nil && full.BeginsChain() {
+		return a.across(ctx, full, merged)
+	}
 	return newest, nil
+}
+
+// across is the segment of the chain before a full that goes on across it; nil if there is none.
+func (a *Archive) across(ctx context.Context, full Full, from segment.Position) (*Object, error) {
+	segments, err := a.Objects(ctx, full.Generation, Segment, from)
+	if err != nil {
+		return nil, err
+	}
+	x := &index{segments: segments}
+	last, found := x.lastBefore(full.Next)
+	if !found {
+		return nil, nil
+	}
+	if passed, err := a.passed(ctx, full, x); err != nil || !passed {
+		return nil, err
+	}
+	return &last, nil
 }
 
 // startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.

@@ -42,13 +42,14 @@ type KeptFull struct {
 	Verdict    *Verdict  // the newest; nil if there is none
 	VerdictErr error     // why that one is not believed
 	Err        error     // why its manifest is not believed
+	Passed     bool      // the chain before goes on across it, and nothing leads on from it
 
-	faulty bool // its data were found to be missing or damaged
+	fault error // why its data were found to be of no use
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
 func (f KeptFull) Usable() bool {
-	return f.Err == nil && !f.faulty && (f.Verdict == nil || f.Verdict.Outcome != Failed)
+	return f.Err == nil && f.fault == nil && (f.Verdict == nil || f.Verdict.Outcome != Failed)
 }
 
 // Newest returns the generation that was begun last; nil if there is none.
@@ -59,8 +60,8 @@ func (h *History) Newest() *Generational {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the last of each
-// chain.
+// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the first and the
+// last of each chain.
 func (a *Archive) History(ctx context.Context) (*History, error) { return a.historyWithout(ctx, nil) }
 
 // historyWithout is what is kept but for what is known to be of no use.
@@ -103,13 +104,13 @@ func (a *Archive) generational(ctx context.Context, generation Generation, known
 		return kept, err
 	}
 	for i := range kept.Fulls {
-		kept.Fulls[i].faulty = known.has(DataName(generation.Number, kept.Fulls[i].Label))
+		kept.Fulls[i].fault = known.of(DataName(generation.Number, kept.Fulls[i].Label))
 	}
 	if kept.index, err = a.indexed(ctx, generation.Number); err != nil {
 		return kept, err
 	}
 	kept.Objects = kept.index.all()
-	kept.index = kept.index.without(func(o Object) bool { return known.has(o.Name()) })
+	kept.index = kept.index.without(func(o Object) bool { return known.of(o.Name()) != nil })
 	kept.index.faults = known
 	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
 	return kept, err

@@ -52,7 +52,7 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 	assert.Equal(t, []window{{10, 16, 2, 3}, {20, 25, 1, 1}}, windows(history))
 	chains := history.Newest().Chains
 	assert.Equal(t, At(16), chains[0].End)
-	assert.Equal(t, At(20), chains[1].Begin)
+	assert.Equal(t, At(21), chains[1].Begin)
 	assert.Equal(t, At(25), chains[1].End)
 	assert.Equal(t, cluster, history.Cluster.Cluster)
 
@@ -65,7 +65,7 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 	for _, revision := range []int64{9, 17, 19, 26} {
 		_, err := w.try(archive.Target{Revision: revision})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
-		assert.ErrorContains(t, err, "has revisions 10 to 16 (2026-11-22T12:00:10Z to 2026-11-22T12:00:16Z), revisions 20 to 25 (")
+		assert.ErrorContains(t, err, "has revisions 10 to 16 (2026-11-22T12:00:11Z to 2026-11-22T12:00:16Z), revisions 20 to 25 (")
 	}
 }
 

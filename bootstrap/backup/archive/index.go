@@ -78,6 +78,15 @@ func (x *index) after(position segment.Position) (next segment.Position) {
 	return next
 }
 
+// lastBefore is the segment that begins last before a position.
+func (x *index) lastBefore(position segment.Position) (Object, bool) {
+	i, _ := slices.BinarySearchFunc(x.segments, position, func(o Object, p segment.Position) int { return o.Start.Compare(p) })
+	if i == 0 {
+		return Object{}, false
+	}
+	return x.segments[i-1], true
+}
+
 // before is the index without what begins at a position or behind it; all of it if that is zero.
 func (x *index) before(bound segment.Position) *index {
 	if bound.IsZero() {

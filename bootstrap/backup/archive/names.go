@@ -39,8 +39,8 @@ func SegmentName(generation int, position segment.Position) string {
 	return levelPrefix(generation, Segment) + position.String()
 }
 
-// MergedName is the name of merged segments, from a position up to but not including next.
-func MergedName(generation int, level Level, position, next segment.Position) string {
+// mergedName is the name of merged segments, from a position up to but not including next.
+func mergedName(generation int, level Level, position, next segment.Position) string {
 	return levelPrefix(generation, level) + position.String() + "_" + next.String()
 }
 

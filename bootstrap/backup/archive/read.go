@@ -95,7 +95,7 @@ func (w *walk) list() error {
 	if err != nil {
 		return err
 	}
-	w.index = x.before(w.path.bound).without(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.has(o.Name()) })
+	w.index = x.before(w.path.bound).without(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.of(o.Name()) != nil })
 	return nil
 }
 

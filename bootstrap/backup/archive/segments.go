@@ -79,7 +79,7 @@ func (o Object) Name() string {
 	if o.Level == Segment {
 		return SegmentName(o.Generation, o.Start)
 	}
-	return MergedName(o.Generation, o.Level, o.Start, o.Next)
+	return mergedName(o.Generation, o.Level, o.Start, o.Next)
 }
 
 // covers tells whether a merged object holds what begins at a position.

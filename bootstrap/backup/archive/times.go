@@ -2,16 +2,17 @@ package archive
 
 import (
 	"context"
+	"fmt"
 	"sort"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
-// at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one.
+// at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one, a
+// second later than it says.
 func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Time) (known segment.Marker, err error) {
-	known = segment.Marker{Revision: full.Revision, Time: full.Time}
+	known = segment.Marker{Revision: full.Revision, Time: full.Since()}
 	i := sort.Search(len(objects), func(i int) bool {
 		if err != nil {
 			return true
@@ -34,6 +35,9 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		return known, nil
 	}
 	last := objects[i-1]
+	if err := a.joins(ctx, last, objects[i:]); err != nil {
+		return known, err
+	}
 	found, ok, err := a.segmentAt(ctx, last, by)
 	if err != nil || !ok {
 		return known, faulty(err, last.Name(), last.Start)
@@ -44,6 +48,22 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		known = marker
 	}
 	return known, err
+}
+
+// joins is a Fault if something lay between an object and those that follow: it may have been there at the time. Names of segments
+// don't show it.
+func (a *Archive) joins(ctx context.Context, last Object, behind []Object) error {
+	if len(behind) == 0 {
+		return nil
+	}
+	end, _, err := a.end(ctx, last)
+	if err != nil {
+		return faulty(err, last.Name(), last.Start)
+	}
+	if behind[0].Start.Compare(end) > 0 {
+		return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, a.store, end), "", end)
+	}
+	return nil
 }
 
 // farAway is later than any marker.
@@ -115,25 +135,13 @@ func (a *Archive) segmentAt(ctx context.Context, object Object, t time.Time) (la
 
 // markerAt reads the last marker of a segment that is not after a time.
 func (a *Archive) markerAt(ctx context.Context, object Object, in located, t time.Time) (last segment.Marker, err error) {
-	content, err := a.fetch(ctx, object.Name(), in.offset, nil)
-	if err != nil {
-		return last, err
-	}
-	defer content.Close()
-	reader := segment.NewReader(content, a.keys)
-	if _, err := reader.Next(); err != nil {
-		return last, a.named(object.Name(), err)
-	}
-	for {
-		record, err := reader.Record()
-		if seal.Ended(err) {
-			return last, nil
-		}
+	for record, err := range a.records(ctx, object, in) {
 		if err != nil {
-			return last, a.named(object.Name(), err)
+			return last, err
 		}
 		if marker, is := record.(*segment.Marker); is && !marker.Time.After(t) {
 			last = *marker
 		}
 	}
+	return last, nil
 }

@@ -33,7 +33,8 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
 				target := archive.Target{Time: At(revision).Add(offset)}
 				path, err := w.Find(w.ctx, target)
-				if revision > 40 && revision < 60 || revision == 40 && offset > 0 {
+				opens := revision == 10 || revision == 60 // within that second its full was made, nobody knows when
+				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
 					continue
 				}
@@ -53,6 +54,38 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 	result := w.restore(archive.Target{Time: At(33)})
 	assert.EqualValues(t, 25, result.full)
 	assert.Equal(t, revisions(26, 33), result.revisions)
+}
+
+// A mistake and a full were made within one second, and the moment before the mistake is asked for.
+func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
+	w, _ := timed(t)
+	w.ahead(12, At(20).Add(100*time.Millisecond))
+	w.ahead(13, At(20).Add(500*time.Millisecond))
+	full := w.next
+	_, err := w.PutFull(w.ctx, archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 13, Next: full.Position, Time: At(20).Add(900 * time.Millisecond), Chain: full.Before, Last: full.Last, Reason: "for a test",
+	}, strings.NewReader(database(13)))
+	require.NoError(t, err)
+	for at, revision := range map[time.Duration]int64{0: 10, 200 * time.Millisecond: 12, 600 * time.Millisecond: 13, time.Second: 13} {
+		path := w.find(archive.Target{Time: At(20).Add(at)})
+		assert.Equal(t, revision, path.Revision, "%s", at)
+		assert.Equal(t, at == time.Second, path.Full.Revision == 13, "%s", at)
+		assert.False(t, path.Time.After(At(20).Add(at)))
+	}
+}
+
+// Of a full that stands alone it is known that it was the present at the end of its second.
+func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.gap(20)
+	w.gap(30)
+	path := w.find(archive.Target{Time: At(20).Add(time.Second)})
+	assert.EqualValues(t, 20, path.Revision)
+	assert.Equal(t, At(21), path.Time)
+	for _, offset := range []time.Duration{0, 999 * time.Millisecond, 1001 * time.Millisecond} {
+		_, err := w.Find(w.ctx, archive.Target{Time: At(20).Add(offset)})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", offset)
+	}
 }
 
 func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {

@@ -150,11 +150,12 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 
 // base is the full from which on everything stays, so that every revision of the window can still be gone back to: the newest
 // verified one before the window. The store has to agree that it is so old: one that was made while its maker's clock was
-// behind would have everything before it go. The zero full has everything behind it.
+// behind would have everything before it go. A full that the chain has passed leads to nothing behind it. The zero full has
+// everything behind it.
 func (p Plan) base(g archive.Generational) archive.KeptFull {
 	begin := p.From.Add(-slack)
 	for _, full := range slices.Backward(g.Fulls) {
-		if verified(full) && !latest(full.Time, full.Stored).After(begin) {
+		if verified(full) && !full.Passed && !latest(full.Time, full.Stored).After(begin) {
 			return full
 		}
 	}

@@ -120,6 +120,24 @@ func TestSegmentsBeforeTheWindowGo(t *testing.T) {
 	assert.Equal(t, 26, stays)
 }
 
+// Nothing behind it can be reached from there: the chain that goes on begins earlier.
+func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
+	why := func(p Plan, age int) (why string) {
+		for _, item := range p.Items {
+			if item.Kind == Full && int(now.Sub(item.Time)/time.Hour) == age {
+				why = item.Why
+			}
+		}
+		return why
+	}
+	fulls := hourly(3*day, 0)
+	assert.Equal(t, "the window of points begins with it", why(plan(history(chain(fulls...))), 25))
+	fulls[len(fulls)-26].Passed = true
+	p := plan(history(chain(fulls...)))
+	assert.Equal(t, "the window of points begins with it", why(p, 26))
+	assert.Equal(t, "within points", why(p, 25))
+}
+
 // A merged object that reaches over the full is read from its beginning.
 func TestAMergedObjectThatReachesIntoTheWindowStays(t *testing.T) {
 	h := history(chain(hourly(2*day, 0)...))

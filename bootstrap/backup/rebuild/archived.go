@@ -5,9 +5,15 @@ import (
 	"errors"
 	"io"
 
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
+
+// leaseBucket is the name of etcd's bucket of leases.
+var leaseBucket = string(schema.Lease.Name())
 
 // compression is about how much smaller rows are in an archive.
 const compression = 4
@@ -17,6 +23,7 @@ const compression = 4
 func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Source {
 	source := Source{
 		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
+		Revision:      path.Full.Revision,
 		DatabaseBytes: path.Full.Database.Bytes,
 	}
 	if len(path.Objects) == 0 {
@@ -30,16 +37,19 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 		if err == nil && reading != nil {
 			*reading = read
 		}
-		return Changes{Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted}, err
+		return Changes{
+			Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
+			Stated: func(ctx context.Context) (*segment.Bucket, error) { return a.Stated(ctx, path, leaseBucket) },
+		}, err
 	}
 	return source
 }
 
 // Best builds from a path through an archive, and from the next best one where something on it is missing or damaged, until one
 // leads there. It returns that path. build must be able to begin anew after an error. instead, unless it is nil, is told of each
-// change before it is built: the paths' revisions say what is lost by it, and why is what is wrong with the former. The error is the
-// last path's.
-func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error)) (archive.Path, error) {
+// change before it is built: the paths' revisions say what is lost by it, and why is what is wrong with the former. An error of it
+// is Best's. Otherwise the error is the last path's: what nobody trusts is not damaged, so no revision is given up for it.
+func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error) error) (archive.Path, error) {
 	for {
 		err := build(path)
 		if err == nil {
@@ -49,8 +59,13 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 		if none != nil {
 			return path, err
 		}
+		if why := errors.Join(err, other.Beyond); other.Revision < path.Revision && errors.Is(why, seal.ErrUntrusted) {
+			return path, why
+		}
 		if instead != nil {
-			instead(path, other, err)
+			if err := instead(path, other, err); err != nil {
+				return path, err
+			}
 		}
 		path = other
 	}

@@ -60,37 +60,11 @@ func BenchmarkSegments(b *testing.B) {
 
 // newArchive has the rows in merged segments.
 func newArchive(b *testing.B) *archive.Archive {
-	const cluster, each = "cdf818194e3a8c32", 1000
 	s, err := locate.Open("file://" + b.TempDir())
 	require.NoError(b, err)
 	a := archive.New(s, &seal.Keys{})
-	_, err = a.Found(b.Context(), cluster, time.Now())
-	require.NoError(b, err)
-	path := filepath.Join(b.TempDir(), "full")
-	source := rebuildtest.Full(b, path, 2, 200)
-	require.NoError(b, os.Truncate(path, source.DatabaseBytes))
-	database, err := os.Open(path)
-	require.NoError(b, err)
-	defer database.Close()
-	full, err := a.PutFull(b.Context(), archive.Full{
-		Cluster: cluster, Generation: 1, Revision: 2, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, 2),
-	}, database)
-	require.NoError(b, err)
-	start := full.Start()
-	for last := *mebibytes << 10; start.Position.Revision <= last; {
-		builder, err := segment.NewBuilder(a.Keys(), start)
-		require.NoError(b, err)
-		require.NoError(b, rebuildtest.Rows(start.Position.Revision, min(last, start.Position.Revision+each-1), 200, builder.Row))
-		require.NoError(b, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
-		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
-		require.NoError(b, err)
-		require.NoError(b, a.PutSegment(b.Context(), object))
-		start = object.Start()
-	}
-	objects, err := a.Objects(b.Context(), 1, archive.Segment, segment.Position{})
-	require.NoError(b, err)
-	_, err = a.Merge(b.Context(), archive.Hour, objects)
-	require.NoError(b, err)
+	start := rebuildtest.PutFull(b, a, "cdf818194e3a8c32", filepath.Join(b.TempDir(), "full"), 2, 200)
+	rebuildtest.PutSegments(b, a, start, *mebibytes<<10, 1000, 200)
 	return a
 }
 

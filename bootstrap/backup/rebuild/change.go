@@ -32,6 +32,9 @@ func change(ctx context.Context, source Source, path string, options Options, to
 		return Result{}, fmt.Errorf("cannot open it: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := db.View(func(tx *bolt.Tx) error { return holds(tx, source.Revision) }); err != nil {
+		return Result{}, err
+	}
 	if changes {
 		if err := insertAndFinish(ctx, source, db, options, told); err != nil {
 			return Result{}, err
@@ -66,7 +69,12 @@ func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, options Op
 		}
 	}
 	db.NoFreelistSync = false
-	return db.Update(func(tx *bolt.Tx) error { return finish(tx, changed, options) })
+	return db.Update(func(tx *bolt.Tx) error {
+		if err := finish(tx, changed, options); err != nil || source.Rows == nil {
+			return err
+		}
+		return keepLeases(ctx, tx, changed)
+	})
 }
 
 // finish does all that is not rows.

@@ -12,6 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // Source is what a database is rebuilt from.
@@ -20,6 +21,9 @@ type Source struct {
 	Snapshot func(context.Context) (io.ReadCloser, error)
 	// Rows gives every row behind the full to row, in order, and returns what else has changed. It may be nil.
 	Rows func(ctx context.Context, row func(segment.Row) error) (Changes, error)
+	// Revision is that of the last row that the full has; 0 if nobody says. A full with another one is ErrDamaged: it is not what it
+	// was taken for, and what follows does not follow it.
+	Revision int64
 	// DatabaseBytes and RowBytes are how large the full's database is, and about how large the rows are. They are for
 	// the room that is needed and for the progress that is told, and may be 0.
 	DatabaseBytes, RowBytes int64
@@ -32,6 +36,11 @@ type Changes struct {
 	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
 	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
 	Later []*segment.Bucket
+	// Stated is the bucket of leases as it was stated next behind the revision, nil if nobody knows. It is called if a key belongs
+	// to a lease that is in none of the others, and may be nil.
+	Stated func(context.Context) (*segment.Bucket, error)
+
+	behind []byte // the key of the first row that can be new
 }
 
 // Options say what is to be done beside rebuilding. The zero value asks for nothing.
@@ -123,17 +132,7 @@ func flush(file *os.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	return flushNames(filepath.Dir(file.Name()))
-}
-
-// flushNames makes what a directory holds durable.
-func flushNames(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // nothing was written
-	return dir.Sync()
+	return durable.SyncDirectory(filepath.Dir(file.Name()))
 }
 
 // teller tells of progress.

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"etcd-wrapper/exitcode/durable"
 )
 
 // partial is what the name of a file ends with that is not finished.
@@ -29,7 +31,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	if err != nil {
 		return Result{}, err
 	}
-	err = seal(ctx, path+partial)
+	err = addDigest(ctx, path+partial)
 	if err == nil {
 		err = name(path+partial, path)
 	}
@@ -37,7 +39,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 		err = errors.Join(err, left)
 	}
 	if err == nil {
-		err = flushNames(filepath.Dir(path))
+		err = durable.SyncDirectory(filepath.Dir(path))
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot write %s: %w", path, err)
@@ -59,8 +61,8 @@ func name(path, name string) error {
 	return errors.Join(taken.Close(), os.Rename(path, name))
 }
 
-// seal appends a file's SHA-256.
-func seal(ctx context.Context, path string) (err error) {
+// addDigest appends a file's SHA-256.
+func addDigest(ctx context.Context, path string) (err error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err

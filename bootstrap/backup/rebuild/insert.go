@@ -41,9 +41,11 @@ func (i *inserter) insert(source Source) (changed Changes, err error) {
 		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // it has all rows of its last revision
 		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 	}
+	behind := bytes.Clone(i.last)
 	if changed, err = insertMeanwhile(i.ctx, source.Rows, i.row); err != nil {
 		return Changes{}, err
 	}
+	changed.behind = behind
 	return changed, i.commit()
 }
 

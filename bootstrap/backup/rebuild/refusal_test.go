@@ -72,6 +72,22 @@ func TestASnapshotMayComeInPiecesOfAnySize(t *testing.T) {
 	}
 }
 
+func TestAFullOfAnotherRevisionThanItSaysIsRefused(t *testing.T) {
+	h, good := smallFull(t)
+	for off, refused := range map[int64]bool{-1: true, 0: false, 1: true} {
+		source, path := snapshotOf(good), filepath.Join(t.TempDir(), "db")
+		source.Revision = h.fulls[0].revision + off
+		_, err := Database(t.Context(), source, path, Options{})
+		if !refused {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorContains(t, err, "its last revision is")
+		require.NoFileExists(t, path)
+	}
+}
+
 func TestWhatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 	foreign := filepath.Join(t.TempDir(), "foreign")
 	db, err := bolt.Open(foreign, 0o600, nil)

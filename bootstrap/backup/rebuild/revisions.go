@@ -1,6 +1,8 @@
 package rebuild
 
 import (
+	"fmt"
+
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
@@ -48,9 +50,25 @@ func newestRevision(tx *bolt.Tx) (int64, error) {
 	if keys == nil || meta == nil {
 		return 0, errNotEtcds
 	}
-	newest := int64(1) // of an etcd that nobody has written to
+	return max(lastRow(keys), revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
+}
+
+// lastRow is the revision of the last row; 1 in an etcd that nobody has written to.
+func lastRow(keys *bolt.Bucket) int64 {
 	if last, _ := keys.Cursor().Last(); last != nil {
-		newest = mvcc.BytesToRev(last).Main
+		return mvcc.BytesToRev(last).Main
 	}
-	return max(newest, revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
+	return 1
+}
+
+// holds refuses a database whose last row is of another revision than was said, if that was said.
+func holds(tx *bolt.Tx, revision int64) error {
+	keys := tx.Bucket(schema.Key.Name())
+	if revision == 0 || keys == nil {
+		return nil
+	}
+	if last := lastRow(keys); last != revision {
+		return fmt.Errorf("%w: its last revision is %d and should be %d", ErrDamaged, last, revision)
+	}
+	return nil
 }

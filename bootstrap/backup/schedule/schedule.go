@@ -89,9 +89,6 @@ func (s Schedule) For(cluster uint64) Schedule {
 	return s
 }
 
-// Shift is how much later than its text says the schedule is.
-func (s Schedule) Shift() time.Duration { return s.shift }
-
 // Next is the first time after a given one at which a full is due, in UTC.
 func (s Schedule) Next(after time.Time) time.Time {
 	return s.times.Next(after.UTC().Add(-s.shift)).Add(s.shift)

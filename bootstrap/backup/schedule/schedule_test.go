@@ -95,10 +95,10 @@ func TestEachClusterHasAShiftOfItsOwnWithinTheHour(t *testing.T) {
 	ids := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		cluster := ids.Uint64()
-		shift := hourly.For(cluster).Shift()
+		shift := hourly.For(cluster).shift
 		shifts[shift] = true
 		assert.Less(t, shift, time.Hour)
-		assert.Equal(t, shift, hourly.For(cluster).Shift(), "it stays the same")
+		assert.Equal(t, shift, hourly.For(cluster).shift, "it stays the same")
 	}
 	assert.Greater(t, len(shifts), 500)
 	shifted := hourly.For(90)

@@ -16,7 +16,7 @@ var (
 	// ErrDamaged says that it is not what was written: a checksum, a length or the syntax is wrong, or it ends early.
 	ErrDamaged = errors.New("damaged")
 	// ErrUntrusted says that it is not signed by one of the keys of --backup-trusted-keys.
-	ErrUntrusted = errors.New("not signed by a trusted key")
+	ErrUntrusted = errors.New("not signed by a key of --backup-trusted-keys")
 	// ErrNoIdentity says that it is encrypted, and that no identity of --backup-identities opens it.
 	ErrNoIdentity = errors.New("no identity opens it")
 	// ErrNewer says that it is of a format that this program doesn't know.

@@ -16,8 +16,6 @@ import (
 type Reader struct {
 	keys   *seal.Keys
 	source *bufio.Reader
-	offset int64 // of what source reads next
-	begin  int64 // of the present segment
 
 	manifest Manifest
 	body     *body    // what is left of the present segment; nil before the first one
@@ -55,7 +53,6 @@ func (r *Reader) next() error {
 	if err != nil {
 		return err
 	}
-	r.begin, r.offset = r.offset, r.offset+int64(len(line))+manifest.Body.Bytes
 	r.manifest, r.body, r.ended = manifest, newBody(r.source, manifest.Body), false
 	return nil
 }
@@ -126,9 +123,6 @@ func (r *Reader) close() {
 		r.records = nil
 	}
 }
-
-// Offset is how many bytes lie before the segment that Next returned.
-func (r *Reader) Offset() int64 { return r.begin }
 
 func (r *Reader) named(err error) error {
 	if err == nil {

@@ -37,8 +37,8 @@ func (*Bucket) record()         {}
 const (
 	rowKey       = 17
 	tombstoneKey = rowKey + 1
-	// MaxRecord bounds the bytes of a row, and of a bucket. etcd's largest request is 1.5 MiB unless told otherwise.
-	MaxRecord = 256 << 20
+	// maxRecord bounds the bytes of a row, and of a bucket. etcd's largest request is 1.5 MiB unless told otherwise.
+	maxRecord = 256 << 20
 )
 
 // Revision is what the row belongs to. An error says that its key is not that of a row.

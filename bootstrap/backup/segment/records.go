@@ -96,7 +96,7 @@ func (r *records) readRow() (_ Record, err error) {
 	if r.row.Key, err = r.bytes(r.row.Key, tombstoneKey); err != nil {
 		return nil, err
 	}
-	r.row.Value, err = r.bytes(r.row.Value, MaxRecord)
+	r.row.Value, err = r.bytes(r.row.Value, maxRecord)
 	return &r.row, err
 }
 
@@ -125,7 +125,7 @@ func (r *records) readBucket() (Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := r.bytes(nil, MaxRecord)
+	entries, err := r.bytes(nil, maxRecord)
 	return &Bucket{Name: string(name), count: uint64(count), entries: entries}, err
 }
 

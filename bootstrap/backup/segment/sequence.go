@@ -32,8 +32,8 @@ func newSequence(start Manifest) *sequence {
 }
 
 func (s *sequence) row(row Row) error {
-	if len(row.Value) > MaxRecord {
-		return fmt.Errorf("a row of %d bytes is larger than %d", len(row.Value), MaxRecord)
+	if len(row.Value) > maxRecord {
+		return fmt.Errorf("a row of %d bytes is larger than %d", len(row.Value), maxRecord)
 	}
 	if err := s.chain.Add(row); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *sequence) hash(hash CompactionHash) error {
 }
 
 func (s *sequence) bucket(bucket *Bucket) error {
-	if len(bucket.entries) > MaxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, bucket.Name) {
+	if len(bucket.entries) > maxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, bucket.Name) {
 		return fmt.Errorf("bucket %.40q is one too many or too large", bucket.Name)
 	}
 	if err := bucket.check(); err != nil {

@@ -20,13 +20,26 @@ func (s *Shipper) fullToCheck() (name string) {
 	return s.newest
 }
 
-// isGone asks the store whether it has lost a full. Where it does not answer, the next upload will tell.
-func isGone(ctx context.Context, from *archive.Archive, generation int, full string) bool {
-	if full == "" {
-		return false
+// vet tells whether it is time to see that the store is still this cluster's. Whoever stores all the time looks for nothing else.
+func (s *Shipper) vet() bool {
+	due := time.Since(s.vetted) >= s.pace.knows
+	if due {
+		s.vetted = time.Now()
 	}
-	_, err := from.Full(ctx, generation, full)
-	return errors.Is(err, store.ErrNotFound)
+	return due
+}
+
+// isGone asks the store whether it has lost a full, and if vet is set, whether the generation is there. Where it does not answer,
+// the next upload will tell.
+func isGone(ctx context.Context, from *archive.Archive, generation archive.Generation, full string, vet bool) bool {
+	var err error
+	if full != "" {
+		_, err = from.Full(ctx, generation.Number, full)
+	}
+	if err == nil && vet {
+		err = from.Still(ctx, generation)
+	}
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign)
 }
 
 // fullIsGone has it looked at what the store has, and whose it is.

@@ -137,6 +137,22 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 	s.requireAllKept()
 }
 
+func TestAMemberThatStoresAllTheTimeLooksWhoseTheStoreIsAsWell(t *testing.T) {
+	s := newStand(t)
+	s.options.Interval = 10 * time.Millisecond
+	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = time.Second })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.store.Delete(t.Context(), "cluster.json"))
+	require.Eventually(t, func() bool {
+		s.put("a", "2")
+		_, there := s.store.Content("cluster.json")
+		return there
+	}, patience, look)
+	s.awaitStored(s.put("a", "3"))
+	s.requireChains(1)
+}
+
 // hiding is a store whose listings lack some objects.
 type hiding struct {
 	store.Store

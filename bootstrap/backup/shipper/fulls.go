@@ -38,8 +38,9 @@ var noGap gap
 type full struct {
 	archive.Full
 	asked    []due
-	opens    bool // a new chain
-	adrift   bool // no segment begins any longer where this one would be gone on from
+	opens    bool             // a new chain
+	behind   segment.Position // where the one before ended then; zero if there was none
+	adrift   bool             // no segment begins any longer where this one would be gone on from
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
@@ -228,7 +229,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 	f.Reason = f.asked[0].reason
 	f.database = snapshot.Size
 	if s.chainless {
-		f.opens = true
+		f.opens, f.behind = true, s.stored
 		s.tail = &segment.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),

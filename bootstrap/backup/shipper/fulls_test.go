@@ -369,3 +369,19 @@ func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
 	s.requireChains(1)
 	s.requireAllKept()
 }
+
+func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
+	s := newStand(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	s.put("a", "behind the full")
+	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	require.NoError(t, s.tell(t.Context(), func() {
+		s.saw(found{archive: s.archive, abilities: s.abilities, generation: s.generation}, nil) // there was nothing when it began
+	}))
+	require.NoError(t, s.tell(t.Context(), func() {
+		assert.False(t, s.chainless)
+		assert.NotEmpty(t, s.waiting)
+	}))
+}

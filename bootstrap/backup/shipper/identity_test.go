@@ -93,5 +93,5 @@ func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
 	row.Key[7] += 100
 	s.other(row)
 	s.run()
-	s.requireUntouched(fmt.Sprint("data ends at revision ", s.etcd.Revision()), "older than its backups")
+	s.requireUntouched("older than its backups", fmt.Sprint("data ends at revision ", s.etcd.Revision()))
 }

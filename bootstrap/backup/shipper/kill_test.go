@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	_ = flag.Set("test.parallel", "12") // unless the command line says otherwise: these tests wait more than they compute
+	_ = flag.Set("test.parallel", "8") // unless the command line says otherwise: these tests wait more than they compute
 	os.Exit(m.Run())
 }
 

@@ -51,7 +51,7 @@ func (s *Shipper) mustLook() bool {
 	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
 		return true
 	default: // also where nothing changes: another cluster may have begun in a store that was emptied
-		return !s.knows() || time.Since(s.vetted) >= s.pace.knows
+		return !s.knows()
 	}
 }
 
@@ -78,6 +78,8 @@ func (s *Shipper) saw(seen found, err error) {
 		s.takeOver(stalledAtBirth)
 	case errors.Is(err, errSuperseded):
 		s.mustNot(err.Error())
+	case s.full.begins() && (err == nil || !seen.head.Beyond.IsZero()):
+		// it began before the chain did that is about to be stored
 	case errors.Is(err, seal.ErrDamaged) && !seen.head.Beyond.IsZero():
 		s.identified(seen)
 		s.abandon(seen.head, err)

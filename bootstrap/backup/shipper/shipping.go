@@ -20,20 +20,20 @@ func (s *Shipper) ship(ctx context.Context) {
 	if len(s.waiting) == 0 || !s.may() || !s.knows() || s.full.begins() {
 		return
 	}
-	next, to, generation := s.waiting[0], s.archive, s.generation.Number
+	next, to, generation := s.waiting[0], s.archive, s.generation
 	s.ask()
-	open, newest := s.opener(next), s.fullToCheck()
+	open, newest, vet := s.opener(next), s.fullToCheck(), s.vet()
 	s.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
-		if isGone(ctx, to, generation, newest) {
+		if isGone(ctx, to, generation, newest, vet) {
 			return s.fullIsGone
 		}
-		size, err := put(ctx, to, generation, next.position, open)
+		size, err := put(ctx, to, generation.Number, next.position, open)
 		if !errors.Is(err, store.ErrExists) {
 			return func() { s.shipped(next, size, err) }
 		}
-		winner, err := to.Manifest(ctx, generation, next.position)
+		winner, err := to.Manifest(ctx, generation.Number, next.position)
 		return func() { s.collided(next, winner, err) }
 	})
 }

@@ -58,11 +58,11 @@ func (s *Shipper) store(ctx context.Context) {
 	}
 	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	f.told = f.tried
-	to, making, copied := s.archive, f.Full, f.copied
+	to, making, copied, may := s.archive, f.Full, f.copied, s.mayCount(f)
 	s.job(func() func() {
 		var stored archive.Full
 		err := s.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
-			stored, err = copied.put(ctx, to, making)
+			stored, err = copied.put(ctx, to, making, may)
 			return err
 		})
 		return func() { s.storedFull(stored, err) }
@@ -85,6 +85,10 @@ func (s *Shipper) storedFull(stored archive.Full, err error) {
 	f.storing = false
 	if errors.Is(err, spool.ErrFull) {
 		s.dropFull(err)
+		return
+	}
+	if errors.Is(err, errOvertaken) {
+		s.leaveChain(err)
 		return
 	}
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -87,10 +86,19 @@ func (p *pausing) pause(which *chan struct{}) (resume func()) {
 	})
 }
 
+// newCluster has all of its members run.
 func newCluster(t *testing.T, size int) *cluster {
 	t.Helper()
+	c := newMembers(t, size)
+	for _, member := range c.members {
+		member.run()
+	}
+	return c
+}
+
+func newMembers(t *testing.T, size int) *cluster {
+	t.Helper()
 	c := &cluster{stand: newStand(t)}
-	c.options.Interval = 20 * time.Millisecond // whoever watches looks every ten of these
 	c.leader.Store(1)
 	for number := range size {
 		member := &stand{T: t, etcd: c.etcd, store: c.store, log: c.log, options: c.options}
@@ -99,9 +107,6 @@ func newCluster(t *testing.T, size int) *cluster {
 		member.options.SpoolDir = filepath.Join(t.TempDir(), "spool")
 		member.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(paused, keys), nil }
 		c.members, c.pauses = append(c.members, member), append(c.pauses, paused)
-	}
-	for _, member := range c.members {
-		member.run()
 	}
 	return c
 }

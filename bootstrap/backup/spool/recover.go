@@ -84,11 +84,3 @@ func free(dir string) (int64, error) {
 	}
 	return int64(disk.Bavail) * disk.Bsize, nil
 }
-
-func syncDirectory(dir string) error {
-	directory, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(directory.Sync(), directory.Close())
-}

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // ErrFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -49,7 +50,7 @@ const (
 // Open makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
 func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free, sync: syncDirectory}
+	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -89,9 +90,9 @@ func (s *Spool) Bytes() int64 {
 // Limit is how much they may take, in bytes.
 func (s *Spool) Limit() int64 { return s.limit }
 
-// Put adds a segment. ErrFull says that it has no room. If durable is set, it also survives a machine that is switched off;
+// Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
-func (s *Spool) Put(object segment.Object, durable bool) error {
+func (s *Spool) Put(object segment.Object, synced bool) error {
 	if err := s.room(object.Size()); err != nil {
 		return err
 	}
@@ -100,11 +101,11 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	if err != nil {
 		return err
 	}
-	err = fill(file, object.Reader(), durable)
+	err = fill(file, object.Reader(), synced)
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
-	if err == nil && durable {
+	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segments))
 	}
 	if err != nil { // it is captured again, and may end elsewhere then
@@ -115,9 +116,9 @@ func (s *Spool) Put(object segment.Object, durable bool) error {
 	return nil
 }
 
-func fill(file *os.File, from io.Reader, durable bool) error {
+func fill(file *os.File, from io.Reader, synced bool) error {
 	_, err := io.Copy(file, from)
-	if durable && err == nil {
+	if synced && err == nil {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())

@@ -2,7 +2,6 @@ package seed
 
 import (
 	"flag"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,7 +24,7 @@ func BenchmarkRestore(b *testing.B) {
 	full := filepath.Join(b.TempDir(), "full")
 	source := rebuildtest.Full(b, full, *mebibytes<<10, 900)
 	for b.Loop() {
-		write := timed(b, func(dir string) { writeAndFlush(b, full, filepath.Join(dir, "copy")) })
+		write := timed(b, func(dir string) { rebuildtest.Copy(b, full, filepath.Join(dir, "copy")) })
 		build, start, total := restored(b, func(dir string) {
 			_, err := alone(dir).Build(b.Context(), source, rebuild.Options{Above: 10_000_000})
 			require.NoError(b, err)
@@ -69,16 +68,4 @@ func timed(b *testing.B, work func(dir string)) float64 {
 	began := time.Now()
 	work(dir)
 	return time.Since(began).Seconds()
-}
-
-func writeAndFlush(b *testing.B, from, to string) {
-	source, err := os.Open(from)
-	require.NoError(b, err)
-	defer source.Close()
-	file, err := os.Create(to)
-	require.NoError(b, err)
-	defer file.Close()
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // no copy_file_range: the bytes come from elsewhere
-	require.NoError(b, err)
-	require.NoError(b, file.Sync())
 }

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/exitcode/durable"
 )
 
 // unfinished is what the name of a directory ends with that is being made.
@@ -113,7 +114,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source rebuild.Source, opti
 // publish makes the directory durable and gives it its name.
 func (s Seed) publish(member string) error {
 	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
-		if err := flush(dir); err != nil {
+		if err := durable.SyncDirectory(dir); err != nil {
 			return err
 		}
 	}
@@ -123,14 +124,5 @@ func (s Seed) publish(member string) error {
 	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
 		return err
 	}
-	return flush(filepath.Dir(s.DataDir))
-}
-
-func flush(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer opened.Close() // nothing was written
-	return opened.Sync()
+	return durable.SyncDirectory(filepath.Dir(s.DataDir))
 }

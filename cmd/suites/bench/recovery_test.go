@@ -4,7 +4,6 @@ package bench_test
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -73,19 +72,7 @@ func (l *lostVolume) fill(revisions int64) {
 	in, err := folder.New(l.store)
 	require.NoError(l.t, err)
 	l.archive = archive.New(in, &seal.Keys{})
-	cluster := l.cluster()
-	_, err = l.archive.Found(l.t.Context(), cluster, time.Now())
-	require.NoError(l.t, err)
-	source := rebuildtest.Full(l.t, l.full, revisions, 900)
-	require.NoError(l.t, os.Truncate(l.full, source.DatabaseBytes))
-	database, err := os.Open(l.full)
-	require.NoError(l.t, err)
-	defer database.Close()
-	full, err := l.archive.PutFull(l.t.Context(), archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revisions, Time: time.Now(), Reason: "for a measurement", Chain: segment.Seed(cluster, 1, revisions),
-	}, database)
-	require.NoError(l.t, err)
-	l.end = full.Start()
+	l.end = rebuildtest.PutFull(l.t, l.archive, l.cluster(), l.full, revisions, 900)
 }
 
 // cluster is the id of the one that the pod's configuration founds.
@@ -105,21 +92,7 @@ func (l *lostVolume) cluster() string {
 // addHour puts an hour's segments behind the full, merged as the program merges them.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
-	for range hour {
-		builder, err := segment.NewBuilder(l.archive.Keys(), l.end)
-		require.NoError(l.t, err)
-		from := l.end.Position.Revision
-		require.NoError(l.t, rebuildtest.Rows(from, from+aSecond-1, 200, builder.Row))
-		require.NoError(l.t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
-		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
-		require.NoError(l.t, err)
-		require.NoError(l.t, l.archive.PutSegment(l.t.Context(), object))
-		l.end = object.Start()
-	}
-	objects, err := l.archive.Objects(l.t.Context(), 1, archive.Segment, segment.Position{})
-	require.NoError(l.t, err)
-	_, err = l.archive.Merge(l.t.Context(), archive.Hour, objects)
-	require.NoError(l.t, err)
+	rebuildtest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
 }
 
 // restore loses the volume and starts the program, which is ready with what was backed up. The store stays as it was.
@@ -143,7 +116,7 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	l.pod.Config["data-dir"] = floor
 	for range restorePairs {
 		began := time.Now()
-		writeAndFlush(l.t, l.full, l.full+".copy")
+		rebuildtest.Copy(l.t, l.full, l.full+".copy")
 		wrote := time.Since(began)
 		r := plain.start(l.t, l.pod)
 		least = append(least, milliseconds(wrote+r.ready.Sub(r.began)))
@@ -155,17 +128,4 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	}
 	delete(l.pod.Config, "data-dir")
 	return least, whole
-}
-
-func writeAndFlush(t *testing.T, from, to string) {
-	t.Helper()
-	source, err := os.Open(from)
-	require.NoError(t, err)
-	defer source.Close()
-	file, err := os.Create(to)
-	require.NoError(t, err)
-	defer file.Close()
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // no copy_file_range: the bytes come from elsewhere
-	require.NoError(t, err)
-	require.NoError(t, file.Sync())
 }

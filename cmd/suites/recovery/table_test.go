@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ const (
 	restores = "comes back from the store"
 	founds   = "a new cluster"
 	waits    = "waits for the store"
+	stays    = "is left alone until a file has changed"
 )
 
 // cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
@@ -92,6 +94,7 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "empty", "nothing is kept that could be brought back"},
 	{"broken", "certified", "nothing is kept that could be brought back"},
 	{"broken", "unreachable", "without the store nothing can be brought back"},
+	{"broken", "none", stays},
 	{"broken", "another's", "another cluster's backups are never restored here"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "nothing is kept that could be brought back"},
@@ -137,10 +140,22 @@ var ends = map[string]func(l *lived){
 		assert.Nil(l.T, run.Status().Recovery)
 		assert.Zero(l.T, l.count())
 	},
+	stays: func(l *lived) {
+		before := l.files()
+		run := l.Start()
+		run.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed"})
+		assert.NotEmpty(l.T, run.Log.Containing("is corrupt or cannot be used: database "+l.Database()))
+		assert.NotEqual(l.T, 200, run.Readyz())
+		run.StopCleanly()
+		assert.Equal(l.T, before, l.files(), "nothing is moved")
+	},
 	waits: func(l *lived) {
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "it is waited for"})
 		assert.NotEqual(l.T, 200, run.Readyz())
+		for _, said := range []string{"recovery is in AskStore since 20", l.dir, "the next try is within "} {
+			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, said) })
+		}
 		l.back()
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))

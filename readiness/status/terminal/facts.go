@@ -3,6 +3,7 @@ package terminal
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,47 +14,63 @@ import (
 type fact struct{ name, is string }
 
 // facts are what there is to know about a run, at now.
-func facts(d status.Document, now time.Time) (all []fact) {
-	add := func(name, is string) { all = append(all, fact{name, is}) }
+func facts(d status.Document, now time.Time) []fact {
+	return slices.Concat(
+		standing(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
+		backup(d.Backup, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
+	)
+}
+
+// standing says how long it has been as it is, and when that changes.
+func standing(d status.Document, now time.Time) []fact {
 	began := d.PhaseSince
 	if began.IsZero() { // a wrapper of an older version
 		began = d.Since
 	}
-	add("since", ago(began, now))
+	all := []fact{{"since", ago(began, now)}}
 	if !d.ReadySince.IsZero() {
-		add(readyWord(d.Ready)+" since", ago(d.ReadySince, now))
+		all = append(all, fact{readyWord(d.Ready) + " since", ago(d.ReadySince, now)})
 	}
 	if d.Attempt > 1 {
-		add("attempt", fmt.Sprint(d.Attempt))
+		all = append(all, fact{"attempt", fmt.Sprint(d.Attempt)})
 	}
 	if !d.NextRetry.IsZero() {
-		add("next step", "within "+Rounded(max(0, d.NextRetry.Sub(now))).String())
+		all = append(all, fact{"next step", "within " + Rounded(max(0, d.NextRetry.Sub(now))).String()})
 	}
-	all = append(all, trouble(d, now)...)
+	return all
+}
+
+// validated says what was asked for, and what the sidecar said.
+func validated(d status.Document) (all []fact) {
 	if v := d.Validation; v != nil {
-		add("validation", v.Mode+": "+v.Reason)
+		all = append(all, fact{"validation", v.Mode + ": " + v.Reason})
 	}
 	if d.SidecarWord != "" {
-		add("sidecar said", d.SidecarWord)
+		all = append(all, fact{"sidecar said", d.SidecarWord})
 	}
-	all = append(all, identity(d)...)
-	all = append(all, recovered(d.Recovery)...)
-	all = append(all, upkeep(d.Upkeep, now)...)
-	all = append(all, backup(d.Backup, now)...)
-	all = append(all, renewed(d.Leases, now)...)
-	for _, file := range d.Certificates {
+	return all
+}
+
+func expiring(files []status.Certificate, now time.Time) (all []fact) {
+	for _, file := range files {
 		if file.ExpiresSoon(now) {
-			add("certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path))
+			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path)})
 		}
 	}
-	add("process started", ago(d.Started, now))
+	return all
+}
+
+// process is about this one, and how the one before it ended.
+func process(d status.Document, now time.Time) []fact {
 	lastExit := d.LastExit
 	if d.LastExitReason != "" {
 		lastExit += ": " + d.LastExitReason
 	}
-	add("last exit", lastExit)
-	add("versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go))
-	return all
+	return []fact{
+		{"process started", ago(d.Started, now)},
+		{"last exit", lastExit},
+		{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)},
+	}
 }
 
 // trouble says since when it lasts and how often it was met, or that it is over. What the reason of the state says already

@@ -1,8 +1,10 @@
 package stories
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -76,6 +78,30 @@ func TestComponentsAreTakenByAStrictServer(t *testing.T) {
 			w.apply(w.overlay(test.variant, components(test.components)))
 			w.awaitPods()
 		})
+	}
+}
+
+// written finds what people are to write into a kustomization of their own.
+var written = regexp.MustCompile(`(?m)^ +(?:patches|configMapGenerator|components):.*\n(?: +.*\n)*`)
+
+func TestWhatTheGuidesHavePeopleWriteIsTaken(t *testing.T) {
+	definitions(t)
+	w := newNamespace(t)
+	config, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/standalone-ha/etcd.conf.yaml"))
+	require.NoError(t, err)
+	for _, guide := range []string{"docs/deploy.md", "docs/upgrade.md"} {
+		text, err := os.ReadFile(filepath.Join(cluster.Checkout(), guide))
+		require.NoError(t, err)
+		found := written.FindAllString(string(text), -1)
+		require.NotEmpty(t, found, guide)
+		for _, block := range found {
+			margin := block[:len(block)-len(strings.TrimLeft(block, " "))]
+			block = strings.ReplaceAll("\n"+block, "\n"+margin, "\n")
+			folder := w.overlay("standalone-ha", strings.ReplaceAll(block, "../deploy/", "../../deploy/"))
+			require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), config, 0o600))
+			out, err := w.Kubectl("apply", "--dry-run=server", "--server-side", "--validate=strict", "-n", w.namespace, "-k", folder)
+			assert.NoError(t, err, "%s:\n%s\n%s", guide, block, out)
+		}
 	}
 }
 

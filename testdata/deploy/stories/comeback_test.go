@@ -41,7 +41,7 @@ func TestNewMembersWaitForTheFirstIfTheirStoreKnowsOfIt(t *testing.T) {
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
 			out, _ := w.tell(name, "status") // it is not ready, which is an error
-			return contains(out, "the cluster was founded before")
+			return contains(out, "the cluster was founded once")
 		})
 	}
 	require.NoError(t, w.node.Mend(first))
@@ -125,6 +125,27 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	assert.True(t, w.greeted(), "as it was before")
 	assert.Len(t, w.voters(), 3)
 	w.checkBackups("etcd-main-0", w.startWriter())
+}
+
+// The mistake that docs/deploy.md warns of: two of three are taken away at once. Nothing is lost by it.
+func TestThreeMembersThatWereMadeOneByMistakeComeBackByApplyingWhatWasThereBefore(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	before, writes := w.clusterID(), w.startWriter()
+	w.apply("deploy/standalone")
+	cluster.Eventually(t, "one is left, and has no quorum", func() error {
+		if len(w.pods()) > 1 {
+			return errNotYet
+		}
+		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		return contains(out, "quorum")
+	})
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	assert.Equal(t, before, w.clusterID())
+	assert.Len(t, w.voters(), 3)
+	w.checkBackups("etcd-main-0", writes)
 }
 
 func (w *world) clusterID() uint64 {

@@ -27,20 +27,22 @@ func TestThreeMembersWithSidecars(t *testing.T) {
 }
 
 // The volume, its exit record and the members' names are the same in both flavours. The data stay readable to the sidecar's
-// etcd, as docs/upgrade.md says.
+// etcd, as docs/upgrade.md says. Who moves away again finds the backups of before, and goes on with them.
 func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply("deploy/sidecar")
 	w.awaitReady(1)
 	w.greet()
+	writes := w.startWriter()
 	asFirst := strings.Count(w.log("etcd-main-0"), "full validation")
-	for _, folder := range []string{w.overlay("standalone", readableFor35), "deploy/sidecar"} {
+	for _, folder := range []string{w.overlay("standalone", readableFor35), "deploy/sidecar", w.overlay("standalone", readableFor35)} {
 		w.apply(folder)
 		w.awaitReady(1)
 		require.True(t, w.greeted(), "after moving to %s", folder)
 	}
 	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each took over from an orderly end")
 	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
+	w.checkBackups("etcd-main-0", writes)
 }
 
 // readableFor35 is what docs/upgrade.md has those do who may want to go back.

@@ -50,6 +50,36 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is rolled first")
 }
 
+// A mistake costs one member for as long as nobody puts it back. The others serve on.
+func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	before := w.pods()
+	writes := w.startWriter()
+	folder := w.overlay("standalone-ha", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte("quota-backend-bytes: much\n"), 0o600))
+	w.apply(folder)
+	cluster.Eventually(t, "the last member does not start", func() error {
+		pod := w.pods()["etcd-main-2"]
+		if pod == nil || pod.UID == before["etcd-main-2"].UID || len(pod.Status.ContainerStatuses) == 0 {
+			return errNotYet
+		}
+		ended := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated
+		if ended == nil {
+			return errNotYet
+		}
+		require.EqualValues(t, 78, ended.ExitCode)
+		return nil
+	})
+	w.apply("deploy/standalone-ha")
+	w.awaitReady(3)
+	w.checkBackups("etcd-main-2", writes)
+	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
+		require.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not touched", name)
+	}
+}
+
 // log is what a member has logged, over all pods of its name.
 func (w *world) log(member string) string { return w.logOf(member, "etcd") }
 

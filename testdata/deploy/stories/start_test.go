@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
 )
 
 func TestOneMember(t *testing.T) {
@@ -43,4 +45,22 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 	verdict := w.asked("etcd-main-1", "backup", "verify")
 	assert.Contains(t, verdict, "could be restored", "any member can ask for it")
+}
+
+// Members that have no data yet wait for the store, and none of them is ready before the others: a roll-out of what is right would
+// wait for its first pod for ever. The way out is the README's.
+func TestAMistakeInTheBucketsNameIsMendedByApplyingTheRightOneAndDeletingThePods(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply(w.overlay("standalone-ha", `configMapGenerator:
+- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_BACKUP_STORE=s3://mistaken-bucket/etcd-main"]}
+`))
+	cluster.Eventually(t, "it is said", func() error {
+		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		return contains(out, "mistaken-bucket", "bucket not found")
+	})
+	w.apply("deploy/standalone-ha")
+	out, err := w.Kubectl("delete", "pod", "-n", w.namespace, "-l", "app.kubernetes.io/component=etcd-statefulset", "--wait=false")
+	require.NoError(t, err, out)
+	w.awaitReady(3)
+	w.checkBackups("etcd-main-0", w.startWriter())
 }

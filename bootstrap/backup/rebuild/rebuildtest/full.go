@@ -1,4 +1,4 @@
-// Package rebuildtest makes large fulls for benchmarks, without the etcd that it would take an hour to fill.
+// Package rebuildtest makes large fulls, and archives of them, for benchmarks: without the etcd that it would take an hour to fill.
 package rebuildtest
 
 import (

@@ -80,7 +80,7 @@ func begin(w http.ResponseWriter, length string) {
 }
 
 func (d Dialect) drips(t *testing.T) {
-	s := d.against(t, soon, func(w http.ResponseWriter, r *http.Request) {
+	s := d.against(t, 10*soon, func(w http.ResponseWriter, r *http.Request) { // a busy machine is no silence
 		begin(w, "1000000")
 		drop := time.NewTicker(soon / 10)
 		defer drop.Stop()

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 func client(t *testing.T, options Options) *http.Client {
@@ -73,8 +73,7 @@ func TestErrorsOfTheConnectionRepeatNothingOfTheAnswer(t *testing.T) {
 func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(server.Close)
-	path := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(path, unrelatedCA(t), 0o600))
+	path := certificates.NewAuthority(t, "stranger").Bundle()
 	client := client(t, Options{CAPath: path})
 	_, err := client.Get(server.URL)
 	require.ErrorIs(t, err, store.ErrUnavailable)

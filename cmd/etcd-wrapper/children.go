@@ -8,12 +8,59 @@ import (
 	"strconv"
 	"syscall"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/verification"
+	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 )
+
+// The hidden commands here run as processes of their own, started by others of this program: what they do may panic on
+// damaged data in a goroutine of etcd or bbolt, or should leave the machine to etcd.
+
+// verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
+// data, in goroutines of theirs.
+type verifyCommand struct {
+	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
+	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"How deeply to validate."`
+}
+
+func (c *verifyCommand) execute(s streams) exitcode.Code {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+}
+
+func verifyInChild() standalone.VerifyFunc {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil // validate in this process then
+	}
+	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
+		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
+	})
+}
+
+// inspectCommand is the process of its own in which a database of a backup is opened for the first time.
+type inspectCommand struct {
+	Database string `arg:"" name:"database" help:"The database's file."`
+}
+
+func (c *inspectCommand) execute(streams) exitcode.Code {
+	rebuild.Inspect(c.Database)
+	return exitcode.Clean
+}
+
+func inspectInChild() backups.Inspect {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return rebuild.InspectInChild(executable, func(path string) []string { return []string{"inspect-database", path} })
+}
 
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
 // etcd, and a panic in it is an answer.
@@ -51,42 +98,4 @@ func verifyBackupInChild(flags commandline.Backups, scratch string) restorer {
 			"--scratch", scratch,
 		}, flags.Reading()...)
 	})
-}
-
-// backupVerifyCommand is `backup verify`.
-type backupVerifyCommand struct {
-	backupFlags `embed:""`
-	To          *commandline.Target `name:"to" env:"-" placeholder:"TARGET" help:"What to restore: latest, revision:N, or time:T; default is the newest full alone."`
-	Generation  int                 `name:"generation" env:"-" help:"Of which generation, with --to, if the newest that has it is not meant."`
-	ScratchDir  string              `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
-}
-
-func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
-		verified, err := backups.Verify(ctx, settings, c.target(), restore)
-		if verified.Full == "" {
-			return nil, err
-		}
-		return verified, err
-	})
-}
-
-func (c *backupVerifyCommand) target() *archive.Target {
-	if c.To == nil {
-		return nil
-	}
-	return &archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
-}
-
-// scratch is a directory that no other process uses.
-func (c *backupVerifyCommand) scratch(settings backups.Settings) string {
-	dir := c.ScratchDir
-	if dir == "" {
-		dir = settings.VolumeDir
-	}
-	if dir == "" {
-		dir = os.TempDir()
-	}
-	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
 }

@@ -1,0 +1,90 @@
+package recovery
+
+import (
+	"fmt"
+
+	"etcd-wrapper/exitcode"
+)
+
+// Refusal is why etcd may not open the data directory.
+type Refusal struct {
+	// Final says that waiting does not help: somebody has to do something.
+	Final bool
+	// Configuration says that what is asked for cannot be: a target that is not kept, or a member that is not alone.
+	Configuration bool
+
+	sentence string
+	cause    error
+}
+
+// Error is a sentence that names the way out.
+func (r *Refusal) Error() string { return r.sentence }
+
+// Status is what a process exits with that cannot go on; 0 if it should try again.
+func (r *Refusal) Status() exitcode.Code {
+	switch {
+	case r.Configuration:
+		return exitcode.BadConfig
+	case r.Final:
+		return exitcode.EtcdFailed
+	default:
+		return exitcode.Clean
+	}
+}
+
+// Unwrap is what the volume, or the store, has to do with it.
+func (r *Refusal) Unwrap() error { return r.cause }
+
+// spoken is what a row is found by.
+type spoken struct {
+	from State
+	on   Event
+	when Guard
+}
+
+// wayOut is what to do about a refusal, for each row that leads to one.
+var wayOut = map[spoken]string{
+	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or name all members in initial-cluster",
+	{AskPeers, PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
+	{Examine, Examined, AmongOthersBroken}: "",
+	{AskPeers, PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
+	{AskPeers, PeersTold, BornBroken}:      "move the data directory away if that is so",
+	{AskStore, StoreSilent, WillNotWait}:   "see that the store can be reached",
+	{AskStore, Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
+	{AskStore, Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
+	{AskStore, Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
+	{AskStore, Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
+	{AskStore, Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
+	{AskStore, KeysLacking, always}:        wayToKeys,
+	{Flush, KeysLacking, always}:           wayToKeys,
+	{MakeRoom, KeysLacking, always}:        wayToKeys,
+	{Build, KeysLacking, always}:           wayToKeys,
+	{Build, RoomLacking, always}:           "make the volume larger, or move away what is not needed",
+	{MakeRoom, RoomLacking, always}:        "make the volume larger, or move away what is not needed",
+	{Build, Unbuildable, always}:           "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
+	{Build, Grown, always}:                 "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
+	{Prove, Diverged, always}:              "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
+	{Prove, Unproved, always}:              "name an earlier target with --restore-to and a --restore-id",
+}
+
+const wayToKeys = "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id"
+
+func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
+	if could := r.could(row.When); could != "" {
+		reason += "; " + could
+	}
+	if out := wayOut[spoken{row.From, row.On, row.When}]; out != "" {
+		reason += "; " + out
+	}
+	return &Refusal{
+		Final: row.On != Broke && row.When != AmongOthersBroken, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
+	}
+}
+
+// could is what would come back if that was wanted.
+func (r *run) could(when Guard) string {
+	if when != KeptButNever {
+		return ""
+	}
+	return fmt.Sprintf("%s has %s", r.options.Archive, r.target())
+}

@@ -1,0 +1,142 @@
+package backups
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// since is noon and so many seconds: the time of the revision of that number.
+func since(seconds float64) time.Time {
+	return noon.Add(time.Duration(seconds * float64(time.Second)))
+}
+
+// inPieces puts a full of the snapshot, two segments, a full between them and one at the end into a store.
+func (l lived) inPieces(t *testing.T, middle int64) Settings {
+	settings := l.keepUpTo(t, middle)
+	kept := settings.Archive()
+	for _, last := range []int64{middle, l.last} {
+		file := filepath.Join(t.TempDir(), "full")
+		if last > middle {
+			l.ship(t, settings, last)
+		}
+		_, err := Export(t.Context(), settings, archive.Target{Revision: last}, file, NewMeter(nil))
+		require.NoError(t, err)
+		snapshot, err := os.ReadFile(file)
+		require.NoError(t, err)
+		head, err := kept.Head(t.Context(), 1)
+		require.NoError(t, err)
+		_, err = kept.PutFull(t.Context(), archive.Full{
+			Cluster: "c1", Generation: 1, Revision: last, Next: head.Position, Chain: head.Before, Last: head.Last,
+			Time: since(float64(last)), Member: "m", Reason: "schedule",
+		}, bytes.NewReader(snapshot[:len(snapshot)-sha256.Size]))
+		require.NoError(t, err)
+	}
+	return settings
+}
+
+// keepUpTo puts the full and a segment up to a revision into a store.
+func (l lived) keepUpTo(t *testing.T, last int64) Settings {
+	settings := Settings{Store: memory.New(), Keys: &seal.Keys{}}
+	kept := settings.Archive()
+	_, err := kept.Found(t.Context(), "c1", noon)
+	require.NoError(t, err)
+	_, err = kept.PutFull(t.Context(), archive.Full{
+		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
+	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
+	require.NoError(t, err)
+	l.ship(t, settings, last)
+	return settings
+}
+
+// ship puts a segment of what follows, up to a revision, into a store.
+func (l lived) ship(t *testing.T, settings Settings, last int64) {
+	kept := settings.Archive()
+	head, err := kept.Head(t.Context(), 1)
+	require.NoError(t, err)
+	builder, err := segment.NewBuilder(settings.Keys, head.Start)
+	require.NoError(t, err)
+	for _, row := range l.upTo(last)[len(l.upTo(head.Revision())):] {
+		revision, err := row.Revision()
+		require.NoError(t, err)
+		require.NoError(t, builder.Row(row))
+		require.NoError(t, builder.Marker(segment.Marker{Revision: revision, Time: since(float64(revision))}))
+	}
+	object, err := builder.Finish(segment.Source{Member: "m"})
+	require.NoError(t, err)
+	require.NoError(t, kept.PutSegment(t.Context(), object))
+}
+
+// Every edge of what is kept is that revision, and no other.
+func TestTheEdgesOfWhatIsKept(t *testing.T) {
+	l := live(t)
+	first, middle, last := l.revision, l.revision+5, l.last
+	settings := l.inPieces(t, middle)
+	window := fmt.Sprintf("revisions %d to %d (", first, last)
+	for _, example := range []struct {
+		target   archive.Target
+		revision int64 // 0: it is not kept
+	}{
+		{archive.Target{}, last},
+		{archive.Target{Revision: first}, first},
+		{archive.Target{Revision: first + 1}, first + 1},
+		{archive.Target{Revision: middle - 1}, middle - 1},
+		{archive.Target{Revision: middle}, middle},
+		{archive.Target{Revision: middle + 1}, middle + 1},
+		{archive.Target{Revision: last - 1}, last - 1},
+		{archive.Target{Revision: last}, last},
+		{archive.Target{Revision: last + 1}, 0},
+		{archive.Target{Revision: first - 1}, 0},
+		{archive.Target{Revision: 1}, 0},
+		{archive.Target{Revision: last, Generation: 2}, 0},
+		{archive.Target{Generation: 2}, 0},
+		{archive.Target{Time: since(float64(first))}, 0},
+		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full was made within that second
+		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
+		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
+		{archive.Target{Time: since(float64(middle))}, middle},
+		{archive.Target{Time: since(float64(middle) + .999)}, middle},
+		{archive.Target{Time: since(float64(middle) + 1)}, middle + 1},
+		{archive.Target{Time: since(float64(last))}, last},
+		{archive.Target{Time: since(float64(last)).Add(time.Hour)}, last}, // nothing came since
+	} {
+		what := fmt.Sprintf("%s of %d", example.target, example.target.Generation)
+		path, plan := filepath.Join(t.TempDir(), "out.db"), planned(t)
+		exported, err := Export(t.Context(), settings, example.target, path, NewMeter(nil))
+		restored, failed := Restore(t.Context(), settings, example.target, plan, NewMeter(nil))
+		if example.revision == 0 {
+			require.ErrorIs(t, err, archive.ErrNotKept, what)
+			require.ErrorContains(t, err, window, what)
+			require.EqualError(t, failed, err.Error(), what)
+			assert.NoFileExists(t, path)
+			assert.NoDirExists(t, plan.DataDir)
+			continue
+		}
+		require.NoError(t, err, what)
+		require.NoError(t, failed, what)
+		assert.Equal(t, []int64{example.revision, example.revision}, []int64{exported.Revision, restored.Revision}, what)
+		l.requireSnapshot(t, path, example.revision)
+	}
+}
+
+func TestAnEmptyStoreIsASentence(t *testing.T) {
+	settings := Settings{Store: memory.New(), Keys: &seal.Keys{}}
+	for _, target := range []archive.Target{{}, {Revision: 1}, {Time: noon}, {Generation: 1}} {
+		_, err := Export(t.Context(), settings, target, filepath.Join(t.TempDir(), "out.db"), NewMeter(nil))
+		require.ErrorContains(t, err, "is not kept in memory://test/, which has nothing that can be restored")
+		_, err = Restore(t.Context(), settings, target, planned(t), NewMeter(nil))
+		require.ErrorContains(t, err, "is not kept in memory://test/, which has nothing that can be restored")
+	}
+}

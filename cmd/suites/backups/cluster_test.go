@@ -1,0 +1,171 @@
+package backups_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// cluster is three members that back up to one store, and clients that write all the time.
+type cluster struct {
+	depot
+	t    *testing.T
+	pods []*harness.Pod
+	runs []*harness.Run
+
+	quiet func() // ends the clients
+
+	mu    sync.Mutex
+	acked int64
+	known state
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{depot: newDepot(t), t: t, pods: harness.StandaloneMembers(t, 3), known: state{}}
+	for _, p := range c.pods {
+		p.Flags = append(p.Flags, c.flag(), "--backup-interval=200ms")
+		c.runs = append(c.runs, p.Start())
+	}
+	for _, run := range c.runs {
+		run.AwaitReady()
+	}
+	c.quiet = c.beWrittenTo()
+	return c
+}
+
+// beWrittenTo has a client write through any member that answers, until the test ends or the returned function is called.
+func (c *cluster) beWrittenTo() (stop func()) {
+	c.t.Helper()
+	var endpoints []string
+	for _, p := range c.pods {
+		endpoints = append(endpoints, p.Endpoint())
+	}
+	etcd := c.pods[0].Etcd()
+	etcd.SetEndpoints(endpoints...)
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			c.put(ctx, etcd, fmt.Sprintf("key-%d", i), fmt.Sprint(i))
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); writing.Wait() })
+	c.t.Cleanup(stop)
+	return stop
+}
+
+func (c *cluster) put(ctx context.Context, etcd *clientv3.Client, key, value string) {
+	ctx, cancel := context.WithTimeout(ctx, harness.Patience/20)
+	defer cancel()
+	reply, err := etcd.Put(ctx, key, value)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known[key] = value
+	c.acked = max(c.acked, reply.Header.Revision)
+}
+
+func (c *cluster) acknowledged() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.acked
+}
+
+// awaitGrowth waits until something that is written from now on is in the store.
+func (c *cluster) awaitGrowth() {
+	c.t.Helper()
+	from := c.acknowledged()
+	harness.Eventually(c.t, "etcd takes writes", func() bool { return c.acknowledged() > from })
+	from = c.acknowledged()
+	harness.Eventually(c.t, "the chain grows", func() bool { return c.head(c.t) >= from })
+}
+
+// writer is the member that made the newest segment.
+func (c *cluster) writer() int {
+	c.t.Helper()
+	var head archive.Head
+	harness.Eventually(c.t, "there is a segment", func() bool {
+		var err error
+		head, err = c.archive(c.t).Head(c.t.Context(), 1)
+		return err == nil && head.Segment != nil
+	})
+	for i, p := range c.pods {
+		if c.runs[i] != nil && fmt.Sprintf("%x", memberID(p)) == head.Segment.Member {
+			return i
+		}
+	}
+	require.FailNow(c.t, "nobody's", "%s", head.Segment.Member)
+	return -1
+}
+
+func memberID(p *harness.Pod) uint64 {
+	p.T.Helper()
+	reply, err := p.Etcd().Status(p.T.Context(), p.Endpoint())
+	require.NoError(p.T, err)
+	return reply.Header.MemberId
+}
+
+// pauseInUpload stops a process while it uploads a segment, and returns the draft that it had written.
+func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
+	c.t.Helper()
+	segments := filepath.Join(c.dir, "gen", "000001", "segment")
+	news := watchFolder(c.t, segments)
+	harness.Eventually(c.t, "it is paused in an upload", func() bool {
+		_, err := news.Read(make([]byte, 4096)) // until something is created
+		require.NoError(c.t, err)
+		run.Signal(syscall.SIGSTOP)
+		awaitStopped(run)
+		drafts, _ := filepath.Glob(filepath.Join(segments, ".new-*"))
+		if len(drafts) > 0 && !linked(drafts[0]) {
+			draft = drafts[0]
+			return true
+		}
+		run.Signal(syscall.SIGCONT) // it was quicker
+		return false
+	})
+	return draft
+}
+
+// requireOneChain ends all members that run and looks at what they have left.
+func (c *cluster) requireOneChain(stop ...*harness.Run) {
+	c.t.Helper()
+	for _, run := range stop {
+		run.Signal(syscall.SIGTERM)
+	}
+	for _, run := range stop {
+		require.Zero(c.t, run.Exit(harness.Patience))
+	}
+	chains := c.requireSound(c.t)
+	require.Len(c.t, chains, 1)
+	assert.GreaterOrEqual(c.t, chains[0].To, c.acknowledged())
+	kept := c.keys(c.t, archive.Target{})
+	for key, value := range c.known {
+		require.Equal(c.t, value, kept[key], "the acknowledged write of %s is kept", key)
+	}
+}
+
+// lead makes a member the leader.
+func (c *cluster) lead(member int) {
+	c.t.Helper()
+	wanted := memberID(c.pods[member])
+	harness.Eventually(c.t, "it leads", func() bool {
+		for _, p := range c.pods {
+			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the one that leads can
+		}
+		reply, err := c.pods[member].Etcd().Status(c.t.Context(), c.pods[member].Endpoint())
+		return err == nil && reply.Leader == wanted
+	})
+}

@@ -1,0 +1,78 @@
+package recovery_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// TestTheEdgesOfWhatCanBeGoneBackTo asks for targets beyond both, which move nothing, and then for the first revision that is kept.
+func TestTheEdgesOfWhatCanBeGoneBackTo(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	history, err := l.archive().History(t.Context())
+	require.NoError(t, err)
+	chain := history.Newest().Chains[0]
+	window := fmt.Sprintf("revisions %d to %d (", chain.From, chain.To)
+	for target, of := range map[string]struct {
+		status int
+		says   string
+	}{
+		"revision:0":                              {64, "is not a revision"},
+		"revision:-1":                             {64, "is not a revision"},
+		at(time.Now().Add(time.Hour)):             {64, "is in the future"},
+		at(chain.Begin.Add(-time.Second)):         {78, window},
+		fmt.Sprintf("revision:%d", chain.To+1):    {78, window},
+		fmt.Sprintf("revision:%d", int64(1)<<62):  {78, window},
+		fmt.Sprintf("revision:%d", chain.To+1000): {78, window},
+	} {
+		before := l.files()
+		run := l.Start("--restore-to="+target, "--restore-id=edge")
+		require.Equal(t, of.status, run.Exit(harness.Patience), target)
+		assert.NotEmpty(t, run.Log.Containing(of.says), target)
+		assert.Equal(t, before, l.files(), "nothing is moved")
+	}
+	l.StartReady(fmt.Sprintf("--restore-to=revision:%d", chain.From), "--restore-id=first").StopCleanly()
+	assert.Equal(t, chain.From, l.generations()[1].ParentRevision)
+}
+
+func at(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
+
+// TestAKeyThatWasForgottenLosesNothing has a member sign with a new key, and then trust the old one alone: what is signed with the new
+// one is not damaged, so that nothing older comes back.
+func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
+	t.Parallel()
+	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), sealtest.New(t), sealtest.New(t)
+	p.Flags = append(p.Flags, d.flag())
+	both := sealtest.Joined(t, former.TrustedKeys, present.TrustedKeys)
+	keys := func(signing, trusted string) []string {
+		return []string{"--backup-signing-key=" + signing, "--backup-trusted-keys=" + trusted}
+	}
+	for _, of := range []struct{ value, signing string }{{"old", former.SigningKey}, {"new", present.SigningKey}} {
+		run := p.StartReady(keys(of.signing, both)...)
+		p.Put("key", of.value)
+		run.StopCleanly()
+		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	}
+	breakDatabase(p)
+	p.ExpectTerminationMessage()
+	require.Equal(t, 70, p.Start(keys(former.SigningKey, former.TrustedKeys)...).Exit(harness.Patience))
+	message, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(t, err)
+	for _, said := range []string{"gen/000001/segment/", "not signed by a key of --backup-trusted-keys", "add the key to the file", "nothing was moved"} {
+		assert.Contains(t, string(message), said)
+	}
+	assert.Empty(t, asides(p))
+	assert.Empty(t, halves(p))
+	assert.Len(t, d.generations(), 1)
+
+	p.StartReady(keys(former.SigningKey, both)...)
+	assert.Equal(t, "new", p.Get("key"))
+}

@@ -1,0 +1,86 @@
+// Package durable changes small files and the names in directories so that the change survives a machine that is switched
+// off. When a function returns nil, the change is on the disk.
+//
+// The exit record is written with it, and whoever renames or removes what the next start relies on ends with SyncDirectory.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// SyncDirectory makes durable which names a directory holds: what was created, renamed or removed in it, though not what
+// the files contain. Errors name the directory and the cause. Any goroutine may call it; it takes as long as the disk does.
+func SyncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = directory.Sync()
+	if err != nil {
+		err = fmt.Errorf("cannot sync directory %s: %w", path, err)
+	}
+	return errors.Join(err, directory.Close())
+}
+
+// Replace makes path hold exactly content with mode 0600: temporary file, fsync, rename, fsync of the directory. At every
+// instant the path holds the old content or the new one. Errors name the file and the cause. One goroutine at a time may
+// change a path.
+func Replace(path string, content []byte) error {
+	temporary := path + ".tmp"
+	// A leftover of an interrupted write may be anything; O_EXCL below then guarantees a new regular file.
+	if err := clearPath(temporary); err != nil {
+		return err
+	}
+	if err := writeSynced(temporary, content); err != nil {
+		return errors.Join(err, clearPath(temporary))
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return errors.Join(err, clearPath(temporary))
+	}
+	return SyncDirectory(filepath.Dir(path))
+}
+
+func writeSynced(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// Remove makes path absent: no crash brings it back. That nothing was there is no error. A directory with content is
+// not ours to delete: it is moved aside, to PATH.aside-NUMBER, since nothing can be recorded while it is in the way.
+func Remove(path string) error {
+	if err := clearPath(path); err != nil {
+		return err
+	}
+	return SyncDirectory(filepath.Dir(path))
+}
+
+func clearPath(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+		err = moveAside(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func moveAside(path string) error {
+	aside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
+	if err != nil {
+		return err
+	}
+	return os.Rename(path, filepath.Join(aside, filepath.Base(path)))
+}

@@ -1,0 +1,104 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/bootstrap"
+	. "etcd-wrapper/lifecycle"
+)
+
+func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
+	for story, want := range map[string]func(*stage){
+		"no answer": func(s *stage) { s.status = failing(3) },
+		"no trigger": func(s *stage) {
+			s.trigger = failing(3)
+			s.words = append(s.words[:1:1], bootstrap.New, bootstrap.New, bootstrap.New, bootstrap.Successful)
+		},
+		"no config": func(s *stage) { s.config = failing(3 + 1) }, // the early fetch is the first
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := loggedStage()
+				want(s)
+				wait := s.run(t)
+				pass(time.Minute)
+				synctest.Wait() // until this moment's lines are in the log, too
+				trouble := s.driver.Snapshot().Trouble
+				assert.Equal(t, 3, trouble.Times)
+				assert.True(t, trouble.Since.Before(trouble.At))
+				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
+				assert.Len(t, log.saying(t, "over: "), 1)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+// The verdict may take hours; that somebody answers again is known at once.
+func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
+	for story, spoil := range map[string]func(*stage){
+		"no answer":  func(s *stage) { s.status = failing(3) },
+		"no trigger": func(s *stage) { s.trigger = failing(1) },
+	} {
+		t.Run(story, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(bootstrap.New, bootstrap.New, bootstrap.Progress)
+				spoil(s)
+				wait := s.run(t)
+				pass(time.Hour)
+				assert.NotEmpty(t, s.driver.Snapshot().Trouble.Class)
+				assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+func TestWhileItAsksAgainPeopleReadWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.status = func(context.Context) error { pass(time.Minute); return errStage }
+		wait := s.run(t)
+		pass(90 * time.Second)
+		now := s.driver.Snapshot()
+		assert.Equal(t, Query, now.State)
+		assert.Contains(t, now.Reason, "no usable answer from the sidecar")
+		s.sigterm()
+		wait()
+		pass(time.Minute) // until what was left behind ends
+	})
+}
+
+func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.open = func(context.Context) error { return errors.New("port taken") }
+		s.shut = func() error { return errors.New("never opened") }
+		s.run(t)()
+		assert.Contains(t, s.driver.Snapshot().Trouble.Text, "port taken")
+	})
+}
+
+func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
+		wait := s.run(t)
+		pass(time.Minute)
+		now := s.driver.Snapshot()
+		assert.Equal(t, OfValidation, now.Trouble.Class)
+		assert.Zero(t, now.Trouble.Ended)
+		s.succeed()
+		pass(time.Minute)
+		assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+		s.sigterm()
+		wait()
+	})
+}
