@@ -49,7 +49,8 @@ type truth struct {
 	free    bool    // a quorum of them has said so, and that nothing is in the way
 	adopted bool    // etcd is started with the members that they have told
 	told    bool    // who asks hears that this member is about to have data
-	rolled  bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore
+	rolled  bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
+	flushed bool    // so has this one
 
 	lost string // what must never happen, and has
 }
@@ -134,6 +135,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		then.brought = true
 		return append(next(""), outcome{event: StoreSilent, after: now})
 	case FlushVolume:
+		then.flushed = true
 		return next(Flushed)
 	case FindEnd:
 		return append(next(""), outcome{event: StoreSilent, after: now})
@@ -218,9 +220,14 @@ func census(given lot, now truth) (all []outcome) {
 	if listing == peers.Asking && !asks(given, now) {
 		listing = peers.Unknown
 	}
-	asked.rolled = now.rolled || listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
-	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
-	asked.free, asked.rolled = false, now.rolled
+	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
+	asked.rolled = now.rolled || allHere
+	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+	asked.rolled = now.rolled
+	if allHere {
+		all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
+	}
+	asked.free = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
 		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
 	}
@@ -260,6 +267,9 @@ func claims(given lot, now truth) []outcome {
 	}
 	if !now.brought {
 		then.lost = "a restore is claimed without what waits on the volume"
+	}
+	if !given.alone && given.requested && given.found == Valid && now.place == "original" && !now.flushed {
+		then.lost = "a restore is claimed before the store has what only the volume has"
 	}
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"

@@ -31,35 +31,38 @@ type Listing = peers.Listing
 
 // Payload is what an event has to tell beside its name. The zero value tells nothing.
 type Payload struct {
-	Condition Condition // with Examined
-	Alone     bool      // with Examined: the member is alone in its cluster, or would found one alone
-	Peers     bool      // with Examined: the configuration names other members
-	Remains   bool      // with Examined: something is in the place of the data directory
-	Listing   Listing   // with PeersTold
-	Outdated  bool      // with PeersTold: the volume's data are not those that the member had last
-	Free      bool      // with PeersTold: nothing keeps the member from being replaced, or added
-	Asked     bool      // with Examined and Answered: a restore is asked for that was not done before
-	Owner     Owner     // with Answered
-	Kept      bool      // with Answered: there is a way to the target
-	Behind    bool      // with Answered: the store has more than the volume
-	Err       error     // what went wrong, for people
+	Condition  Condition // with Examined
+	Alone      bool      // with Examined: the member is alone in its cluster, or would found one alone
+	Peers      bool      // with Examined: the configuration names other members
+	Remains    bool      // with Examined: something is in the place of the data directory
+	Listing    Listing   // with PeersTold
+	Outdated   bool      // with PeersTold: the volume's data are not those that the member had last
+	Free       bool      // with PeersTold: nothing keeps the member from being replaced, or added
+	AllBrought bool      // with PeersTold: the store has what only the volumes of the others had
+	Asked      bool      // with Examined and Answered: a restore is asked for that was not done before
+	Owner      Owner     // with Answered
+	Kept       bool      // with Answered: there is a way to the target
+	Behind     bool      // with Answered: the store has more than the volume
+	Err        error     // what went wrong, for people
 }
 
 // Facts is what the guards may ask about. The zero value is of a run with --recover=auto that has just begun.
 type Facts struct {
-	Never     bool // --recover=never
-	Store     bool // there is one
-	Condition Condition
-	Alone     bool
-	Peers     bool
-	Remains   bool
-	Listing   Listing
-	Outdated  bool
-	Free      bool
-	Asked     bool
-	Owner     Owner
-	Kept      bool
-	Behind    bool
+	Never      bool // --recover=never
+	Store      bool // there is one
+	Condition  Condition
+	Alone      bool
+	Peers      bool
+	Remains    bool
+	Listing    Listing
+	Outdated   bool
+	Free       bool
+	Brought    bool // the store has what only this volume had, as far as it can be brought there
+	AllBrought bool
+	Asked      bool
+	Owner      Owner
+	Kept       bool
+	Behind     bool
 }
 
 // Learn implements machine.Facts.
@@ -70,10 +73,14 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.Peers, f.Remains = payload.Peers, payload.Remains
 	case PeersTold:
 		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
+		f.AllBrought = payload.AllBrought
+	case Flushed:
+		f.Brought = true
 	case Moved:
 		f.Condition, f.Remains = Empty, false
 	case Answered:
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked
+		f.Brought = f.Brought || !f.Asked || f.Condition != Valid // what waits for the store comes before it is asked
 	}
 	return f
 }
@@ -108,8 +115,9 @@ var conditions = map[Guard]func(Facts) bool{
 	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
 
-	AllAskReadable: func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition == Valid },
-	AllAsk:         func(f Facts) bool { return f.Asked && f.Listing == peers.Asking && f.Condition != Valid },
+	AllAskReadable: func(f Facts) bool { return f.allAsk() && f.hasMore() },
+	AllAsk:         func(f Facts) bool { return f.allAsk() && !f.hasMore() && f.AllBrought },
+	NotAllBrought:  func(f Facts) bool { return (f.allAsk() && !f.hasMore() || f.severalKept()) && !f.AllBrought },
 	NotAllAsk:      func(f Facts) bool { return !f.Alone && f.Asked && f.Listing != peers.Asking },
 	PeersGoOn:      func(f Facts) bool { return !f.Asked && f.Condition == Valid && !f.lost() },
 	KnownButNever: func(f Facts) bool {
@@ -131,10 +139,10 @@ var conditions = map[Guard]func(Facts) bool{
 	SeveralAsk:     func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
 	SeveralUnasked: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone() },
 	SeveralMissing: func(f Facts) bool { return f.isGone() && f.Listing == peers.Partial && f.Owner == Ours && !f.Never },
-	SeveralKept: func(f Facts) bool {
-		return f.isGone() && f.Listing != peers.Partial && f.Owner == Ours && f.Kept && !f.Never
-	},
-	SeveralNew: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
+	SeveralKept:    Facts.severalKept,
+	SeveralBack:    func(f Facts) bool { return f.severalKept() && f.AllBrought },
+	SeveralFlushed: func(f Facts) bool { return !f.Alone && f.Brought },
+	SeveralNew:     func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
 
@@ -181,6 +189,17 @@ func (f Facts) isGone() bool {
 	return !f.Alone && !f.Asked && f.Condition != Valid &&
 		(f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial)
 }
+
+// severalKept says that the store has what all members lack.
+func (f Facts) severalKept() bool {
+	return f.isGone() && f.Listing != peers.Partial && f.Owner == Ours && f.Kept && !f.Never
+}
+
+// allAsk says that every member asks for the same restore.
+func (f Facts) allAsk() bool { return f.Asked && f.Listing == peers.Asking }
+
+// hasMore says that the volume may have what the store has not.
+func (f Facts) hasMore() bool { return f.Condition == Valid && !f.Brought }
 
 // founds says that no member has data, this one included. A volume of a start that was cut off in its first moment counts as
 // empty.

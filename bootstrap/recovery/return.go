@@ -19,7 +19,7 @@ import (
 func (r *run) askThePeers() (Event, Payload) {
 	r.census = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Members: r.stands.Members, Index: r.stands.Index,
-		Holds: r.holds(), Restore: r.restore(),
+		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
@@ -30,7 +30,7 @@ func (r *run) askThePeers() (Event, Payload) {
 	}
 	r.findSuccessor(c)
 	return PeersTold, Payload{
-		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, Err: r.because(c),
+		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Err: r.because(c),
 	}
 }
 

@@ -28,6 +28,8 @@ type others struct {
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
 	told     bool // this member is about to have data
+	late     bool // one of them has not brought what only its volume has
+	brought  bool // what this member was heard to say of itself last
 }
 
 func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
@@ -40,6 +42,7 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 	other := peers.Member{ID: 1}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
 	c.Members = []peers.Member{other, c.Own}
+	c.Brought, o.brought = !o.late, self.Brought
 	if self.MemberID != 0 {
 		c.Outdated = o.outdated
 	}

@@ -37,7 +37,7 @@ var written = []entry{
 	{Examine, Examined, always, AskStore, []Action{FlushSpool, AskTheStore}, "the store may know better, or get to know it now: what waits for it on the volume need not be lost with the data"},
 
 	{AskPeers, PeersTold, NotAllAsk, AskPeers, []Action{PacePeers}, "every member has to be stopped and ask for the same restore before one goes back"},
-	{AskPeers, PeersTold, AllAsk, MakeRoom, []Action{TellLoss, MeasureRoom}, "all go back together; of the volume nothing can be read"},
+	{AskPeers, PeersTold, AllAsk, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "all go back together; of the volume nothing can be read"},
 	{AskPeers, PeersTold, AllAskReadable, Flush, []Action{TellLoss, FlushVolume}, "all go back together; what the volume has comes into the store first"},
 	{AskPeers, PeersTold, PeersGoOn, Ready, nil, "the data are the member's last, as far as the others know: they bring it up to date"},
 	{AskPeers, PeersTold, KnownButNever, Refused, nil, "the member was lost, and comes back from the others, but --recover=never"},
@@ -51,7 +51,8 @@ var written = []entry{
 	{AskPeers, PeersTold, AsEver, Ready, nil, "nobody has data: the cluster is founded as it is configured"},
 	{AskPeers, PeersTold, StoreMayKnow, AskStore, []Action{FlushSpool, AskTheStore}, "nobody has data, and a store tells whether the cluster was ever founded"},
 	{AskPeers, PeersTold, AllGone, AskStore, []Action{FlushSpool, AskTheStore}, "all members are here, and none has data of use: the store has, or gets them now"},
-	{AskPeers, PeersTold, SeveralKept, MakeRoom, []Action{TellLoss, MeasureRoom}, "all members are still here without data of use, and nobody had begun another generation before they said so"},
+	{AskPeers, PeersTold, SeveralBack, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "all members are still here without data of use, and nobody had begun another generation before they said so"},
+	{AskPeers, PeersTold, NotAllBrought, AskPeers, []Action{PacePeers}, "what only the volumes of the others have comes into the store first"},
 	{AskPeers, PeersTold, AllGoneForGood, Refused, nil, "all members are here, none has data of use, and there is no store"},
 	{AskPeers, PeersTold, always, AskPeers, []Action{PacePeers}, "a quorum of the other members is waited for, which has what this one has lost"},
 	{AskPeers, Elapsed, NotAllAsk, AskStore, []Action{AskTheStore}, "another member may have begun the restore by now"},
@@ -91,6 +92,7 @@ var written = []entry{
 	{weighing, KeysLacking, always, Refused, nil, keysLacking},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
 
+	{Flush, Flushed, SeveralFlushed, AskPeers, []Action{AskThePeers}, "the others may go on, and this one as soon as they have brought what they have"},
 	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
 
 	{MakeRoom, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away before it told how far the backups go by now"},

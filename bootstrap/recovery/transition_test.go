@@ -37,6 +37,8 @@ var (
 	certificate = Payload{Owner: Ours, Behind: true}
 	asked       = Payload{Owner: Ours, Kept: true, Asked: true}
 	bringBack   = []Action{TellLoss, MeasureRoom}
+	restoreNow  = []Action{FindEnd, TellLoss, MeasureRoom}
+	brought     = func(l Listing) Payload { return Payload{Listing: l, Free: true, AllBrought: true} }
 )
 
 // What a member of several finds on its volume, and what the others answer.
@@ -62,12 +64,12 @@ var (
 
 var sentences = []sentence{
 	// Resume: what an earlier run left
-	{"a run first looks for one that was cut off", Resume, Facts{}, Begun, Payload{}, Resume, []Action{ReadPosition}},
-	{"one that claimed nothing is begun again", Resume, Facts{}, NothingBegun, Payload{}, Examine, []Action{DropUnfinished, ValidateVolume}},
+	{"a run first looks for one that was cut off", Resume, alone, Begun, Payload{}, Resume, []Action{ReadPosition}},
+	{"one that claimed nothing is begun again", Resume, alone, NothingBegun, Payload{}, Examine, []Action{DropUnfinished, ValidateVolume}},
 	{"one that may have claimed is for people where no store tells", Resume, Facts{Peers: true}, ClaimFound, Payload{}, Refused, nil},
 	{"also if it is alone", Resume, alone, ClaimFound, Payload{}, Refused, nil},
-	{"one that may have claimed goes on with what it built", Resume, Facts{Store: true}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
-	{"one that has installed only has to remember it", Resume, Facts{}, InstallFound, Payload{}, Install, []Action{Remember}},
+	{"one that may have claimed goes on with what it built", Resume, Facts{Alone: true, Store: true}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
+	{"one that has installed only has to remember it", Resume, alone, InstallFound, Payload{}, Install, []Action{Remember}},
 
 	// Examine: a member of several
 	{"a valid member of several starts as ever", Examine, Facts{}, Examined, Payload{Condition: Valid}, Ready, nil},
@@ -142,15 +144,21 @@ var sentences = []sentence{
 	{"all gone: the store is asked", AskPeers, gone(Broken, ""), PeersTold, told(peers.Gone), AskStore, flushed},
 	{"also by one that has nothing", AskPeers, gone(Empty, ""), PeersTold, told(peers.Gone), AskStore, flushed},
 	{"all gone, and no store", AskPeers, ofPeers(Broken), PeersTold, told(peers.Gone), Refused, nil},
-	{"all still gone when the store was asked: it is restored", AskPeers, has(Empty), PeersTold, told(peers.Founding), MakeRoom, bringBack},
-	{"also if some are broken", AskPeers, has(Broken), PeersTold, told(peers.Gone), MakeRoom, bringBack},
+	{"all still gone when the store was asked: it is restored", AskPeers, has(Empty), PeersTold, brought(peers.Founding), MakeRoom, restoreNow},
+	{"also if some are broken", AskPeers, has(Broken), PeersTold, brought(peers.Gone), MakeRoom, restoreNow},
 	{"not if one has data by then", AskPeers, has(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
 	{"but if it is a cluster by then, that is joined", AskPeers, has(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
 	{"who has data of use is not gone", AskPeers, gone(Valid, ""), PeersTold, told(peers.Gone), Ready, nil},
 	{"all ask: what a valid volume has comes into the store first", AskPeers, together(Valid), PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
 	{"whatever else is known", AskPeers, Facts{Asked: true, Condition: Valid, Kept: true}, PeersTold, told(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
-	{"all ask: of a broken one nothing can be read", AskPeers, together(Broken), PeersTold, told(peers.Asking), MakeRoom, bringBack},
-	{"all ask: nor of an empty one", AskPeers, together(Empty), PeersTold, told(peers.Asking), MakeRoom, bringBack},
+	{"all ask: of a broken one nothing can be read", AskPeers, together(Broken), PeersTold, brought(peers.Asking), MakeRoom, restoreNow},
+	{"all ask: nor of an empty one", AskPeers, together(Empty), PeersTold, brought(peers.Asking), MakeRoom, restoreNow},
+	{"all ask: others may have more than the store", AskPeers, together(Broken), PeersTold, told(peers.Asking), AskPeers, askAgain},
+	{"all ask: a valid volume has brought what it has", AskPeers, Facts{Asked: true, Condition: Valid, Brought: true}, PeersTold, brought(peers.Asking), MakeRoom, restoreNow},
+	{"all ask: and waits for the others", AskPeers, Facts{Asked: true, Condition: Valid, Brought: true}, PeersTold, told(peers.Asking), AskPeers, askAgain},
+	{"all ask: what the others have brought is not all", AskPeers, together(Valid), PeersTold, brought(peers.Asking), Flush, []Action{TellLoss, FlushVolume}},
+	{"all gone: others may have more than the store", AskPeers, has(Empty), PeersTold, told(peers.Founding), AskPeers, askAgain},
+	{"all gone: also if this one is broken", AskPeers, has(Broken), PeersTold, told(peers.Gone), AskPeers, askAgain},
 	{"as long as not all ask, they are waited for", AskPeers, together(Valid), PeersTold, told(peers.Unknown), AskPeers, askAgain},
 	{"also if they run", AskPeers, together(Valid), PeersTold, told(peers.Started), AskPeers, askAgain},
 	{"also if data are lost", AskPeers, together(Empty), PeersTold, told(peers.Unlisted), AskPeers, askAgain},
@@ -165,6 +173,7 @@ var sentences = []sentence{
 	// AskStore: several
 	{"several: without a certificate it is a new cluster", AskStore, gone(Empty, peers.Founding), Answered, nothing, Ready, nil},
 	{"several: with one, and a backup, it comes back", AskStore, gone(Empty, peers.Founding), Answered, ahead, AskPeers, []Action{AskThePeers}},
+	{"several: whatever they have brought", AskStore, Facts{Peers: true, Condition: Empty, Listing: peers.Gone, AllBrought: true}, Answered, ahead, AskPeers, []Action{AskThePeers}},
 	{"several: also if some are broken", AskStore, gone(Empty, peers.Gone), Answered, ahead, AskPeers, []Action{AskThePeers}},
 	{"several: also if this one is", AskStore, gone(Broken, peers.Gone), Answered, kept, AskPeers, []Action{AskThePeers}},
 	{"several: a quorum without data begins a new cluster", AskStore, gone(Empty, peers.Partial), Answered, nothing, Ready, nil},
@@ -246,6 +255,8 @@ var sentences = []sentence{
 	{"nor does one in a store that has nothing", AskStore, asVolume(Empty), Answered, Payload{Owner: Nobody, Asked: true}, Refused, nil},
 
 	// On the way
+	{"several: the others are heard again", Flush, together(Valid), Flushed, Payload{}, AskPeers, []Action{AskThePeers}},
+	{"several: whatever else is known", Flush, Facts{Condition: Valid}, Flushed, Payload{}, AskPeers, []Action{AskThePeers}},
 	{"flushed or not, it is set aside later", Flush, alone, Flushed, Payload{Err: assert.AnError}, MakeRoom, []Action{FindEnd, MeasureRoom}},
 	{"a store that does not tell what was brought is asked again", MakeRoom, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"with room it is built", MakeRoom, alone, RoomEnough, Payload{}, Build, []Action{BuildData}},
@@ -288,6 +299,8 @@ var reasons = []struct {
 	{AskStore, Answered, asVolume(Empty), certificate, "nothing is kept"},
 	{AskPeers, PeersTold, ofNever, told(peers.Started), "but --recover=never"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Gone), "there is no store"},
+	{AskPeers, PeersTold, together(Broken), told(peers.Asking), "comes into the store first"},
+	{AskPeers, PeersTold, has(Empty), told(peers.Founding), "comes into the store first"},
 	{AskPeers, PeersTold, together(Valid), told(peers.Unknown), "every member has to be stopped"},
 	{AskStore, Answered, gone(Empty, peers.Gone), nothing, "nothing is kept"},
 	{AskStore, Answered, together(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},

@@ -79,6 +79,7 @@ const (
 
 	AllAskReadable Guard = "all ask for the restore, volume valid"
 	AllAsk         Guard = "all ask for the restore"
+	NotAllBrought  Guard = "others have more than the store"
 	NotAllAsk      Guard = "not all ask for the restore"
 	PeersGoOn      Guard = "valid, its last data"
 	KnownButNever  Guard = "started before, --recover=never"
@@ -99,6 +100,8 @@ const (
 	SeveralUnasked Guard = "one of several, the others may have data"
 	SeveralMissing Guard = "one of several, some of which may have data"
 	SeveralKept    Guard = "one of several, nobody has data of use, kept"
+	SeveralBack    Guard = "one of several, nobody has data of use, kept, all brought"
+	SeveralFlushed Guard = "one of several, brought"
 	SeveralNew     Guard = "one of several, no certificate"
 
 	WillNotWait Guard = "broken, or --recover=never"

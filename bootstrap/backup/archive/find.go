@@ -67,9 +67,9 @@ func (p Path) Bytes() int64 {
 // tell has a Beyond all the same.
 func (p Path) Lost() int64 { return max(0, p.Known-p.Revision) }
 
-// Find finds how to get to a target. A time behind the newest chain's end means its end, if nothing is known to have come later. The
-// latest revision is the newest generation's; as long as that has nothing, it is what was restored into it. ErrNotKept says that the
-// target isn't kept, and what is.
+// Find finds how to get to a target. A time behind the newest chain's end means its end, if nothing is known to have come later, and
+// so does one behind the last chain of a generation, up to the beginning of the next generation. The latest revision is the newest
+// generation's; as long as that has nothing, it is what was restored into it. ErrNotKept says that the target isn't kept, and what is.
 func (a *Archive) Find(ctx context.Context, target Target) (Path, error) {
 	return a.find(ctx, target, nil)
 }
@@ -104,8 +104,7 @@ func (a *Archive) findOnce(ctx context.Context, target Target, known faults) (Pa
 		}
 		for c := len(generation.Chains) - 1; c >= 0; c-- {
 			chain := generation.Chains[c]
-			newest := g == len(history.Generations)-1 && c == len(generation.Chains)-1
-			if chain.has(sought, newest) {
+			if chain.has(sought, history.stood(g, c)) {
 				return a.path(ctx, generation, chain, sought)
 			}
 		}
@@ -136,13 +135,26 @@ func (a *Archive) notKept(history *History, target Target) error {
 	return err
 }
 
-// has tells whether a target lies in the chain.
-func (c Chain) has(target Target, newest bool) bool {
+// stood is until when a chain's last revision was the present, as far as is known: the last one of a generation was until the next
+// generation began.
+func (h *History) stood(g, c int) time.Time {
+	switch chains := h.Generations[g].Chains; {
+	case c < len(chains)-1:
+		return chains[c].End
+	case g < len(h.Generations)-1:
+		return later(chains[c].End, h.Generations[g+1].Created.Add(-1))
+	default:
+		return farAway
+	}
+}
+
+// has tells whether a target lies in the chain, whose last revision was the present until a time.
+func (c Chain) has(target Target, until time.Time) bool {
 	switch {
 	case target.Revision != 0:
 		return c.From <= target.Revision && target.Revision <= c.To
 	case !target.Time.IsZero():
-		return !target.Time.Before(c.Begin) && (newest || !target.Time.After(c.End))
+		return !target.Time.Before(c.Begin) && !target.Time.After(until)
 	default:
 		return true
 	}

@@ -36,9 +36,27 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Obj
 	if err := a.merged(ctx, merged); err != nil {
 		return Object{}, err
 	}
+	if err := a.oneChain(ctx, merged, sources); err != nil {
+		return Object{}, err
+	}
 	body, err := a.putFilled(ctx, merged.Name(), func(w io.Writer) error { return a.concatenate(ctx, w, merged, sources) })
 	merged.Size = body.Bytes
 	return merged, err
+}
+
+// oneChain is an ErrHole if a segment of another chain begins within one that is to be made of segments: it would count as held.
+func (a *Archive) oneChain(ctx context.Context, merged Object, sources []Object) error {
+	if merged.Level != Minute {
+		return nil // of what was merged before
+	}
+	segments, err := a.Objects(ctx, merged.Generation, Segment, merged.Start)
+	for _, other := range segments {
+		of := func(source Object) bool { return source.Start == other.Start }
+		if merged.covers(other.Start) && !slices.ContainsFunc(sources, of) {
+			return fmt.Errorf("%w: %s begins within %s", ErrHole, other.Name(), merged.Name())
+		}
+	}
+	return err
 }
 
 // Superseded returns the objects that can be deleted, since a merged one holds the same: one that was created before a time, by

@@ -116,3 +116,21 @@ func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
 	assert.ErrorIs(t, err, seal.ErrDamaged)
 	assert.Empty(t, w.objects(archive.Minute))
 }
+
+// Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.
+func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	other := w.again()
+	w.segment(20)
+	other.gap(15)
+	other.segment(25)
+	w.segment(30)
+	w.segment(40)
+	segments := w.objects(archive.Segment)
+	for _, sources := range [][]archive.Object{segments[:1], segments[1:2]} {
+		_, err := w.Merge(w.ctx, archive.Minute, sources)
+		assert.ErrorIs(t, err, archive.ErrHole)
+	}
+	_, err := w.Merge(w.ctx, archive.Minute, segments[2:])
+	assert.NoError(t, err, "nothing begins within these")
+}

@@ -209,3 +209,19 @@ func (w *world) gapAt(revision int64, at time.Time) {
 	require.NoError(w.t, err)
 	w.next = full.Start()
 }
+
+// Nothing was written for a while, and then the cluster was restored: until then the last revision was the present.
+func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(15)
+	w.gap(18)
+	w.segment(20)
+	w.restoredTo(2, 20) // at second 25
+	for at, revision := range map[time.Time]int64{At(20): 20, At(22): 20, At(25).Add(-1): 20, At(15): 15} {
+		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)
+	}
+	for _, at := range []time.Time{At(25), At(15).Add(1), At(18)} {
+		_, err := w.Find(w.ctx, archive.Target{Time: at})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", at)
+	}
+}

@@ -21,6 +21,7 @@ type Call struct {
 	Process string `json:"process"` // made up by each process
 	Holds   Holds  `json:"holds"`
 	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
+	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
 }
 
 // Holds is what a member has on its volume.

@@ -37,6 +37,7 @@ type Self struct {
 	Index               uint64 // of the last entry in its log
 	Holds               Holds  // what is told to others while no etcd runs here
 	Restore             string // the id of the restore that is asked for here; empty if none is
+	Brought             bool   // the store has what only the volume had, as far as it can be brought there
 }
 
 // Census is what the others have answered.
@@ -49,6 +50,8 @@ type Census struct {
 	Outdated error
 	// InTheWay says what keeps this member from being replaced, or added, now; nil if nothing does.
 	InTheWay error
+	// Brought says that of the others that run no etcd all have brought into the store what only their volumes had.
+	Brought bool
 	// Silent says who gave no answer, and why; nil if all did.
 	Silent error
 }

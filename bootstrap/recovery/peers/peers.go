@@ -135,7 +135,7 @@ func (p *Peers) Names() []string { return slices.Sorted(maps.Keys(p.others)) }
 func (p *Peers) Ask(ctx context.Context, self Self) Census {
 	deaf := p.open()
 	if deaf == nil { // otherwise the others don't hear of this member, and wait
-		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore})
+		p.desk.say(Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought})
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
 	if more := p.notAsked(answers); len(more) > 0 {
@@ -144,6 +144,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Census {
 	}
 	c, by := p.judge(answers)
 	c.Silent = both(deaf, silent)
+	c.Brought = !slices.ContainsFunc(calls, func(call Call) bool { return !call.Brought })
 	if c.Listing == Unknown {
 		c.Listing = p.roll(self, answers, calls)
 	}

@@ -383,6 +383,20 @@ func TestAQuorumWithoutDataWaitsForTheRestAWhile(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "nor does one who knows of that")
 }
 
+func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
+	all := rolled(t)
+	ask := func(p *Peers, brought bool) bool {
+		return p.Ask(t.Context(), Self{Holds: Ruins, Brought: brought}).Brought
+	}
+	ask(all[0], true)
+	ask(all[1], false)
+	assert.False(t, ask(all[2], true))
+	ask(all[1], true)
+	assert.True(t, ask(all[2], true))
+	assert.True(t, ask(all[0], false), "it asks about the others")
+	assert.False(t, ask(all[1], true))
+}
+
 func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
 	all := rolled(t)
 	all[0].Claim()
