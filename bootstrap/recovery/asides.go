@@ -7,49 +7,37 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
+	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/rebuild"
 )
 
-// asideTime is how the names of what is set aside tell when that was. They sort by it.
-const asideTime = "20060102T150405.000Z"
-
-// aside is a data directory that was set aside.
-type aside struct {
-	path string
-	at   time.Time
-}
-
-// asides are those beside the data directory, the oldest first. What people have given a name of that kind is none.
-func (r *run) asides() (all []aside) {
-	prefix := r.member.DataDir + asideInfix
-	paths, _ := filepath.Glob(prefix + "*") // the pattern is well-formed, and what can't be listed is not there
-	slices.Sort(paths)
-	for _, path := range paths {
-		if at, err := time.Parse(asideTime, strings.TrimPrefix(path, prefix)); err == nil {
-			all = append(all, aside{path, at})
+// asides is what was set aside beside the data directory and the spool, the oldest first, but for the newest of each if that
+// has to stay.
+func (r *run) asides(stays func(newest aside.Aside) bool) (all []aside.Aside) {
+	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
+		own := aside.Beside(path)
+		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
+			own = own[:newest]
 		}
+		all = append(all, own...)
 	}
+	slices.SortFunc(all, func(a, b aside.Aside) int { return a.At.Compare(b.At) })
 	return all
 }
 
 // makeRoom lets go of what was set aside until there is room for what the source leads to, the oldest first: that and
-// nothing else is what data directories are ever deleted for. The newest stays until a backup was verified that is younger.
+// nothing else is what it is ever deleted for. The newest stays until a backup was verified that is younger.
 func (r *run) makeRoom(source rebuild.Source) error {
 	err := r.measure(r.seed(), source)
 	if !errors.Is(err, rebuild.ErrNoRoom) {
 		return err
 	}
-	all := r.asides()
-	if newest := len(all) - 1; newest >= 0 && !r.verifiedSince(all[newest].at) {
-		all = all[:newest]
-	}
-	for _, old := range all {
-		r.options.Log.Warn().Err(err).Str("deleted", old.path).Msg("recovery: what was set aside is deleted, as there is no room for it any more")
-		if removed := os.RemoveAll(old.path); removed != nil {
+	for _, old := range r.asides(func(newest aside.Aside) bool { return !r.verifiedSince(newest.At) }) {
+		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: what was set aside is deleted, as there is no room for it any more")
+		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
 		}
 		if err = r.measure(r.seed(), source); !errors.Is(err, rebuild.ErrNoRoom) {
@@ -78,7 +66,7 @@ func (r *run) verifiedSince(at time.Time) bool {
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
 func (r *run) relieve() {
-	if len(r.asides()) == 0 {
+	if len(r.asides(func(aside.Aside) bool { return false })) == 0 {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))

@@ -38,6 +38,7 @@ type truth struct {
 	built     bool   // a whole data directory is beside
 	proved    bool   // and valid
 	sound     bool   // what was installed was proved
+	brought   bool   // what waited on the volume is in the store
 	noted     bool   // the position is on the disk
 	claimed   bool   // the store has this restore's generation
 	outrun    bool   // somebody else has begun another one
@@ -132,7 +133,8 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	case TellLoss:
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
-		return next("")
+		then.brought = true
+		return append(next(""), outcome{event: StoreSilent, after: now})
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
@@ -266,6 +268,9 @@ func claims(given lot, now truth) []outcome {
 	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
 		then.lost = "a cluster of several is replaced before all have called"
 	}
+	if !now.brought {
+		then.lost = "a restore is claimed without what waits on the volume"
+	}
 	if !given.alone && given.requested && given.found == Valid && now.place == "original" && !now.flushed {
 		then.lost = "a restore is claimed before the store has what only the volume has"
 	}
@@ -345,6 +350,9 @@ var promises = []struct {
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
 		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
+	}},
+	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
+		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened", func(p place) bool {
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours

@@ -110,12 +110,10 @@ func (f Facts) Holds(guard Guard) bool {
 var conditions = map[Guard]func(Facts) bool{
 	NoStore:           func(f Facts) bool { return !f.Store },
 	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked && !f.goTogether() },
-	Together:          Facts.goTogether,
 	AmongPeers:        Facts.asksPeers,
 	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },
 	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },
 	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
-	BrokenAlone:       func(f Facts) bool { return f.Alone && f.Condition == Broken },
 
 	AllAskReadable: func(f Facts) bool { return f.allAsk() && f.hasMore() },
 	AllAsk:         func(f Facts) bool { return f.allAsk() && !f.hasMore() && f.AllBrought },

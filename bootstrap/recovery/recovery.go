@@ -29,8 +29,10 @@ type Options struct {
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
-	// FlushSpool brings what waits on the volume for the store there; nil if nothing can wait.
-	FlushSpool func(ctx context.Context) error
+	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What stands on the volume as well need
+	// not be brought; the zero value says that nothing does. It is nil if nothing can wait.
+	FlushSpool func(ctx context.Context, stands datadir.Standing) error
+	SpoolDir   string // where that waits; empty if nothing can
 
 	Log   zerolog.Logger
 	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s

@@ -160,19 +160,6 @@ func (r *run) flushVolume() (Event, Payload) {
 	return Flushed, Payload{}
 }
 
-// flushSpool brings into the store what waits for it. That it fails is no reason to stop: the store says what it has.
-func (r *run) flushSpool() (Event, Payload) {
-	if r.options.FlushSpool == nil {
-		return "", Payload{}
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, flushPatience)
-	defer cancel()
-	if err := r.options.FlushSpool(ctx); err != nil {
-		r.options.Log.Warn().Err(err).Msg("recovery: the store does not get what waits for it on the volume")
-	}
-	return "", Payload{}
-}
-
 // flushPatience is how long the store may take for what only the volume has.
 const flushPatience = 2 * time.Minute
 

@@ -13,7 +13,7 @@ var States = []machine.StateInfo{
 	{Name: GiveWay, Meaning: "move data out of the way that the others have all of", Bound: machine.ByCalls, Deadline: "the disk's"},
 	{Name: Leave, Meaning: "have the others take the old identity out of the cluster", Bound: machine.ByCalls, Deadline: "10s for the request"},
 	{Name: Enter, Meaning: "have the others take this member in, as a learner", Bound: machine.ByCalls, Deadline: "10s for the request"},
-	{Name: AskStore, Meaning: "ask the store whose it is, and what is kept", Bound: machine.ByCalls, Deadline: "2m for the question, " + pause + " between questions"},
+	{Name: AskStore, Meaning: "bring what waits on the volume into the store, ask whose it is, and what is kept", Bound: machine.ByCalls, Deadline: "2m for each segment that waits, 2m for the question, " + pause + " between questions"},
 	{Name: Flush, Meaning: "bring into the store what only the volume has", Bound: machine.ByCalls, Deadline: "2m"},
 	{Name: MakeRoom, Meaning: "say what would be lost, compare the room on the volume with what is needed", Bound: machine.ByCalls, Deadline: "the disk's"},
 	{Name: Build, Meaning: "fetch the backup and make a data directory of it, beside the old one", Bound: machine.ByCalls, Deadline: "none while bytes come; the store gives up after a minute without any"},

@@ -122,9 +122,9 @@ var sentences = []sentence{
 	{"one that never started is founded with the others", AskPeers, ofPeers(Empty), PeersTold, told(peers.Expected), Ready, nil},
 	{"one of a cluster in which nobody has data is begun as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Founding), Ready, nil},
 	{"while somebody may have data it waits", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
-	{"a store may know better", AskPeers, stored, PeersTold, told(peers.Founding), AskStore, []Action{AskTheStore}},
+	{"a store may know better", AskPeers, stored, PeersTold, told(peers.Founding), AskStore, flushed},
 	{"a quorum in which nobody has data begins as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Partial), Ready, nil},
-	{"a store may know better than a quorum", AskPeers, stored, PeersTold, told(peers.Partial), AskStore, []Action{AskTheStore}},
+	{"a store may know better than a quorum", AskPeers, stored, PeersTold, told(peers.Partial), AskStore, flushed},
 	{"one that a single peer knows waits for a quorum", AskPeers, ofPeers(Empty), PeersTold, told(peers.Claimed), AskPeers, askAgain},
 	{"so does what nothing is known of", AskPeers, alone, PeersTold, Payload{}, AskPeers, askAgain},
 	{"the peers are asked again", AskPeers, alone, Elapsed, Payload{}, AskPeers, []Action{AskThePeers}},
@@ -136,7 +136,7 @@ var sentences = []sentence{
 	{"never: what nobody knows starts as ever", AskPeers, ofNever, PeersTold, told(peers.Founding), Ready, nil},
 	{"never: whoever added the member has configured it", AskPeers, ofNever, PeersTold, told(peers.Added), Ready, nil},
 	{"never: nor does it add itself", AskPeers, ofNever, PeersTold, told(peers.Unlisted), Ready, nil},
-	{"never: unless a store may know better", AskPeers, Facts{Peers: true, Condition: Empty, Never: true, Store: true}, PeersTold, told(peers.Founding), AskStore, []Action{AskTheStore}},
+	{"never: unless a store may know better", AskPeers, Facts{Peers: true, Condition: Empty, Never: true, Store: true}, PeersTold, told(peers.Founding), AskStore, flushed},
 
 	// The way back
 	{"the others are asked again when the place is free", GiveWay, alone, Moved, Payload{}, AskPeers, []Action{AskThePeers}},
@@ -208,20 +208,20 @@ var sentences = []sentence{
 	{"several: another cluster's is refused before they are asked", AskStore, together(Valid), Answered, Payload{Owner: Others, Kept: true}, Refused, nil},
 
 	// Examine: a member alone
-	{"a valid volume is compared with the store", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, []Action{AskTheStore}},
-	{"so is an empty one", Examine, alone, Examined, Payload{Alone: true, Condition: Empty}, AskStore, []Action{AskTheStore}},
-	{"so is a broken one, beside which something may wait for the store", Examine, alone, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{FlushSpool, AskTheStore}},
+	{"a valid volume is compared with the store, when that has what waits for it", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, flushed},
+	{"so is an empty one", Examine, alone, Examined, Payload{Alone: true, Condition: Empty}, AskStore, flushed},
+	{"so is a broken one", Examine, alone, Examined, Payload{Alone: true, Condition: Broken}, AskStore, flushed},
 	{"--recover=never starts a valid volume without asking", Examine, never, Examined, Payload{Alone: true, Condition: Valid}, Ready, nil},
-	{"--recover=never asks about an empty one, which may be a loss", Examine, never, Examined, Payload{Alone: true, Condition: Empty}, AskStore, []Action{AskTheStore}},
-	{"--recover=never asks about a broken one, to say what could be had", Examine, never, Examined, Payload{Alone: true, Condition: Broken}, AskStore, []Action{FlushSpool, AskTheStore}},
-	{"a restore that is asked for counts in spite of --recover=never", Examine, never, Examined, Payload{Alone: true, Condition: Valid, Asked: true}, AskStore, []Action{AskTheStore}},
+	{"--recover=never asks about an empty one, which may be a loss", Examine, never, Examined, Payload{Alone: true, Condition: Empty}, AskStore, flushed},
+	{"--recover=never asks about a broken one, to say what could be had", Examine, never, Examined, Payload{Alone: true, Condition: Broken}, AskStore, flushed},
+	{"a restore that is asked for counts in spite of --recover=never", Examine, never, Examined, Payload{Alone: true, Condition: Valid, Asked: true}, AskStore, flushed},
 
 	// AskStore: no answer
 	{"a valid volume waits for the store, which may know better", AskStore, asVolume(Valid), StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"so does an empty one", AskStore, asVolume(Empty), StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"a broken one does not", AskStore, asVolume(Broken), StoreSilent, Payload{}, Refused, nil},
 	{"--recover=never does not wait", AskStore, asNever(Empty), StoreSilent, Payload{}, Refused, nil},
-	{"the store is asked again", AskStore, alone, Elapsed, Payload{}, AskStore, []Action{AskTheStore}},
+	{"the store is asked again", AskStore, alone, Elapsed, Payload{}, AskStore, flushed},
 
 	// AskStore: backups that go on
 	{"a cluster that lives keeps its store", AskStore, asVolume(Empty), Alive, Payload{}, AskStore, []Action{PaceStore}},

@@ -74,10 +74,8 @@ const (
 	AmongOthers       Guard = "one of several, usable"
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
-	Together          Guard = "one of several, peers and a store, restore asked for"
 	AmongPeers        Guard = "one of several, peers named"
 	LeftAlone         Guard = "valid, --recover=never"
-	BrokenAlone       Guard = "alone, broken"
 
 	AllAskReadable Guard = "all ask for the restore, volume valid"
 	AllAsk         Guard = "all ask for the restore"
@@ -136,7 +134,7 @@ const (
 	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers have told, in a cluster that exists
 	AskTheStore     Action = "ask the store"    //
 	TellLoss        Action = "tell loss"        // in numbers
-	FlushSpool      Action = "flush spool"      // bring into the store what waits for it beside broken data
+	FlushSpool      Action = "flush spool"      // bring into the store what waits for it on the volume
 	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
 	FindEnd         Action = "find end"         // of the backups, anew: volumes have brought something
 	MeasureRoom     Action = "measure room"     //

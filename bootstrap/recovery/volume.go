@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/exitcode/durable"
@@ -19,15 +20,12 @@ import (
 const (
 	restored   = ".restored"
 	unfinished = ".restoring"
-	asideInfix = ".aside-"
 )
 
 func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
 // asideName is where the data directory goes now.
-func (r *run) asideName() string {
-	return r.member.DataDir + asideInfix + time.Now().UTC().Format(asideTime)
-}
+func (r *run) asideName() string { return aside.Name(r.member.DataDir, time.Now()) }
 
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
 func (r *run) whatIsThere() (string, error) {
@@ -180,7 +178,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	return Moved, Payload{}
 }
 
-func setAside(dir, aside string) error {
+func setAside(dir, to string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -190,10 +188,10 @@ func setAside(dir, aside string) error {
 	case len(entries) == 0:
 		return os.Remove(dir) // fails if something is in it by now
 	}
-	if _, err := os.Lstat(aside); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is in the way, or cannot be looked at", aside)
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is in the way, or cannot be looked at", to)
 	}
-	if err := os.Rename(dir, aside); err != nil {
+	if err := os.Rename(dir, to); err != nil {
 		return err
 	}
 	return durable.SyncDirectory(filepath.Dir(dir))

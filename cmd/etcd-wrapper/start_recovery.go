@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"path/filepath"
 
 	"github.com/rs/zerolog"
 
@@ -27,7 +28,8 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: validate(), Inspect: inspectInChild(), Log: log,
 	}
 	if settings.Store != nil {
-		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), kept.FlushSpool
+		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), spoolFlusher(kept)
+		options.SpoolDir = filepath.Join(c.VolumeDir, spoolDir)
 	}
 	return recovery.New(options)
 }
@@ -53,6 +55,13 @@ func validate() standalone.VerifyFunc {
 func flusher(kept *backup.Backups) func(context.Context, string, datadir.Standing) error {
 	return func(ctx context.Context, dataDir string, stands datadir.Standing) error {
 		return kept.FlushAtRest(ctx, dataDir, stands.MemberID, stands.ClusterID)
+	}
+}
+
+// spoolFlusher brings into the store what waits for it.
+func spoolFlusher(kept *backup.Backups) func(context.Context, datadir.Standing) error {
+	return func(ctx context.Context, stands datadir.Standing) error {
+		return kept.FlushSpool(ctx, stands.ClusterID, stands.Reach)
 	}
 }
 

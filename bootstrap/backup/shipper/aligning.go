@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/spool"
 )
 
 // align takes up what waits in the spool, if it goes on from the head; otherwise the database is captured again from there.
@@ -85,18 +86,21 @@ func (s *Shipper) queue() bool {
 }
 
 // resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
-// leave no gap should the store be away.
-func (s *Shipper) resume() {
+// leave no gap should the store be away. What is of other data is set aside: nobody else may have it.
+func (s *Shipper) resume() error {
 	if _, ok := s.spool.First(); !ok || !s.queue() {
-		return
+		return nil
 	}
 	same, err := s.has(s.tail.Position.Revision-1, s.tail.Last)
 	if err == nil && same && s.tail.Cluster == s.options.Etcd.ClusterID() && s.tail.Position.Revision <= s.options.Etcd.Revision()+1 {
-		return
+		return nil
 	}
-	s.options.Log.Warn().Err(err).Msg("backups: what waited for the store is not of this data, and is dropped")
-	s.tail = nil
-	s.discard()
+	s.tail, s.waiting = nil, nil
+	where, failed := s.spool.SetAside(func(spool.Entry) bool { return true })
+	if failed == nil {
+		s.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
+	}
+	return failed
 }
 
 // lead follows etcd's leadership.

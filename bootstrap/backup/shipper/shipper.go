@@ -28,12 +28,9 @@ type Shipper struct {
 
 // New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
 func New(options Options) (*Shipper, error) {
-	waiting, dropped, err := spool.Open(options.SpoolDir, options.SpoolLimit, options.Keys)
+	waiting, err := openSpool(options)
 	if err != nil {
 		return nil, err
-	}
-	for _, reason := range dropped {
-		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, and is taken from the database again")
 	}
 	if options.Now == nil {
 		options.Now = time.Now
@@ -50,8 +47,27 @@ func New(options Options) (*Shipper, error) {
 		s.stored, s.last, s.newest = former.stored, former.last, former.newest
 		s.reserving.revision, s.merging.at = former.reserving.revision, time.Now()
 	}
+	if err := s.resume(); err != nil {
+		return nil, err
+	}
 	s.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
 	return s, nil
+}
+
+// openSpool takes up the newest that waits.
+func openSpool(options Options) (*spool.Spool, error) {
+	waiting, useless, err := spool.Open(options.SpoolDir, options.SpoolLimit, options.Keys)
+	if err != nil {
+		return nil, err
+	}
+	older, err := waiting.Newest()
+	if older != nil {
+		useless = append(useless, older)
+	}
+	for _, reason := range useless {
+		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is set aside, and is taken from the database again")
+	}
+	return waiting, err
 }
 
 // open is a gate that nobody else uses.
@@ -67,7 +83,6 @@ func (s *Shipper) Run(ctx context.Context) {
 	defer close(s.ended)
 	defer s.drain()
 	defer cancel()
-	s.resume()
 	timer := time.NewTimer(s.pace.tick)
 	defer timer.Stop()
 	for ctx.Err() == nil {

@@ -13,47 +13,27 @@ import (
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
-// recover takes up the segments that lie there, in the order of their names.
-func (s *Spool) recover(keys *seal.Keys) (dropped []error, err error) {
+// recover takes up the segments that lie there, and sets aside what is none.
+func (s *Spool) recover(keys *seal.Keys) (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segments))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the spool: %w", err)
 	}
+	var useless []string
 	for _, name := range names {
 		manifest, size, err := examine(filepath.Join(s.dir, segments, name.Name()), keys)
 		if err == nil && manifest.Position.String() != name.Name() {
 			err = fmt.Errorf("its name is not its position, %s", manifest.Position)
 		}
 		if err != nil {
-			dropped = append(dropped, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
-			dropped = append(dropped, s.discard(name.Name())...)
+			useless = append(useless, name.Name())
+			torn = append(torn, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
 			continue
 		}
-		dropped = append(dropped, s.follow(manifest)...)
 		s.add(Entry{Position: manifest.Position, Next: manifest.Next(), Size: size})
 	}
-	return dropped, nil
-}
-
-func (s *Spool) discard(name string) (failed []error) {
-	if err := os.Remove(filepath.Join(s.dir, segments, name)); err != nil {
-		failed = append(failed, err)
-	}
-	return failed
-}
-
-// follow drops what the segment does not go on from.
-func (s *Spool) follow(manifest segment.Manifest) (dropped []error) {
-	n := len(s.entries)
-	if n == 0 || s.entries[n-1].Next == manifest.Position {
-		return nil
-	}
-	dropped = append(dropped, fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them",
-		n, s.entries[n-1].Next, manifest.Position))
-	if err := s.Clear(); err != nil {
-		dropped = append(dropped, err)
-	}
-	return dropped
+	_, err = s.move(useless)
+	return torn, err
 }
 
 // examine reads all of a segment and compares it with its digests.

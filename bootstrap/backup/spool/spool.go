@@ -1,5 +1,5 @@
 // Package spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls
-// in the making. What it holds survives the end of the process at any instant; what was torn is found and dropped.
+// in the making. What it holds survives the end of the process at any instant; what was torn is found and set aside.
 package spool
 
 import (
@@ -48,9 +48,8 @@ const (
 )
 
 // Open makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
-// at most limit bytes of segments. What it had to drop, and why, is for people; of segments that don't follow one another
-// it keeps the newest that do.
-func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, dropped []error, err error) {
+// at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
+func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
@@ -60,8 +59,8 @@ func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, dropped []error, 
 			return nil, nil, fmt.Errorf("cannot make the spool: %w", err)
 		}
 	}
-	dropped, err = s.recover(keys)
-	return s, dropped, err
+	torn, err = s.recover(keys)
+	return s, torn, err
 }
 
 // Entries are the segments that wait, in order.

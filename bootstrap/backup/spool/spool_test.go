@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
+	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
@@ -121,7 +122,7 @@ func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestWhatWasTornIsDroppedAndWhatDoesNotFollowToo(t *testing.T) {
+func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
 	objects := chain(t, 4)
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
@@ -141,16 +142,62 @@ func TestWhatWasTornIsDroppedAndWhatDoesNotFollowToo(t *testing.T) {
 			dir := t.TempDir()
 			filled(t, dir, objects)
 			harm(t, filepath.Join(dir, "segments", objects[1].Position.String()))
-			s, dropped := open(t, dir)
-			require.Len(t, dropped, 2)
-			assert.ErrorContains(t, dropped[0], objects[1].Position.String())
-			assert.ErrorContains(t, dropped[1], "does not follow")
+			s, torn := open(t, dir)
+			require.Len(t, torn, 1)
+			assert.ErrorContains(t, torn[0], objects[1].Position.String())
+			assert.Equal(t, []int64{5, 7, 8}, positions(s))
+			older, err := s.Newest()
+			require.NoError(t, err)
+			assert.ErrorContains(t, older, "does not follow")
 			assert.Equal(t, []int64{7, 8}, positions(s), "what begins behind the hole can be taken up once the database has been captured up to there")
-			again, dropped := open(t, dir)
-			assert.Empty(t, dropped)
+			again, torn := open(t, dir)
+			assert.Empty(t, torn)
 			assert.Equal(t, []int64{7, 8}, positions(again))
+			assert.Equal(t, objects[2].Size()+objects[3].Size(), s.Bytes())
+			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, beside(t, dir), "nothing is deleted")
 		})
 	}
+}
+
+// beside are the segments that were set aside.
+func beside(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	for _, kept := range aside.Beside(dir) {
+		found, err := os.ReadDir(filepath.Join(kept.Path, "segments"))
+		require.NoError(t, err)
+		for _, entry := range found {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+func TestWhatIsSetAsideIsASpool(t *testing.T) {
+	dir, objects := t.TempDir()+"/spool", chain(t, 3)
+	s := filled(t, dir, objects)
+	where, err := s.SetAside(func(e Entry) bool { return e.Position.Compare(objects[0].Position) > 0 })
+	require.NoError(t, err)
+	assert.Equal(t, []int64{5}, positions(s))
+	assert.Equal(t, objects[0].Size(), s.Bytes())
+	moved, torn := open(t, where)
+	assert.Empty(t, torn)
+	assert.Equal(t, []int64{6, 7}, positions(moved))
+
+	where, err = s.SetAside(func(Entry) bool { return false })
+	require.NoError(t, err)
+	assert.Empty(t, where)
+}
+
+func TestWhatCannotBeSetAsideStays(t *testing.T) {
+	dir, objects := t.TempDir()+"/spool", chain(t, 2)
+	s := filled(t, dir, objects)
+	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // beside it there is room for nothing
+	_, err := s.SetAside(func(Entry) bool { return true })
+	require.ErrorContains(t, err, "cannot set aside what waited for the store")
+	assert.Equal(t, []int64{5, 6}, positions(s))
+	again, torn := open(t, dir)
+	assert.Empty(t, torn)
+	assert.Equal(t, []int64{5, 6}, positions(again))
 }
 
 func TestWhatIsNotFinishedGoesAtTheNextStart(t *testing.T) {

@@ -1,0 +1,225 @@
+package backup_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/aside"
+	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
+	"etcd-wrapper/bootstrap/backup/spool"
+	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+)
+
+// waiting is a spool with segments of the revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision 10.
+type waiting struct {
+	*testing.T
+	*backup.Backups
+	store   *memory.Store
+	archive *archive.Archive
+	dir     string
+	objects []segment.Object
+	log     bytes.Buffer
+}
+
+var unsealed = &seal.Keys{}
+
+func newWaiting(t *testing.T) *waiting {
+	t.Helper()
+	w := &waiting{T: t, store: memory.New(), dir: filepath.Join(t.TempDir(), "spool")}
+	w.archive = archive.New(w.store, unsealed)
+	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+	w.found("c")
+	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(10), Before: segment.Seed("c", 1, 10)}
+	filled, torn, err := spool.Open(w.dir, 1<<20, unsealed)
+	require.NoError(t, err)
+	require.Empty(t, torn)
+	for last := int64(13); last < 20; last += 3 {
+		object := Build(t, unsealed, start, Rows(last-2, last), Bucket("lease", "l", "1"))
+		require.NoError(t, filled.Put(object, true))
+		w.objects, start = append(w.objects, object), object.Start()
+	}
+	return w
+}
+
+// found begins the store of a cluster.
+func (w *waiting) found(cluster string) {
+	w.Helper()
+	_, err := w.archive.Found(w.Context(), cluster, Noon)
+	require.NoError(w, err)
+	_, err = w.archive.PutFull(w.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 10, Chain: segment.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
+	}, strings.NewReader("database"))
+	require.NoError(w, err)
+}
+
+func (w *waiting) head() archive.Head {
+	w.Helper()
+	head, err := w.archive.Head(w.Context(), 1)
+	require.NoError(w, err)
+	return head
+}
+
+func (w *waiting) flush() error { return w.FlushSpool(w.Context(), 0, 0) }
+
+// requireLeft says which segments are in the spool, and which are aside.
+func (w *waiting) requireLeft(waits, moved []segment.Object) {
+	w.Helper()
+	here, there := names(w.T, w.dir), []string(nil)
+	for _, kept := range aside.Beside(w.dir) {
+		there = append(there, names(w.T, kept.Path)...)
+	}
+	require.ElementsMatch(w, positions(waits), here, "in the spool")
+	require.ElementsMatch(w, positions(moved), there, "set aside")
+}
+
+func names(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	found, err := os.ReadDir(filepath.Join(dir, "segments"))
+	require.NoError(t, err)
+	for _, entry := range found {
+		all = append(all, entry.Name())
+	}
+	return all
+}
+
+func positions(of []segment.Object) (all []string) {
+	for _, object := range of {
+		all = append(all, object.Position.String())
+	}
+	return all
+}
+
+func (w *waiting) tear(which int) {
+	w.Helper()
+	path := filepath.Join(w.dir, "segments", w.objects[which].Position.String())
+	require.NoError(w, os.Truncate(path, w.objects[which].Size()-1))
+}
+
+func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.flush())
+	assert.Equal(t, int64(19), w.head().Revision())
+	w.requireLeft(nil, nil)
+	require.NoError(t, w.flush())
+}
+
+func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), 0xd, 5), "it is not of these data, which are of use")
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 18))
+	assert.Equal(t, int64(19), w.head().Revision())
+}
+
+func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
+	w := newWaiting(t)
+	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.SegmentName(1, w.objects[1].Position), Times: 1, Err: &store.Unavailable{}})
+	require.ErrorIs(t, w.flush(), store.ErrUnavailable)
+	assert.Equal(t, int64(13), w.head().Revision())
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.flush())
+	assert.Equal(t, int64(19), w.head().Revision())
+}
+
+// Another member has stored segments that end elsewhere.
+func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 15))))
+	require.NoError(t, w.flush())
+	head := w.head()
+	assert.Equal(t, int64(19), head.Revision())
+	assert.Equal(t, w.objects[2].After, head.Before)
+	rest, err := w.archive.Manifest(t.Context(), 1, segment.After(15))
+	require.NoError(t, err)
+	assert.Equal(t, int64(16), rest.End)
+	assert.Equal(t, []string{"lease"}, rest.Buckets)
+	w.requireLeft(nil, nil)
+}
+
+func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfIt(t *testing.T) {
+	for name, rows := range map[string][]segment.Row{
+		"up to the same revision": {Row(11, 0, "another"), Row(13, 0, "another")},
+		"up to one within":        {Row(11, 0, "another"), Row(12, 0, "another")},
+	} {
+		w := newWaiting(t)
+		require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, rows)))
+		require.ErrorContains(t, w.flush(), "it does not go on from there", name)
+		w.requireLeft(w.objects, nil)
+	}
+}
+
+// The store was put back, or has lost what came last.
+func TestWhatBeginsBehindTheEndOfTheStoreStays(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "segments", w.objects[0].Position.String())))
+	require.ErrorContains(t, w.flush(), "from revision 14 of cluster c on, while its backups end at revision 10")
+	w.requireLeft(w.objects[1:], nil)
+}
+
+func TestWhatTheStoreMayHaveGoneAnotherWayFromIsNotDeleted(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 20))))
+	require.NoError(t, w.flush())
+	w.requireLeft(w.objects, nil)
+}
+
+func TestWhatTheStoreHasDoesNotWaitAnyLonger(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 19))))
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, nil)
+}
+
+func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
+	for which, brought := range []int64{10, 13, 16} {
+		w := newWaiting(t)
+		left := w.objects
+		if which == 2 { // all that can be read is in the store
+			left = w.objects[2:]
+		}
+		w.tear(which)
+		require.NoError(t, w.flush())
+		assert.Equal(t, brought, w.head().Revision())
+		w.requireLeft(nil, left)
+		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is set aside")
+	}
+}
+
+func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
+	w := newWaiting(t)
+	for _, founded := range []string{"", "d"} {
+		w.store = memory.New()
+		w.archive = archive.New(w.store, unsealed)
+		w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+		if founded != "" {
+			w.found(founded)
+		}
+		w.log.Reset()
+		require.NoError(t, w.flush())
+		w.requireLeft(w.objects, nil)
+		assert.Contains(t, w.log.String(), "is not for this store")
+	}
+}
+
+func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, []segment.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, w.objects)
+	assert.Contains(t, w.log.String(), "it cannot be brought there any more")
+	assert.Contains(t, w.log.String(), `"from_revision":11`)
+}

@@ -1,0 +1,69 @@
+package recovery_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// leaveWaiting runs a member, kills it while its last write waits for the store, and has the store come back.
+func leaveWaiting(p *harness.Pod, d depot) {
+	p.T.Helper()
+	run := p.StartReady()
+	p.Put("key", "in the store")
+	stored := func() bool { b := run.Status().Backup; return b != nil && b.Revision > 1 && b.BehindRevisions == 0 }
+	harness.Eventually(p.T, "it is stored", stored)
+	d.away()
+	before := run.Status().Backup.SpoolBytes
+	p.Put("key", "acknowledged while the store is away")
+	harness.Eventually(p.T, "it waits on the volume", func() bool { return run.Status().Backup.SpoolBytes > before })
+	run.Kill()
+	d.back()
+}
+
+func newWaiting(t *testing.T) (*harness.Pod, depot) {
+	t.Helper()
+	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
+	p.Flags = append(p.Flags, d.flag())
+	return p, d
+}
+
+func TestWhatWaitsForTheStoreComesBackWhateverHasBecomeOfTheData(t *testing.T) {
+	for name, disaster := range map[string]func(p *harness.Pod){
+		"broken":     breakDatabase,
+		"moved away": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, d := newWaiting(t)
+			leaveWaiting(p, d)
+			disaster(p)
+			p.StartReady()
+			assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
+			left, err := filepath.Glob(filepath.Join(p.Volume, "backup.spool.aside-*"))
+			require.NoError(t, err)
+			assert.Empty(t, left, "all of it is in the store")
+		})
+	}
+}
+
+// A valid volume that was put back does not have what waits beside it.
+func TestWhatWaitsBesideDataThatWerePutBackComesBack(t *testing.T) {
+	t.Parallel()
+	p, d := newWaiting(t)
+	run := p.StartReady()
+	p.Put("key", "older")
+	run.StopCleanly()
+	old := filepath.Join(p.Dir, "old")
+	copyDirectory(p, p.DataDir(), old)
+	leaveWaiting(p, d)
+	require.NoError(t, os.RemoveAll(p.DataDir()))
+	copyDirectory(p, old, p.DataDir())
+	p.StartReady()
+	assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
+}
