@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/bootstrap/recovery/seed"
 )
 
-// waits has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
-func (w *world) waits(answers ...error) *int {
+// leavesWaiting has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
+func (w *world) leavesWaiting(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
 	w.options.FlushSpool = func(context.Context, datadir.Standing) error {
@@ -41,7 +41,7 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 		w := newWorld(t)
 		w.used()
 		disaster(w)
-		asked := w.waits()
+		asked := w.leavesWaiting()
 		w.options.FlushSpool = func(_ context.Context, stands datadir.Standing) error {
 			*asked++
 			assert.Zero(t, stands, "%s: there are no data of use", name)
@@ -56,8 +56,8 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	want := datadir.Stand(w.member.DataDir)
-	w.waits()
+	want := stand(t, w.member.DataDir)
+	w.leavesWaiting()
 	var told datadir.Standing
 	w.options.FlushSpool = func(_ context.Context, stands datadir.Standing) error { told = stands; return nil }
 	require.NoError(t, w.run())
@@ -71,7 +71,7 @@ func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 		require.NoError(t, os.RemoveAll(w.member.DataDir))
 		pauses := 0
 		w.options.Pause = func(context.Context, int) { pauses++; assert.Len(t, w.generations(), 1) }
-		asked := w.waits(silence, fmt.Errorf("segment: %w", silence))
+		asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
 		require.NoError(t, w.run())
 		assert.Equal(t, 3, *asked)
 		assert.Equal(t, 2, pauses)
@@ -83,7 +83,7 @@ func TestABrokenVolumeIsNotReplacedWhileWhatWaitsIsNotInTheStore(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	w.spoil()
-	asked := w.waits(&store.Unavailable{})
+	asked := w.leavesWaiting(&store.Unavailable{})
 	require.ErrorContains(t, w.run(), "what waits for it on the volume")
 	assert.Len(t, w.generations(), 1)
 	require.NoError(t, w.run())
@@ -95,7 +95,7 @@ func TestSeveralWithoutDataOfUseBringWhatWaitsBeforeTheyAskTheStore(t *testing.T
 		w, o := ofThree(t)
 		require.NoError(t, os.RemoveAll(w.member.DataDir))
 		o.listing = listing
-		asked := w.waits(&store.Unavailable{})
+		asked := w.leavesWaiting(&store.Unavailable{})
 		require.NoError(t, w.run(), listing)
 		assert.Equal(t, 2, *asked, listing)
 	}
@@ -105,7 +105,7 @@ func TestWhatCannotBeAddedToTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.
 	w := newWorld(t)
 	w.used()
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	w.waits(errors.New("it does not go on from there"))
+	w.leavesWaiting(errors.New("it does not go on from there"))
 	err := w.run()
 	require.ErrorContains(t, err, "it does not go on from there")
 	require.ErrorContains(t, err, "to go on without it move "+w.options.SpoolDir+" away")
@@ -115,7 +115,7 @@ func TestWhatCannotBeAddedToTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.
 func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	w.waits()
+	w.leavesWaiting()
 	at := func(path, when string) string {
 		parsed, err := time.Parse("2006-01-02", when)
 		require.NoError(t, err)
