@@ -114,6 +114,9 @@ func (r *run) sayLoss() {
 	if beyond := r.kept.path.Beyond; beyond != nil {
 		loss += "; what follows in the store cannot be read: " + beyond.Error()
 	}
+	if r.Progress().Loss == loss {
+		return // it was said, and nothing has come into the store since
+	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)

@@ -95,7 +95,7 @@ var written = []entry{
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
 
 	{Flush, Flushed, SeveralFlushed, AskPeers, []Action{AskThePeers}, "the others may go on, and this one as soon as they have brought what they have"},
-	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the state before is in the store, or it is known why not; it is set aside in any case"},
 
 	{MakeRoom, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away before it told how far the backups go by now"},
 	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},

@@ -265,7 +265,7 @@ var sentences = []sentence{
 	// On the way
 	{"several: the others are heard again", Flush, together(Valid), Flushed, Payload{}, AskPeers, []Action{AskThePeers}},
 	{"several: whatever else is known", Flush, Facts{Condition: Valid}, Flushed, Payload{}, AskPeers, []Action{AskThePeers}},
-	{"flushed or not, it is set aside later", Flush, alone, Flushed, Payload{Err: assert.AnError}, MakeRoom, []Action{FindEnd, MeasureRoom}},
+	{"flushed or not, it is set aside later", Flush, alone, Flushed, Payload{Err: assert.AnError}, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}},
 	{"a store that does not tell what was brought is asked again", MakeRoom, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"with room it is built", MakeRoom, alone, RoomEnough, Payload{}, Build, []Action{BuildData}},
 	{"without room nothing is fetched", MakeRoom, alone, RoomLacking, Payload{}, Refused, nil},
