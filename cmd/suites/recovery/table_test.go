@@ -228,6 +228,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
 	volumes["broken"](l)
+	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // its last segment is of the first store
 	l.requireRefused("the backups are damaged")
 }
 
