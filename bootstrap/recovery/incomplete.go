@@ -86,7 +86,7 @@ func (r *run) unbuilt(err error) (Event, Payload) {
 		return Missing, Payload{Err: err}
 	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity):
 		return KeysLacking, Payload{Err: err}
-	case is(err, store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed):
+	case mayAnswer(err):
 		return StoreSilent, Payload{Err: err}
 	case is(err, rebuild.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
 		return RoomLacking, Payload{Err: err}

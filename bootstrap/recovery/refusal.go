@@ -59,15 +59,18 @@ var wayOut = map[spoken]string{
 	{Flush, KeysLacking, always}:           wayToKeys,
 	{MakeRoom, KeysLacking, always}:        wayToKeys,
 	{Build, KeysLacking, always}:           wayToKeys,
-	{Build, RoomLacking, always}:           "make the volume larger, or move away what is not needed",
-	{MakeRoom, RoomLacking, always}:        "make the volume larger, or move away what is not needed",
+	{Build, RoomLacking, always}:           wayToRoom,
+	{MakeRoom, RoomLacking, always}:        wayToRoom,
 	{Build, Unbuildable, always}:           "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
 	{Build, Grown, always}:                 "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
 	{Prove, Diverged, always}:              "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
 	{Prove, Unproved, always}:              "name an earlier target with --restore-to and a --restore-id",
 }
 
-const wayToKeys = "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id"
+const (
+	wayToRoom = "make the volume larger, or move away what is not needed"
+	wayToKeys = "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id"
+)
 
 func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
 	if could := r.could(row.When); could != "" {

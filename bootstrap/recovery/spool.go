@@ -25,7 +25,7 @@ func (r *run) flushSpool() (Event, Payload) {
 		return "", Payload{}
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
-	case mayAnswer(err):
+	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
 		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
 	default:
 		return broke(fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir))
@@ -34,10 +34,5 @@ func (r *run) flushSpool() (Event, Payload) {
 
 // mayAnswer tells whether the store may do later what it has not done.
 func mayAnswer(err error) bool {
-	for _, passing := range []error{store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed, context.DeadlineExceeded} {
-		if errors.Is(err, passing) {
-			return true
-		}
-	}
-	return false
+	return is(err, store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed)
 }
