@@ -54,7 +54,8 @@ func (s *Shipper) takeUp(head archive.Head) bool {
 		return false
 	}
 	manifest, err := s.spool.Manifest(first.Position, s.options.Keys)
-	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation {
+	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation ||
+		head.Outdates(manifest) {
 		return false
 	}
 	return s.queue()

@@ -37,6 +37,7 @@ type owned struct {
 	newest   string           // the newest full in the store, as far as this member knows; empty if it knows none
 	checked  time.Time        // when the store was last asked whether it still has that
 	stale    bool             // the head must be looked at before anything is stored
+	fence    fence            // a later leader's end of the chain
 	ahead    time.Time        // since when the chain in the store has been ahead of this member's data; zero if it isn't
 
 	tail     *segment.Start            // what the next segment goes on from; nil if it is unknown
