@@ -31,6 +31,7 @@ func (s *Shipper) tooFarAhead(head archive.Head) bool {
 	}
 	s.patience = time.Now().Add(time.Second)
 	if s.leads && time.Since(s.ahead) > s.pace.ahead {
+		s.goAstray()
 		s.mustNot(fmt.Sprintf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			s.archive, head.Revision(), head.Cluster, s.revision))
 	}
@@ -55,6 +56,7 @@ func (s *Shipper) onTheWay(head archive.Head) bool {
 		s.failed(aboutLook, "cannot compare etcd's data with its backups", err)
 		return false
 	case compared && !same:
+		s.goAstray()
 		s.mustNot(fmt.Sprintf("revision %d in %s is not the one in etcd's data, though both are cluster %s's: the data took another way than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			head.Revision(), s.archive, head.Cluster))
 		return false

@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/exitcode/smallfile"
 )
 
-// way is the history that data go along with: a generation, which begins once. Copies of a store have the same ones.
+// way is the history that data go along with: a generation, which begins once. Copies of a store have the same ones. A cluster alone
+// says that the data go with none of its generations.
 type way struct {
 	Cluster    string    `json:"cluster"`
 	Generation int       `json:"generation"`
@@ -49,23 +50,26 @@ func (s *Shipper) recall() {
 }
 
 // goAlong remembers that the data go with the present generation.
-func (s *Shipper) goAlong() {
-	along := wayOf(s.generation)
-	if s.came.is(along) {
+func (s *Shipper) goAlong() { s.goes(wayOf(s.generation)) }
+
+// goAstray remembers that they don't, for when nothing shows it any more.
+func (s *Shipper) goAstray() { s.goes(way{Cluster: s.generation.Cluster}) }
+
+func (s *Shipper) goes(now way) {
+	if s.came.is(now) {
 		return
 	}
-	s.came = along
-	if err := durable.Replace(s.options.WayFile, []byte(along.String()+"\n")); err != nil {
+	s.came = now
+	if err := durable.Replace(s.options.WayFile, []byte(now.String()+"\n")); err != nil {
 		s.options.Log.Warn().Err(err).Msg("backups: it is not remembered which backups etcd's data go with")
 	}
 }
 
-// cameAlong tells whether the data are known to go with the present generation. The id of a restored cluster is nobody else's.
+// cameAlong tells whether the data are known to go with the present generation. The id of a restored cluster is nobody else's, so
+// there it is enough that nothing is known to the contrary.
 func (s *Shipper) cameAlong() bool {
-	along := wayOf(s.generation)
-	if s.generation.Parent != 0 || s.came.is(along) {
-		return true
+	if !s.came.is(wayOf(s.generation)) {
+		s.recall()
 	}
-	s.recall()
-	return s.came.is(along)
+	return s.came.is(wayOf(s.generation)) || s.generation.Parent != 0 && s.came == way{}
 }

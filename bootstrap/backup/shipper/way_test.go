@@ -140,6 +140,47 @@ func TestDataThatWereNotSeenOnTheWayGoOnOnceSomebodySaysThatTheyAre(t *testing.T
 	}
 }
 
+// Their volume was put back and written to; once that is compacted nothing shows it any more.
+func TestDataThatWereSeenToTakeAnotherWayAreNotForgottenToHaveTakenIt(t *testing.T) {
+	for name, later := range map[string]bool{"first generation": false, "of a restore": true} {
+		for way, ahead := range map[string]byte{"another way": 1, "older than its backups": 50} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				s := newStand(t)
+				if later {
+					s.isRestored()
+				}
+				s.run()
+				s.awaitStored(s.put("first", "value"))
+				require.NoError(t, s.Flush(t.Context()))
+				s.end()
+				own := s.current()
+				row := own[len(own)-1]
+				row.Key[7] += ahead
+				row.Value = []byte("of another history")
+				s.other(row)
+				s.put("a", "of this one")
+				s.run()
+				s.requireUntouched(way)
+				s.end()
+				s.compact(s.write(100, "meanwhile"))
+				s.run()
+				s.requireUntouched("another cluster of the same configuration")
+			})
+		}
+	}
+}
+
+// isRestored begins a generation that a restore has made.
+func (s *stand) isRestored() {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	_, err := a.Found(s.Context(), "beef", time.Now())
+	require.NoError(s, err)
+	require.NoError(s, a.BeginGeneration(s.Context(), archive.Generation{
+		Number: 2, Cluster: s.options.Etcd.ClusterID(), Parent: 1, ParentRevision: 1, Created: time.Now(),
+	}))
+}
+
 // The store was emptied, and its chain is another one's: what is remembered is of the one before.
 func TestAStoreThatWasBegunAnewIsNotTheOneThatIsRemembered(t *testing.T) {
 	s := begun(t)
@@ -161,12 +202,7 @@ func TestAStoreThatWasBegunAnewIsNotTheOneThatIsRemembered(t *testing.T) {
 // Nobody else has a cluster id that a restore has made.
 func TestARestoredClusterGoesOnBehindAGapInAnyCase(t *testing.T) {
 	s := newStand(t)
-	a := archive.New(s.store, keys)
-	_, err := a.Found(t.Context(), "beef", time.Now())
-	require.NoError(t, err)
-	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{
-		Number: 2, Cluster: s.options.Etcd.ClusterID(), Parent: 1, ParentRevision: 1, Created: time.Now(),
-	}))
+	s.isRestored()
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.Flush(t.Context()))
