@@ -130,7 +130,7 @@ func TestDataThatWereNotSeenOnTheWayGoOnOnceSomebodySaysThatTheyAre(t *testing.T
 			}
 			generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), s.options.Etcd.ClusterID())
 			require.NoError(t, err)
-			line := fmt.Sprintf(`{"cluster":%q,"generation":1,"created":%q}`, generation.Cluster, generation.Created.Format(time.RFC3339))
+			line := fmt.Sprintf(`{"cluster":%q,"generation":1,"created":%q}`, generation.Cluster, generation.Created.Format(time.RFC3339Nano))
 			s.run()
 			s.requireUntouched("another cluster of the same configuration", "write "+line+" into "+s.options.WayFile)
 			require.NoError(t, os.WriteFile(s.options.WayFile, []byte(line+"\n"), 0o600))
