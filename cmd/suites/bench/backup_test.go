@@ -13,10 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -28,6 +30,7 @@ var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full bac
 
 const (
 	backupPairs = 8
+	fulls       = 5 // that puts are made during, and the same without
 	sampleEvery = 50 * time.Millisecond
 	lookEvery   = 10 * time.Millisecond
 )
@@ -49,12 +52,6 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backups measures what backups cost, how far behind the store is and what a full does to clients.
-func backups(t *testing.T) (rows []row) {
-	rows = append(rows, backupsUnderLoad(t)...)
-	return append(rows, fullBackup(t)...)
-}
-
 var kilobyte = strings.Repeat("v", 1<<10)
 
 func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
@@ -62,7 +59,7 @@ func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
 	return err
 }
 
-// backupsUnderLoad drives plain etcd, the wrapper and the wrapper with backups in turns.
+// backupsUnderLoad drives plain etcd, the wrapper and the wrapper with backups in turns, and tells how far behind the store is.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -186,20 +183,34 @@ func fullBackup(t *testing.T) []row {
 	r = backedUp.start(t, p)
 	peak := r.peak(t, func() bool { told := r.backup(); return told.LastFull != nil && told.BehindRevisions == 0 })
 	clients := connect(p)
-	var made atomic.Bool
-	go func() {
-		defer made.Store(true)
-		require.NoError(t, askForFull(r))
-	}()
-	with, rounds := longestPut(t, clients, func(int) bool { return made.Load() })
-	without, _ := longestPut(t, clients, func(round int) bool { return round >= rounds }) // of as many, the longest
+	drive(t, clients, putKilobyte) // connects
+	var with, without series
+	for range fulls {
+		longest, rounds := duringFull(t, r, clients)
+		with = append(with, longest)
+		longest, _ = longestPut(t, clients, func(round int) bool { return round >= rounds }) // of as many, the longest
+		without = append(without, longest)
+	}
 	held := r.held()
 	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
 	return []row{
 		row{what: "full of " + size + ": read transaction held, ms", wrapper: held}.neverMoreThan(2000, "ms"),
-		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: series{without}, wrapper: series{with}}.timesAtMost(2, "without"),
+		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(2, "without"),
 		row{what: "anonymous memory, database of " + size + ": idle without backups, and most with a full, MiB", plain: idle, wrapper: series{peak}}.costsAtMost(32, "MiB"),
 	}
+}
+
+// duringFull is the slowest put of those that are made until a full is in the store, in milliseconds, and in how many rounds.
+func duringFull(t *testing.T, r *process, clients []*clientv3.Client) (milliseconds float64, rounds int) {
+	t.Helper()
+	var made atomic.Bool
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	asked.Go(func() {
+		defer made.Store(true)
+		assert.NoError(t, askForFull(r))
+	})
+	return longestPut(t, clients, func(int) bool { return made.Load() })
 }
 
 // peak is the most anonymous memory that is seen until done, in MiB.
