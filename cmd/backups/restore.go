@@ -121,6 +121,9 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 // RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
 func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (Restored, error) {
 	defer meter.Clear()
+	if err := intact(ctx, file); err != nil {
+		return Restored{}, fmt.Errorf("cannot restore %s: %w", file, err)
+	}
 	database, err := atrest.Open(file, atrest.Identity{})
 	if err != nil {
 		return Restored{}, err

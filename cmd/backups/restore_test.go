@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -63,6 +64,20 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			_, err = restore(t.Context(), plan)
 			require.ErrorContains(t, err, "it is not empty")
 		})
+	}
+}
+
+// Pages that are missing at the end would end the process.
+func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
+	t.Parallel()
+	l, file := live(t), filepath.Join(t.TempDir(), "snapshot")
+	for _, left := range []int{0, 5000, 8192, 12288, len(l.snapshot) - 1} {
+		plan := planned(t)
+		require.NoError(t, os.WriteFile(file, l.snapshot[:left], 0o600))
+		_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
+		require.ErrorIs(t, err, rebuild.ErrDamaged)
+		require.ErrorContains(t, err, "cannot restore "+file+": the backup is damaged")
+		assert.NoDirExists(t, plan.DataDir)
 	}
 }
 
