@@ -9,6 +9,8 @@ import (
 	"hash"
 	"io"
 	"os"
+
+	"etcd-wrapper/bootstrap/backup/steady"
 )
 
 // chunk is how many bytes are read and written at a time.
@@ -64,12 +66,11 @@ func (r contextReader) Read(p []byte) (int, error) {
 // receiver writes all but the last 32 bytes, which are the digest. Nobody knows yet how long a snapshot is, so the newest
 // 32 bytes are always held back.
 type receiver struct {
-	file    *os.File
-	sum     hash.Hash
-	told    *teller
-	scratch bool
-	held    []byte
-	size    int64
+	to   io.Writer // the file
+	sum  hash.Hash
+	told *teller
+	held []byte
+	size int64
 }
 
 func (r *receiver) Write(p []byte) (int, error) {
@@ -89,16 +90,35 @@ func (r *receiver) Write(p []byte) (int, error) {
 func (r *receiver) keep(parts ...[]byte) error {
 	for _, part := range parts {
 		_, _ = r.sum.Write(part) // never fails
-		if _, err := r.file.Write(part); err != nil {
+		if _, err := r.to.Write(part); err != nil {
 			return err
-		}
-		if !r.scratch {
-			startWriting(r.file, r.size, int64(len(part)))
 		}
 		r.size += int64(len(part))
 		r.told.add(int64(len(part)), 0)
 	}
 	return nil
+}
+
+// writer is how a database gets into its file: beside an etcd that serves the disk is left to that, and without one everybody waits for
+// the last flush.
+func writer(file *os.File, scratch bool) io.Writer {
+	if scratch {
+		return &steady.Writer{File: file}
+	}
+	return &early{File: file}
+}
+
+// early has the kernel begin to write at once.
+type early struct {
+	*os.File
+	size int64
+}
+
+func (e *early) Write(p []byte) (int, error) {
+	n, err := e.File.Write(p)
+	steady.Begin(e.File, e.size, int64(n))
+	e.size += int64(n)
+	return n, err
 }
 
 func (r *receiver) verify() error {
