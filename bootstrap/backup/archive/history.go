@@ -113,6 +113,7 @@ func (a *Archive) generational(ctx context.Context, generation Generation, known
 	kept.index = kept.index.without(func(o Object) bool { return known.of(o.Name()) != nil })
 	kept.index.faults = known
 	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
+	kept.lookBehind()
 	return kept, err
 }
 

@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -109,10 +110,14 @@ func ofAJump(policy Policy, facts Facts) string {
 // ofTheListing finds out that less is listed, or can be read, than there is.
 func ofTheListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
-	for _, chain := range g.Chains {
+	for i, chain := range g.Chains {
 		last = max(last, chain.To)
-		if chain.Beyond != nil {
-			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, chain.Beyond)
+		why := chain.Beyond
+		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
+			why = cmp.Or(why, chain.Behind)
+		}
+		if why != nil {
+			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
 		}
 	}
 	if last < facts.Known {

@@ -45,6 +45,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
 		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Beyond = errors.New("it is damaged") }},
+		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].Behind = errors.New("there is a hole") }},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
@@ -56,6 +57,15 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		assert.Contains(t, p.Doubts[0], doubt.sentence)
 		assert.Empty(t, p.Goes())
 	}
+}
+
+// It is there for good, and does not grow.
+func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
+	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
+	h.Generations[0].Chains[0].Behind = errors.New("there is a hole")
+	p := plan(h)
+	assert.Empty(t, p.Doubts)
+	assert.NotEmpty(t, p.Goes())
 }
 
 // A failure that a later verification has made good is no doubt.
