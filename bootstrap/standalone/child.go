@@ -28,6 +28,7 @@ const (
 // verdict is the line of JSON with which a child ends.
 type verdict struct {
 	Valid    bool     `json:"valid"`
+	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
 	Reason   string   `json:"reason,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
@@ -38,7 +39,7 @@ type verdict struct {
 func RunChild(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := datadir.Verify(ctx, dataDir, mode)
-	outcome := verdict{Valid: err == nil, Warnings: bounded(warnings)}
+	outcome := verdict{Valid: err == nil, Unable: datadir.SaysNothing(err), Warnings: bounded(warnings)}
 	if err != nil {
 		outcome.Reason = fmt.Sprintf("%.*s", maxReason, err)
 	}
@@ -81,6 +82,8 @@ func judge(ended child.Ended) (warnings []string, _ error) {
 	switch {
 	case readable && outcome.Valid && ended.Status == childValid:
 		return outcome.Warnings, nil
+	case readable && outcome.Unable && ended.Status == childBroken:
+		return outcome.Warnings, fmt.Errorf("%w: %s", datadir.ErrUnable, outcome.Reason)
 	case readable && !outcome.Valid && ended.Status == childBroken:
 		return outcome.Warnings, errors.New(outcome.Reason)
 	case ended.Status < 0:
