@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/child"
@@ -88,9 +89,17 @@ func judge(ended child.Ended) (warnings []string, _ error) {
 		return outcome.Warnings, errors.New(outcome.Reason)
 	case ended.Status < 0:
 		return nil, fmt.Errorf("%w: the validation was ended by a %s", datadir.ErrUnable, ended.Crash)
+	case starved(ended.Crash):
+		return nil, fmt.Errorf("%w: the validation ended: %s", datadir.ErrUnable, ended.Crash)
 	case ended.Status == 0:
 		return nil, errors.New("validation ended without a verdict")
 	default:
 		return nil, datadir.Crashed(ended.Crash)
 	}
+}
+
+// starved tells whether the Go runtime gave up for want of something, such as memory or a thread. Over what it reads it gives up
+// only where pages refer to each other in a circle, or where the disk does not give a page.
+func starved(crash string) bool {
+	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -109,6 +109,13 @@ func TestAChildThatCouldNotLookIsNoVerdictAgainstTheData(t *testing.T) {
 	assert.False(t, datadir.SaysNothing(errorOf(inChild("child-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
+// The Go runtime ends in one way over what it reads and over what the system does not give it.
+func TestAChildThatGotNoThreadOrMemoryIsNoVerdictAgainstTheData(t *testing.T) {
+	for what, says := range map[string]bool{"child-starved": false, "child-fault": true, "child-overflow": true, "child-panic": true} {
+		assert.Equal(t, says, !datadir.SaysNothing(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
+	}
+}
+
 // What a child cannot read may be whole. Nobody may take it for broken: that would be set aside, and an older state brought back.
 func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
