@@ -40,10 +40,15 @@ func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Ow
 	if r.stands.ClusterID == 0 {
 		return r.founder(first.Cluster)
 	}
-	if id == first.Cluster || slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Cluster == id }) {
+	if id == first.Cluster || placeOf(generations, id) >= 0 {
 		return Ours, nil
 	}
 	return Others, nil
+}
+
+// placeOf is where a cluster stands in the history of a store; -1 if it is not there.
+func placeOf(generations []archive.Generation, cluster string) int {
+	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == cluster })
 }
 
 // founder tells by the configuration whose a cluster is: it was founded with all of the members, or with some of them and has

@@ -50,7 +50,8 @@ type Member struct {
 	Name     string
 	PeerURLs []string      // that it advertises
 	Token    string        // initial-cluster-token
-	Alone    bool          // no other member is in initial-cluster, and the cluster is not one that exists already
+	Joins    bool          // the cluster is one that exists already
+	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
 	Members  []seed.Member // that the cluster is configured with
 	Peers    Peers         // the other members; nil if the configuration names none
 }

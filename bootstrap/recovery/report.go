@@ -120,7 +120,7 @@ func (r *run) sayLoss() {
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
-		Int64("reserved_revision", r.kept.reserved).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
+		Int64("reserved_revision", r.kept.reserved.Revision).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
 }
 
 func (r *run) endOfBackups() int64 {

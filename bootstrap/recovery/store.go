@@ -27,10 +27,10 @@ const (
 type inStore struct {
 	known      bool // there is a birth certificate
 	first      archive.Cluster
-	newest     archive.Generation // the zero value if there is none
-	successor  archive.Generation // that was restored from the volume's; the zero value if none was
-	head       archive.Head       // of the newest one
-	reserved   int64              // no revision above was ever handed out, as far as the store knows; 0 if it does not
+	newest     archive.Generation  // the zero value if there is none
+	successor  archive.Generation  // that was restored from the volume's; the zero value if none was
+	head       archive.Head        // of the newest one
+	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
 	path       archive.Path
 	notKept    error    // why there is no path
 	restores   []string // ids of those that were done
@@ -66,7 +66,6 @@ func (r *run) askTheStore() (Event, Payload) {
 }
 
 func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
-	a := r.options.Archive
 	first, generations, err := r.born(ctx)
 	switch {
 	case err != nil:
@@ -82,16 +81,23 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
 	now.restores = archive.Restores(generations)
 	now.usedBefore = r.options.Request != nil && slices.Contains(now.restores, r.options.Request.ID)
-	if now.head, err = a.Head(ctx, now.newest.Number); err != nil {
+	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
-	reservation, err := a.Reserved(ctx)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return inStore{}, "", err
-	}
-	now.reserved = reservation.Revision
 	err = r.find(ctx, &now)
 	return now, owner, err
+}
+
+// extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
+func (r *run) extent(ctx context.Context, generation int) (head archive.Head, reserved archive.Reservation, err error) {
+	if head, err = r.options.Archive.Head(ctx, generation); err != nil {
+		return head, reserved, err
+	}
+	reserved, err = r.options.Archive.Reserved(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return head, reserved, err
 }
 
 // findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
@@ -119,6 +125,8 @@ func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
+	case owner != Nobody && r.core.Facts.mayBeFounded():
+		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()
 		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
@@ -217,7 +225,7 @@ func (r *run) above() int64 {
 	if !r.kept.head.Empty() {
 		highest = max(highest, r.kept.head.Revision())
 	}
-	return archive.Above(r.kept.reserved, highest)
+	return archive.Above(r.kept.reserved.Revision, highest)
 }
 
 // plan is the position of what was built.

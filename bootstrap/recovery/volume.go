@@ -92,7 +92,7 @@ func (r *run) validateVolume() (Event, Payload) {
 		found, r.stands = Empty, datadir.Standing{}
 	}
 	return Examined, Payload{
-		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
+		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
 	}
 }
 
@@ -107,7 +107,7 @@ func (r *run) tellOfData() {
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Standing{}, nil
-	if there {
+	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
 		r.stands, err = datadir.Stand(r.member.DataDir)
 	}
 	switch {
