@@ -138,3 +138,19 @@ func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
 	w.requireEnd([]string{"a", "key"}, 1)
 	assert.Len(t, w.generations(), 2)
 }
+
+// Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
+func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
+	for _, before := range []Action{ClaimGeneration, InstallData} {
+		w := cutOff(t, before)
+		w.options.Archive, w.options.Request = nil, nil
+		err := w.run()
+		var refusal *Refusal
+		require.ErrorAs(t, err, &refusal, before)
+		assert.True(t, refusal.Final)
+		require.ErrorContains(t, err, "start with --backup-store")
+	}
+	w := cutOff(t, Remember)
+	w.options.Archive, w.options.Request = nil, nil
+	require.NoError(t, w.run(), "it is installed")
+}
