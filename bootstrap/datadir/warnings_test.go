@@ -142,7 +142,7 @@ func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
 func TestOurOwnFilesAreNoStrangers(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
-		"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.aside-123", "etcd.conf.yaml", "safe_guard",
+		"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.aside-123", "etcd.conf.yaml", "safe_guard", "fixtures",
 		"member.unborn-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
 	} {
 		write(t, filepath.Join(dir, name), "?")

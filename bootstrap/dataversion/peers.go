@@ -52,7 +52,9 @@ func peersOf(config *embed.Config) (*peers, error) {
 		return nil, err
 	}
 	delete(members, config.Name)
-	transport, err := rafthttp.NewRoundTripper(config.PeerTLSInfo, answerWithin)
+	info := config.PeerTLSInfo
+	info.InsecureSkipVerify = info.InsecureSkipVerify || config.PeerAutoTLS && info.Empty() // as etcd will, with certificates of its own making
+	transport, err := rafthttp.NewRoundTripper(info, answerWithin)
 	if err != nil {
 		return nil, err
 	}

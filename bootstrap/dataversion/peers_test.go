@@ -17,6 +17,12 @@ import (
 // peer is a peer that holds a downgrade for a number of questions, or without an end if that is negative.
 func peer(t *testing.T, cluster string, holds int64) string {
 	t.Helper()
+	server := httptest.NewServer(voice(cluster, holds))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func voice(cluster string, holds int64) http.Handler {
 	left := atomic.Int64{}
 	left.Store(holds)
 	mux := http.NewServeMux()
@@ -26,9 +32,7 @@ func peer(t *testing.T, cluster string, holds int64) string {
 	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"etcdserver":"3.6.16","etcdcluster":"%s","storage":"3.5.0"}`, cluster)
 	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server.URL
+	return mux
 }
 
 // silent is a peer that has no answer: it has no leader, or is none of etcd's.
@@ -73,6 +77,20 @@ func TestANewMemberDoesNotWaitForNothing(t *testing.T) {
 	v, err = joins(t, silent(t)).await(t.Context(), time.Minute, never)
 	require.NoError(t, err)
 	require.Equal(t, Version{}, v)
+}
+
+// With auto-tls etcd makes certificates for itself and verifies none; otherwise it speaks to nobody who shows such a one.
+func TestANewMemberAsksPeersWithAutoTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(voice("3.5.0", 0))
+	defer server.Close()
+	for auto, want := range map[bool]Version{true: Of3_5, false: {}} {
+		config := embed.NewConfig()
+		config.Name, config.InitialCluster, config.PeerAutoTLS = "new", "new=https://127.0.0.1:1,peer="+server.URL, auto
+		v, err := AwaitPeers(t.Context(), config, func(string) { t.Error("it waits") })
+		require.NoError(t, err)
+		require.Equal(t, want, v)
+	}
 }
 
 func TestANewMemberDoesNotWaitForEver(t *testing.T) {

@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -20,7 +19,7 @@ type sighting struct {
 
 // restoredFrom is the generation that was restored from a cluster's; the zero value if none was.
 func restoredFrom(generations []archive.Generation, cluster string) (next archive.Generation) {
-	at := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == cluster })
+	at := placeOf(generations, cluster)
 	if at < 0 || at+1 == len(generations) || generations[at+1].Parent != generations[at].Number {
 		return next
 	}

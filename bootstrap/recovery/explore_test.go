@@ -23,9 +23,10 @@ type lot struct {
 	kept      bool // there is a way to the target
 	behind    bool // the store has more than the volume; of several: the volume was put back
 
+	store bool // there is one
 	// of a member of several
 	peers   bool    // they are named
-	store   bool    // there is one; a member alone always has one here
+	joins   bool    // a cluster that exists
 	remains bool    // of an empty volume: an etcd had just begun on it
 	listing Listing // how the others have the member at first
 }
@@ -134,7 +135,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
 		then.brought = true
-		return append(next(""), outcome{event: StoreSilent, after: now})
+		return append(next(""), outcome{event: StoreSilent, after: now}, outcome{event: Stuck, after: now})
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
@@ -186,7 +187,7 @@ func examinations(given lot, now truth) []outcome {
 	}
 	return []outcome{
 		{Examined, Payload{
-			Condition: condition, Alone: given.alone, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
+			Condition: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
 		}, now},
 		{Broke, Payload{}, now},
 	}
@@ -349,7 +350,7 @@ var promises = []struct {
 		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
-		return !p.opens() || !p.isNew() || !p.lot.alone || p.lot.owner == Nobody
+		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == Nobody
 	}},
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
 		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
@@ -423,6 +424,9 @@ func lots() (all []lot) {
 				all = append(all, given.among()...)
 			}
 		}
+		for bits := range 4 {
+			all = append(all, lot{found: found, owner: Nobody, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
+		}
 	}
 	return all
 }
@@ -435,7 +439,9 @@ func (l lot) among() (all []lot) {
 	if l.behind && (l.found != Valid || l.requested) {
 		return nil
 	}
-	all = append(all, l) // its peers are not named
+	joining := l
+	joining.joins = true
+	all = append(all, l, joining) // its peers are not named
 	for _, listing := range []Listing{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0

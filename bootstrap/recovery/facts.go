@@ -33,6 +33,7 @@ type Listing = peers.Listing
 type Payload struct {
 	Condition  Condition // with Examined
 	Alone      bool      // with Examined: the member is alone in its cluster, or would found one alone
+	Joins      bool      // with Examined: the configuration is of a cluster that exists
 	Peers      bool      // with Examined: the configuration names other members
 	Remains    bool      // with Examined: something is in the place of the data directory
 	Listing    Listing   // with PeersTold
@@ -52,6 +53,7 @@ type Facts struct {
 	Store      bool // there is one
 	Condition  Condition
 	Alone      bool
+	Joins      bool
 	Peers      bool
 	Remains    bool
 	Listing    Listing
@@ -70,7 +72,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event { //nolint:exhaustive // the others tell nothing
 	case Examined:
 		f.Condition, f.Alone, f.Asked = payload.Condition, payload.Alone, payload.Asked
-		f.Peers, f.Remains = payload.Peers, payload.Remains
+		f.Joins, f.Peers, f.Remains = payload.Joins, payload.Peers, payload.Remains
 	case PeersTold:
 		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
 		f.AllBrought = payload.AllBrought
@@ -78,6 +80,8 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.Brought = true
 	case Moved:
 		f.Condition, f.Remains = Empty, false
+	case Installed:
+		f.Asked = payload.Asked
 	case Answered:
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked
 		f.Brought = f.Brought || !f.Asked || f.Condition != Valid // what waits for the store comes before it is asked
@@ -111,9 +115,11 @@ var conditions = map[Guard]func(Facts) bool{
 	NoStore:           func(f Facts) bool { return !f.Store },
 	AmongOthersAsked:  func(f Facts) bool { return !f.Alone && f.Asked && !f.goTogether() },
 	AmongPeers:        Facts.asksPeers,
-	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && (f.Condition == Valid || f.Condition == Empty) },
+	AmongOthers:       func(f Facts) bool { return f.leftAsItIs() && f.Condition != Broken && !f.mayBeFounded() },
 	AmongOthersBroken: func(f Facts) bool { return f.leftAsItIs() && f.Condition == Broken },
-	LeftAlone:         func(f Facts) bool { return f.Alone && !f.Asked && f.Never && f.Condition == Valid },
+	OnItsOwn:          func(f Facts) bool { return f.Alone && !f.Store && f.Condition != Broken },
+	OnItsOwnBroken:    func(f Facts) bool { return f.Alone && !f.Store && f.Condition == Broken },
+	LeftAlone:         func(f Facts) bool { return f.Alone && f.Store && !f.Asked && f.Never && f.Condition == Valid },
 
 	AllAskReadable: func(f Facts) bool { return f.allAsk() && f.hasMore() },
 	AllAsk:         func(f Facts) bool { return f.allAsk() && !f.hasMore() && f.AllBrought },
@@ -140,17 +146,22 @@ var conditions = map[Guard]func(Facts) bool{
 	},
 	Unfounded: func(f Facts) bool { return !f.Asked && f.Condition == Empty && f.Listing == peers.Unknown },
 
-	SeveralWait:    func(f Facts) bool { return !f.Alone && !f.Never && f.Listing != "" },
-	SeveralAsk:     func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
-	SeveralUnasked: func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone() },
+	SeveralWait: func(f Facts) bool { return !f.Alone && !f.Never && f.Listing != "" },
+	SeveralAsk:  func(f Facts) bool { return !f.Alone && f.Asked && f.Kept && (f.Owner == Ours || f.Owner == Doubtful) },
+	SeveralUnasked: func(f Facts) bool {
+		return f.Peers && !f.Alone && !f.Asked && f.Owner != "" && f.Owner != Others && !f.isGone()
+	},
 	SeveralMissing: func(f Facts) bool { return f.isGone() && f.Listing == peers.Partial && f.Owner == Ours && !f.Never },
 	SeveralKept:    Facts.severalKept,
 	SeveralBack:    func(f Facts) bool { return f.severalKept() && f.AllBrought },
 	SeveralFlushed: func(f Facts) bool { return !f.Alone && f.Brought },
 	SeveralNew:     func(f Facts) bool { return !f.Alone && !f.Asked && f.Owner == Nobody && f.founds() },
+	UnnamedNew:     func(f Facts) bool { return f.mayBeFounded() && f.Owner == Nobody },
+	UnnamedLost:    func(f Facts) bool { return f.mayBeFounded() && (f.Owner == Ours || f.Owner == Doubtful) },
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
 
+	AskedSince:       func(f Facts) bool { return f.Asked },
 	OtherCluster:     func(f Facts) bool { return f.Owner == Others },
 	DoubtfulCluster:  func(f Facts) bool { return f.Owner == Doubtful && !f.Asked && (f.Alone || f.isGone()) },
 	AskedAndReadable: func(f Facts) bool { return f.goesBack() && f.Condition == Valid },
@@ -174,6 +185,12 @@ func (f Facts) asksPeers() bool {
 
 // leftAsItIs says that a member of several is none of recovery's.
 func (f Facts) leftAsItIs() bool { return !f.Alone && !f.Asked && !f.asksPeers() }
+
+// mayBeFounded says that a cluster would be begun with members that are not named, such as those that a discovery service knows:
+// only the store tells whether it was begun before.
+func (f Facts) mayBeFounded() bool {
+	return f.leftAsItIs() && f.Condition == Empty && f.Store && !f.Joins
+}
 
 // goTogether says that all members may go back together.
 func (f Facts) goTogether() bool { return !f.Alone && f.Asked && f.Peers && f.Store }

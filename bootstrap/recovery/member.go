@@ -14,7 +14,7 @@ import (
 // MemberOf finds in etcd's configuration who the member is.
 func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
-	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken}
+	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken, Joins: etcd.ClusterState == "existing"}
 	for _, url := range etcd.AdvertisePeerUrls {
 		member.PeerURLs = append(member.PeerURLs, url.String())
 	}
@@ -23,7 +23,7 @@ func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
 		// That is what ids are made of; what is advertised may differ from it.
 		member.PeerURLs = cluster[etcd.Name].StringSlice()
-		member.Alone = etcd.ClusterState == "new"
+		member.Alone = !member.Joins
 	}
 	return member
 }

@@ -1,10 +1,38 @@
 package recovery
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/store"
 )
+
+// born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The certificate is the oldest object,
+// and the first that a bucket lets go of which keeps nothing for ever: the first generation names the cluster as well.
+func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
+	first, err = r.options.Archive.Cluster(ctx)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return first, nil, err
+	}
+	generations, err = r.options.Archive.Generations(ctx)
+	if first.Cluster == "" && len(generations) > 0 {
+		first.Cluster = generations[0].Cluster
+	}
+	return first, generations, err
+}
+
+// unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.
+func (r *run) unnamed(ctx context.Context) (inStore, Owner, error) {
+	remains, err := r.options.Archive.Remains(ctx)
+	if err != nil || remains == "" || r.core.Facts.Condition == Valid {
+		return inStore{}, Nobody, err
+	}
+	return inStore{known: true, notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
+		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, Ours, nil
+}
 
 // owner tells whose a store is that somebody has written.
 func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
@@ -12,10 +40,15 @@ func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Ow
 	if r.stands.ClusterID == 0 {
 		return r.founder(first.Cluster)
 	}
-	if id == first.Cluster || slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Cluster == id }) {
+	if id == first.Cluster || placeOf(generations, id) >= 0 {
 		return Ours, nil
 	}
 	return Others, nil
+}
+
+// placeOf is where a cluster stands in the history of a store; -1 if it is not there.
+func placeOf(generations []archive.Generation, cluster string) int {
+	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == cluster })
 }
 
 // founder tells by the configuration whose a cluster is: it was founded with all of the members, or with some of them and has

@@ -50,7 +50,8 @@ type Member struct {
 	Name     string
 	PeerURLs []string      // that it advertises
 	Token    string        // initial-cluster-token
-	Alone    bool          // no other member is in initial-cluster, and the cluster is not one that exists already
+	Joins    bool          // the cluster is one that exists already
+	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
 	Members  []seed.Member // that the cluster is configured with
 	Peers    Peers         // the other members; nil if the configuration names none
 }
@@ -84,6 +85,7 @@ type Recovery struct {
 
 	mu    sync.Mutex
 	facts Progress
+	said  bool // that the restore that is asked for was done before
 }
 
 // New returns a Recovery, which touches nothing yet.
@@ -98,6 +100,7 @@ func New(options Options) *Recovery {
 // cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
 // is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
 func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
+	member.DataDir = seed.Place(member.DataDir)
 	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: machine.NewLegality(Table, Resume)}
 	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
@@ -152,6 +155,7 @@ func (r *run) drive() error {
 	}
 	if r.core.State == Ready {
 		r.relieve()
+		r.foresee()
 		return nil
 	}
 	return r.ended

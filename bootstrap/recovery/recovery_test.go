@@ -16,6 +16,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/exitcode"
 )
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
@@ -228,16 +229,56 @@ func TestAVolumeThatTheStoreMayKnowBetterAboutWaits(t *testing.T) {
 	assert.Contains(t, w.log.String(), "it is waited for")
 }
 
-func TestAMemberOfSeveralIsLeftAsItIs(t *testing.T) {
+func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	w.member.Alone = false
 	require.NoError(t, w.run())
 	w.spoil()
-	require.ErrorContains(t, w.run(), "the others would not")
+	err := w.run()
+	require.ErrorContains(t, err, "the others would not")
+	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+}
+
+// A discovery service knows who they are, and would have the cluster begun anew.
+func TestAnEmptyMemberOfSeveralThatAreNotNamedBeginsNoClusterASecondTime(t *testing.T) {
+	w := newWorld(t)
+	w.member.Alone = false
+	require.NoError(t, w.run(), "nothing was ever kept")
+	w.used()
+	cluster := hex(stand(t, w.member.DataDir).ClusterID)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	for _, never := range []bool{false, true} {
+		w.options.Never = never
+		err := w.run()
+		require.ErrorContains(t, err, "is cluster "+cluster+"'s")
+		require.ErrorContains(t, err, "was founded before")
+		require.ErrorContains(t, err, "name all members in initial-cluster")
+		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+		assert.NoDirExists(t, w.member.DataDir)
+	}
+
+	w.member.Joins = true
+	require.NoError(t, w.run(), "etcd joins the one that exists")
+	w.member.Joins, w.options.Archive = false, nil
+	require.NoError(t, w.run(), "nobody knows of another one")
+}
+
+func TestAMemberAloneWithoutAStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.options.Archive = nil
+	before := stand(t, w.member.DataDir)
+	require.NoError(t, w.run())
+	assert.Equal(t, before, stand(t, w.member.DataDir))
+	w.spoil()
+	err := w.run()
+	require.ErrorContains(t, err, "neither a store nor another member to bring them back from")
+	require.ErrorContains(t, err, w.database())
+	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err), "nobody can change that but people")
+	assert.Empty(t, w.asides())
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
-	assert.NoDirExists(t, w.member.DataDir)
 }
 
 // disasters are what can have happened to a volume, and how it ends.

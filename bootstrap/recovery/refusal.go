@@ -37,50 +37,40 @@ func (r *Refusal) Unwrap() error { return r.cause }
 
 // spoken is what a row is found by.
 type spoken struct {
-	from State
 	on   Event
 	when Guard
 }
 
-// wayOut is what to do about a refusal, for each row that leads to one.
+// wayOut is what to do about a refusal, for the rows that lead to one. What is missing here is said by what was wrong itself.
 var wayOut = map[spoken]string{
-	{Examine, Examined, AmongOthersAsked}:  "take --restore-to away, or name all members in initial-cluster",
-	{AskPeers, PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
-	{Examine, Examined, AmongOthersBroken}: "",
-	{AskPeers, PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
-	{AskPeers, PeersTold, BornBroken}:      "move the data directory away if that is so",
-	{AskStore, StoreSilent, WillNotWait}:   "see that the store can be reached",
-	{AskStore, Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
-	{AskStore, Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
-	{AskStore, Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
-	{AskStore, Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
-	{AskStore, Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
-	{AskStore, KeysLacking, always}:        wayToKeys,
-	{Flush, KeysLacking, always}:           wayToKeys,
-	{MakeRoom, KeysLacking, always}:        wayToKeys,
-	{Build, KeysLacking, always}:           wayToKeys,
-	{Build, RoomLacking, always}:           wayToRoom,
-	{MakeRoom, RoomLacking, always}:        wayToRoom,
-	{Build, Unbuildable, always}:           "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
-	{Build, Grown, always}:                 "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
-	{Prove, Diverged, always}:              "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
-	{Prove, Unproved, always}:              "name an earlier target with --restore-to and a --restore-id",
+	{Examined, AmongOthersAsked}: "take --restore-to away, or name all members in initial-cluster",
+	{PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
+	{PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
+	{PeersTold, BornBroken}:      "move the data directory away if that is so",
+	{StoreSilent, WillNotWait}:   "see that the store can be reached",
+	{Answered, UnnamedLost}:      "name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
+	{Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
+	{Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
+	{Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
+	{Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
+	{Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
+	{KeysLacking, always}:        "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id",
+	{RoomLacking, always}:        "make the volume larger, or move away what is not needed",
+	{Unbuildable, always}:        "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
+	{Grown, always}:              "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
+	{Diverged, always}:           "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
+	{Unproved, always}:           "name an earlier target with --restore-to and a --restore-id",
 }
-
-const (
-	wayToRoom = "make the volume larger, or move away what is not needed"
-	wayToKeys = "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id"
-)
 
 func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
 	if could := r.could(row.When); could != "" {
 		reason += "; " + could
 	}
-	if out := wayOut[spoken{row.From, row.On, row.When}]; out != "" {
+	if out := wayOut[spoken{row.On, row.When}]; out != "" {
 		reason += "; " + out
 	}
 	return &Refusal{
-		Final: row.On != Broke && row.When != AmongOthersBroken, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
+		Final: row.On != Broke, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
 	}
 }
 

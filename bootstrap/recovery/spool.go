@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
 )
@@ -20,16 +22,28 @@ func (r *run) flushSpool() (Event, Payload) {
 	if r.verdict != nil {
 		stands = datadir.Standing{}
 	}
-	switch err := r.options.FlushSpool(r.ctx, stands); {
+	err := r.options.FlushSpool(r.ctx, stands)
+	switch {
 	case err == nil:
 		return "", Payload{}
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
 	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
 		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
-	default:
-		return broke(fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir))
+	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity):
+		return KeysLacking, Payload{Err: err}
 	}
+	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
+	if mayPass(err) {
+		return broke(err)
+	}
+	return Stuck, Payload{Err: err}
+}
+
+// mayPass tells whether it was the disk, or another member that has stored, or merged, something at that moment.
+func mayPass(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound)
 }
 
 // mayAnswer tells whether the store may do later what it has not done.

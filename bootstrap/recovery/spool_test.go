@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 
 	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/peers"
 	"etcd-wrapper/bootstrap/recovery/seed"
+	"etcd-wrapper/exitcode"
 )
 
 // leavesWaiting has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
@@ -101,15 +104,53 @@ func TestSeveralWithoutDataOfUseBringWhatWaitsBeforeTheyAskTheStore(t *testing.T
 	}
 }
 
-func TestWhatCannotBeAddedToTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	w.leavesWaiting(errors.New("it does not go on from there"))
-	err := w.run()
-	require.ErrorContains(t, err, "it does not go on from there")
-	require.ErrorContains(t, err, "to go on without it move "+w.options.SpoolDir+" away")
-	assert.Len(t, w.generations(), 1)
+func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.T) {
+	for name, of := range map[string]struct {
+		why    error
+		status exitcode.Code // 0 if it is tried again
+	}{
+		"it does not go on from there":    {errors.New("it does not go on from there"), exitcode.EtcdFailed},
+		"the store's last object is none": {fmt.Errorf("segment 7: %w", seal.ErrDamaged), exitcode.EtcdFailed},
+		"the disk cannot be read":         {fmt.Errorf("segment 7: %w", syscall.EIO), exitcode.Clean},
+		"it was merged at that moment":    {fmt.Errorf("segment 7: %w", store.ErrNotFound), exitcode.Clean},
+		"others were always faster":       {fmt.Errorf("segment 7: %w", store.ErrExists), exitcode.Clean},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.leavesWaiting(of.why)
+			err := w.run()
+			require.ErrorIs(t, err, of.why)
+			require.ErrorContains(t, err, "to go on without it move "+w.options.SpoolDir+" away")
+			assert.Len(t, w.generations(), 1)
+			assert.Equal(t, of.status, w.statusOf(err))
+		})
+	}
+}
+
+// Nothing is wrong with it, and it must not be moved away.
+func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
+	for _, lacking := range []error{seal.ErrUntrusted, seal.ErrNoIdentity} {
+		w := newWorld(t)
+		w.used()
+		w.spoil()
+		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking))
+		err := w.run()
+		require.ErrorIs(t, err, lacking)
+		require.ErrorContains(t, err, "add the key")
+		require.NotContains(t, err.Error(), w.options.SpoolDir)
+		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+		assert.Len(t, w.generations(), 1)
+	}
+}
+
+// statusOf is what the program exits with because of a refusal; 0 if it tries again.
+func (w *world) statusOf(err error) exitcode.Code {
+	w.t.Helper()
+	var refusal *Refusal
+	require.ErrorAs(w.t, err, &refusal)
+	return refusal.Status()
 }
 
 func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {

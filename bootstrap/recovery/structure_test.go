@@ -46,6 +46,21 @@ func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 	}
 }
 
+// What was wrong, or the row itself, says it where wayOut does not.
+func TestEveryRefusalNamesTheWayOut(t *testing.T) {
+	by := map[spoken]bool{{ClaimFound, NoStore}: true, {Examined, AmongOthersBroken}: true, {Examined, OnItsOwnBroken}: true, {Stuck, always}: true}
+	refused := map[spoken]bool{}
+	for _, row := range Table {
+		if is := (spoken{row.On, row.When}); row.To == Refused && row.On != Broke {
+			refused[is] = true
+			assert.NotEqual(t, by[is], wayOut[is] != "", "%s, %s [%s]", row.From, row.On, row.When)
+		}
+	}
+	for is := range wayOut {
+		assert.True(t, refused[is], "nothing is refused for %v", is)
+	}
+}
+
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
 	usedGuards, usedActions := map[Guard]bool{machine.Always: true}, map[Action]bool{}

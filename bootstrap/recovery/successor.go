@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/recovery/peers"
 )
 
@@ -79,12 +78,8 @@ func (r *run) storeHasMore() (older, err error) {
 	if newest.Cluster != id {
 		return restoredSince(generations, id, newest.Cluster), nil
 	}
-	head, err := r.options.Archive.Head(ctx, newest.Number)
+	head, reservation, err := r.extent(ctx, newest.Number)
 	if err != nil {
-		return nil, err
-	}
-	reservation, err := r.options.Archive.Reserved(ctx)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
 	return r.olderThan(head, reservation), nil
@@ -135,8 +130,7 @@ var errRestored = errors.New("was restored since")
 
 // restoredSince says that the second cluster came out of the first one; nil if that is not known.
 func restoredSince(generations []archive.Generation, first, second string) error {
-	was := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == first })
-	is := slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == second })
+	was, is := placeOf(generations, first), placeOf(generations, second)
 	if was < 0 || is <= was {
 		return nil
 	}

@@ -25,10 +25,12 @@ var weighing = machine.Group{Flush, MakeRoom, Build}
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
-	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was about to be claimed, and only a store tells whether it was: start with --backup-store, or move recovery.json away to go on with the data that are there"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was cut off, and only a store tells how far it was: start with --backup-store; or, where the data directory is still there, move recovery.json away to go on with that"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
+	{Examine, Examined, OnItsOwn, Ready, nil, "there is neither a store nor another member that could know better"},
+	{Examine, Examined, OnItsOwnBroken, Refused, nil, "the data are broken, and there is neither a store nor another member to bring them back from"},
 	{Examine, Examined, AmongOthersAsked, Refused, nil, "a member of several goes back with the others only, and the configuration does not name them"},
 	{Examine, Examined, AmongPeers, AskPeers, []Action{AskThePeers}, "the others have what it lacks, and may have had it with them before"},
 	{Examine, Examined, AmongOthers, Ready, nil, "a member of several starts as ever: the others have what it lacks"},
@@ -78,6 +80,8 @@ var written = []entry{
 	{AskStore, Answered, SeveralMissing, AskPeers, []Action{PacePeers}, "the cluster was founded once, and the members that have not said that they lack its data are waited for"},
 	{AskStore, Answered, SeveralKept, AskPeers, []Action{AskThePeers}, "the store has the data, unless another member has them by now, who says so before it begins a generation"},
 	{AskStore, Answered, SeveralNew, Ready, nil, "a new cluster, for the only time in its life: etcd waits for a quorum of it"},
+	{AskStore, Answered, UnnamedNew, Ready, nil, "nothing was ever kept: etcd looks for the other members as it is configured"},
+	{AskStore, Answered, UnnamedLost, Refused, nil, "the volume is empty, and the cluster in the store was founded before: it is not begun anew, and the members that may have the data are not named"},
 	{AskStore, Answered, OtherCluster, Refused, nil, "another cluster's backups are never restored here"},
 	{AskStore, Answered, DoubtfulCluster, Refused, nil, "the volume does not tell whose it was, and the configuration is not that of the cluster in the store"},
 	{AskStore, Answered, AskedAndReadable, Flush, []Action{TellLoss, FlushVolume}, "go back once; what the volume has comes into the store first"},
@@ -90,6 +94,7 @@ var written = []entry{
 	{AskStore, Answered, KeptButNever, Refused, nil, "it could be brought back, but --recover=never"},
 	{AskStore, Answered, always, Refused, nil, "nothing is kept that could be brought back"},
 
+	{AskStore, Stuck, always, Refused, nil, "a restore would lose what waits on the volume, and waiting does not help"},
 	{AskStore, KeysLacking, always, Refused, nil, keysLacking},
 	{weighing, KeysLacking, always, Refused, nil, keysLacking},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
@@ -119,6 +124,7 @@ var written = []entry{
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the place is free"},
 
+	{Install, Installed, AskedSince, Examine, []Action{ValidateVolume}, "the restored data are those of a run that was cut off, and another restore is asked for by now"},
 	{Install, Installed, always, Ready, nil, "the restored data are in their place"},
 
 	{working, Broke, always, Refused, nil, "it could not be done; the next run goes on from here, or begins again"},
@@ -137,6 +143,7 @@ var Elsewhere = []machine.Default{
 	{On: Entered, Answer: machine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
 	{On: StoreSilent, Answer: machine.Reject, Why: "only AskStore, MakeRoom, Build and Claim need the store"},
+	{On: Stuck, Answer: machine.Reject, Why: "only FlushSpool brings what waits on the volume"},
 	{On: Alive, Answer: machine.Reject, Why: "only AskStore looks whether the backups go on"},
 	{On: Missing, Answer: machine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
 	{On: KeysLacking, Answer: machine.Reject, Why: "only what reads the store needs keys"},

@@ -27,10 +27,10 @@ type sentence struct {
 
 // What a member that is alone finds on its volume, and what its store answers.
 var (
-	alone       = Facts{Alone: true}
-	never       = Facts{Alone: true, Never: true}
-	asVolume    = func(c Condition) Facts { return Facts{Alone: true, Condition: c} }
-	asNever     = func(c Condition) Facts { return Facts{Alone: true, Condition: c, Never: true} }
+	alone       = Facts{Alone: true, Store: true}
+	never       = Facts{Alone: true, Store: true, Never: true}
+	asVolume    = func(c Condition) Facts { return Facts{Alone: true, Store: true, Condition: c} }
+	asNever     = func(c Condition) Facts { return Facts{Alone: true, Store: true, Condition: c, Never: true} }
 	nothing     = Payload{Owner: Nobody}
 	kept        = Payload{Owner: Ours, Kept: true}
 	ahead       = Payload{Owner: Ours, Kept: true, Behind: true}
@@ -59,6 +59,7 @@ var (
 	}
 	putBack  = Facts{Peers: true, Store: true, Condition: Valid, Remains: true, Listing: peers.Gone, Outdated: true}
 	together = func(c Condition) Facts { return Facts{Peers: true, Store: true, Condition: c, Asked: true} }
+	unnamed  = Facts{Store: true, Condition: Empty}
 	flushed  = []Action{FlushSpool, AskTheStore}
 	moveAway = []Action{TellReturn, SetVolumeAside}
 	askAgain = []Action{PacePeers}
@@ -69,8 +70,8 @@ var sentences = []sentence{
 	{"a run first looks for one that was cut off", Resume, alone, Begun, Payload{}, Resume, []Action{ReadPosition}},
 	{"one that claimed nothing is begun again", Resume, alone, NothingBegun, Payload{}, Examine, []Action{DropUnfinished, ValidateVolume}},
 	{"one that may have claimed is for people where no store tells", Resume, Facts{Peers: true}, ClaimFound, Payload{}, Refused, nil},
-	{"also if it is alone", Resume, alone, ClaimFound, Payload{}, Refused, nil},
-	{"one that may have claimed goes on with what it built", Resume, Facts{Alone: true, Store: true}, ClaimFound, Payload{}, Prove, []Action{ProveData}},
+	{"also if it is alone", Resume, Facts{Alone: true}, ClaimFound, Payload{}, Refused, nil},
+	{"one that may have claimed goes on with what it built", Resume, alone, ClaimFound, Payload{}, Prove, []Action{ProveData}},
 	{"one that has installed only has to remember it", Resume, alone, InstallFound, Payload{}, Install, []Action{Remember}},
 
 	// Examine: a member of several
@@ -79,6 +80,12 @@ var sentences = []sentence{
 	{"a broken member of several is refused as ever", Examine, Facts{}, Examined, Payload{Condition: Broken}, Refused, nil},
 	{"a member of several cannot go back alone", Examine, Facts{}, Examined, Payload{Condition: Valid, Asked: true}, Refused, nil},
 	{"nor if it is broken", Examine, Facts{}, Examined, Payload{Condition: Broken, Asked: true}, Refused, nil},
+
+	{"a store may know better than one whose peers are not named", Examine, Facts{Store: true}, Examined, Payload{Condition: Empty}, AskStore, flushed},
+	{"but restores nothing to one, as the others would not go back", Examine, Facts{Store: true}, Examined, Payload{Condition: Broken}, Refused, nil},
+	{"one that has data is not compared", Examine, Facts{Store: true}, Examined, Payload{Condition: Valid}, Ready, nil},
+	{"or joins a cluster that exists", Examine, Facts{Store: true}, Examined, Payload{Condition: Empty, Joins: true}, Ready, nil},
+	{"--recover=never begins it no more a second time", Examine, Facts{Store: true, Never: true}, Examined, Payload{Condition: Empty}, AskStore, flushed},
 
 	{"one whose peers are named asks them", Examine, Facts{}, Examined, Payload{Condition: Empty, Peers: true}, AskPeers, []Action{AskThePeers}},
 	{"so does one with valid data, which may have been put back", Examine, Facts{}, Examined, Payload{Condition: Valid, Peers: true}, AskPeers, []Action{AskThePeers}},
@@ -207,7 +214,19 @@ var sentences = []sentence{
 	{"several: also if the configuration says little", AskStore, together(Empty), Answered, Payload{Owner: Doubtful, Kept: true}, AskPeers, []Action{AskThePeers}},
 	{"several: another cluster's is refused before they are asked", AskStore, together(Valid), Answered, Payload{Owner: Others, Kept: true}, Refused, nil},
 
+	// AskStore: several that are not named
+	{"unnamed: nothing was ever kept", AskStore, unnamed, Answered, nothing, Ready, nil},
+	{"unnamed: new is said once", AskStore, unnamed, Answered, ahead, Refused, nil},
+	{"unnamed: also without a backup", AskStore, unnamed, Answered, certificate, Refused, nil},
+	{"unnamed: also if the configuration says little", AskStore, unnamed, Answered, Payload{Owner: Doubtful, Kept: true}, Refused, nil},
+	{"unnamed: the store is waited for", AskStore, unnamed, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
+
 	// Examine: a member alone
+	{"without a store valid data start", Examine, Facts{}, Examined, Payload{Alone: true, Condition: Valid}, Ready, nil},
+	{"without a store an empty volume is a new cluster", Examine, Facts{}, Examined, Payload{Alone: true, Condition: Empty}, Ready, nil},
+	{"without a store broken data are for people", Examine, Facts{}, Examined, Payload{Alone: true, Condition: Broken}, Refused, nil},
+	{"--recover=never changes nothing about that", Examine, Facts{Never: true}, Examined, Payload{Alone: true, Condition: Broken}, Refused, nil},
+	{"nor about that", Examine, Facts{Never: true}, Examined, Payload{Alone: true, Condition: Valid}, Ready, nil},
 	{"a valid volume is compared with the store, when that has what waits for it", Examine, alone, Examined, Payload{Alone: true, Condition: Valid}, AskStore, flushed},
 	{"so is an empty one", Examine, alone, Examined, Payload{Alone: true, Condition: Empty}, AskStore, flushed},
 	{"so is a broken one", Examine, alone, Examined, Payload{Alone: true, Condition: Broken}, AskStore, flushed},
@@ -260,6 +279,7 @@ var sentences = []sentence{
 	{"of a broken one nothing can be read", AskStore, asVolume(Broken), Answered, asked, MakeRoom, bringBack},
 	{"of an empty one neither", AskStore, asVolume(Empty), Answered, asked, MakeRoom, bringBack},
 	{"a target that is not kept moves nothing", AskStore, asVolume(Valid), Answered, Payload{Owner: Ours, Asked: true}, Refused, nil},
+	{"nor is what nobody is known to have written gone back to", AskStore, asVolume(Broken), Answered, Payload{Owner: Nobody, Kept: true, Asked: true}, Refused, nil},
 	{"nor does one in a store that has nothing", AskStore, asVolume(Empty), Answered, Payload{Owner: Nobody, Asked: true}, Refused, nil},
 
 	// On the way
@@ -273,6 +293,7 @@ var sentences = []sentence{
 	{"a store that goes away is asked again", Build, alone, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"what is missing may come: it is looked for again before anything older is taken", weighing, alone, Missing, Payload{}, AskStore, []Action{PaceStore}},
 	{"what nobody trusts is not damaged: nothing older is taken", weighing, alone, KeysLacking, Payload{}, Refused, nil},
+	{"what waits and cannot be brought is for people: a restore would lose it", AskStore, alone, Stuck, Payload{}, Refused, nil},
 	{"nor where nothing else is trusted", AskStore, alone, KeysLacking, Payload{}, Refused, nil},
 	{"a volume that becomes full is no damaged backup", Build, alone, RoomLacking, Payload{}, Refused, nil},
 	{"damaged backups are refused", Build, alone, Unbuildable, Payload{}, Refused, nil},
@@ -287,6 +308,9 @@ var sentences = []sentence{
 	{"after a while", Claim, alone, Elapsed, Payload{}, Claim, []Action{ClaimGeneration}},
 	{"the old data are out of the way before the new ones come", SetAside, alone, Moved, Payload{}, Install, []Action{InstallData, Remember}},
 	{"restored data may be opened", Install, alone, Installed, Payload{}, Ready, nil},
+	{"what was asked for is done", Install, Facts{Alone: true, Asked: true}, Installed, Payload{}, Ready, nil},
+	{"what is asked for since is done first", Install, alone, Installed, Payload{Asked: true}, Examine, []Action{ValidateVolume}},
+	{"whatever was kept of what was asked for before", Install, Facts{Alone: true, Owner: Ours, Kept: true}, Installed, Payload{Asked: true}, Examine, []Action{ValidateVolume}},
 	{"what the volume cannot do ends the run", working, alone, Broke, Payload{}, Refused, nil},
 }
 
@@ -326,6 +350,12 @@ var reasons = []struct {
 	{AskPeers, PeersTold, ofPeers(Valid), lagging(peers.Claimed), "perhaps not the last ones"},
 	{AskPeers, PeersTold, ofPeers(Valid), Payload{Listing: peers.Started, Outdated: true}, "as soon as nothing is in the way"},
 	{AskPeers, PeersTold, ofPeers(Broken), told(peers.Expected), "never had any"},
+	{Examine, Examined, Facts{}, Payload{Condition: Broken}, "the others would not"},
+	{Examine, Examined, Facts{}, Payload{Alone: true, Condition: Broken}, "neither a store nor another member to bring them back from"},
+	{Examine, Examined, Facts{}, Payload{Alone: true, Condition: Valid}, "neither a store nor another member that could know better"},
+	{Examine, Examined, never, Payload{Alone: true, Condition: Valid}, "without asking the store"},
+	{AskStore, Answered, unnamed, nothing, "looks for the other members"},
+	{AskStore, Answered, unnamed, certificate, "was founded before"},
 }
 
 func reasonFailures(rules *rulesOf) (failures []string) {

@@ -48,6 +48,7 @@ const (
 	Entered      Event = "entered"       // the cluster has this member as a learner
 	Answered     Event = "answered"      // what the store keeps
 	StoreSilent  Event = "store silent"  // the store cannot be asked, or not be believed, at the moment
+	Stuck        Event = "stuck"         // what waits on the volume cannot be brought into the store, and no waiting changes that
 	Alive        Event = "alive"         // the cluster whose backups these are was seen to go on with them, not long ago
 	Missing      Event = "missing"       // what the store has told of is not there, or not yet
 	KeysLacking  Event = "keys lacking"  // what the store has is signed, or encrypted, with keys that are not given
@@ -75,6 +76,8 @@ const (
 	AmongOthersBroken Guard = "one of several, broken"
 	AmongOthersAsked  Guard = "one of several, restore asked for"
 	AmongPeers        Guard = "one of several, peers named"
+	OnItsOwn          Guard = "alone, no store, usable"
+	OnItsOwnBroken    Guard = "alone, no store, broken"
 	LeftAlone         Guard = "valid, --recover=never"
 
 	AllAskReadable Guard = "all ask for the restore, volume valid"
@@ -105,6 +108,8 @@ const (
 	SeveralBack    Guard = "one of several, nobody has data of use, kept, all brought"
 	SeveralFlushed Guard = "one of several, brought"
 	SeveralNew     Guard = "one of several, no certificate"
+	UnnamedNew     Guard = "peers not named, no data, no certificate"
+	UnnamedLost    Guard = "peers not named, no data, founded before"
 
 	WillNotWait Guard = "broken, or --recover=never"
 
@@ -119,6 +124,7 @@ const (
 	BrokenKept       Guard = "broken, kept"
 	LostKept         Guard = "empty, kept"
 	KeptButNever     Guard = "kept, --recover=never"
+	AskedSince       Guard = "another restore asked for"
 )
 
 // The actions. Those that begin with "pace" set the timer; all others may block.

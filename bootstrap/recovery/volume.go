@@ -83,13 +83,16 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.asked, err = r.wanted(); err != nil {
 		return broke(err)
 	}
+	if r.options.Request != nil && !r.asked {
+		r.sayUsed()
+	}
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {
 		found, r.stands = Empty, datadir.Standing{}
 	}
 	return Examined, Payload{
-		Condition: found, Alone: alone, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
+		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
 	}
 }
 
@@ -104,7 +107,7 @@ func (r *run) tellOfData() {
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Standing{}, nil
-	if there {
+	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
 		r.stands, err = datadir.Stand(r.member.DataDir)
 	}
 	switch {
@@ -147,6 +150,8 @@ func (r *run) proveData() (Event, Payload) {
 	switch {
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
+	case datadir.SaysNothing(err): // as when there is no memory for it
+		return broke(err)
 	case err != nil:
 		return Unproved, Payload{Err: err}
 	case r.asked || r.core.Facts.Condition != Valid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare

@@ -3,8 +3,8 @@
 // validated (by datadir) before etcd may open it, and serves etcd's configuration. `etcd-wrapper start-etcd --standalone`
 // creates one; its hidden validation subcommand runs RunChild.
 //
-// A validation only reads. It never repairs, moves or deletes. Where there is a store for backups, recovery decides what
-// becomes of data that are broken or lost, and asks for the validation itself.
+// A validation only reads. It never repairs, moves or deletes. What becomes of data that are broken or lost is decided by
+// recovery, which asks for the validation itself.
 package standalone
 
 import (

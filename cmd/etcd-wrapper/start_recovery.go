@@ -82,9 +82,6 @@ func (c *startCommand) recovers(by *recovery.Recovery) standalone.RecoverFunc {
 		if err != nil {
 			return yaml, err
 		}
-		if others == nil && c.Backups.Store == "" {
-			return yaml, examine(ctx) // there is nobody to ask
-		}
 		member := recovery.MemberOf(checked, dataDir)
 		if others != nil {
 			defer others.Close()

@@ -87,3 +87,28 @@ func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
 	fulls[window+2].Time = time.Unix(0, 0)
 	assert.Contains(t, plan(history(chain(fulls...))).Doubts[0], "a clock was wrong")
 }
+
+// A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
+func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
+	fulls := hourly(5*day, 0)
+	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
+	then := now.Add(365*day + 2*time.Hour)
+	p := Make(policy, Facts{History: h, Now: then, Store: then})
+	require.Len(t, p.Doubts, 1)
+	assert.Contains(t, p.Doubts[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
+	assert.Empty(t, p.Goes())
+
+	then = then.Add(day)
+	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
+	p = Make(policy, Facts{History: h, Now: then, Store: then})
+	assert.Empty(t, p.Doubts, "the machine was off for a year: that is over after a day")
+	assert.NotEmpty(t, p.Goes())
+}
+
+// shifted are fulls up to now as they would be up to another time.
+func shifted(fulls []archive.KeptFull, to time.Time) (all []archive.KeptFull) {
+	for _, full := range fulls {
+		all = append(all, fullAt(full.Time.Add(to.Sub(now))))
+	}
+	return all
+}

@@ -55,7 +55,7 @@ type Options struct {
 	Inspect func(ctx context.Context, path string) error
 	// Beside is how many bytes are needed on the volume beside the database.
 	Beside int64
-	// Scratch says that the file is removed soon: it need not reach the disk.
+	// Scratch says that the file is removed soon, and that etcd serves beside it: it need not reach the disk, and leaves that to etcd.
 	Scratch bool
 	// Progress is told how far it is, if it is not nil, many times a second and from one goroutine.
 	Progress func(Progress)
@@ -99,7 +99,7 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 // rebuild closes nothing.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	told := &teller{tell: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
-	if err := receive(ctx, source.Snapshot, &receiver{file: file, sum: sha256.New(), told: told, scratch: options.Scratch}); err != nil {
+	if err := receive(ctx, source.Snapshot, &receiver{to: writer(file, options.Scratch), sum: sha256.New(), told: told}); err != nil {
 		return Result{}, err
 	}
 	if options.Inspect != nil {
@@ -108,7 +108,7 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 		}
 	}
 	err = guarded(func() error {
-		result, err = change(ctx, source, file.Name(), options, told)
+		result, err = change(ctx, source, file, options, told)
 		return err
 	})
 	if err != nil {

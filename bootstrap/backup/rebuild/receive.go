@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
 )
 
 // chunk is how many bytes are read and written at a time.
@@ -64,12 +63,11 @@ func (r contextReader) Read(p []byte) (int, error) {
 // receiver writes all but the last 32 bytes, which are the digest. Nobody knows yet how long a snapshot is, so the newest
 // 32 bytes are always held back.
 type receiver struct {
-	file    *os.File
-	sum     hash.Hash
-	told    *teller
-	scratch bool
-	held    []byte
-	size    int64
+	to   io.Writer // the file
+	sum  hash.Hash
+	told *teller
+	held []byte
+	size int64
 }
 
 func (r *receiver) Write(p []byte) (int, error) {
@@ -89,11 +87,8 @@ func (r *receiver) Write(p []byte) (int, error) {
 func (r *receiver) keep(parts ...[]byte) error {
 	for _, part := range parts {
 		_, _ = r.sum.Write(part) // never fails
-		if _, err := r.file.Write(part); err != nil {
+		if _, err := r.to.Write(part); err != nil {
 			return err
-		}
-		if !r.scratch {
-			startWriting(r.file, r.size, int64(len(part)))
 		}
 		r.size += int64(len(part))
 		r.told.add(int64(len(part)), 0)

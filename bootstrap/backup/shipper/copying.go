@@ -11,6 +11,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/capture"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/steady"
 )
 
 // copied is a database in the spool.
@@ -94,7 +95,11 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 	if err := may(ctx, *c.there); err != nil {
 		return archive.Full{}, err
 	}
-	return *c.there, to.Commit(ctx, *c.there)
+	if err := to.Commit(ctx, *c.there); err != nil {
+		return *c.there, err
+	}
+	_ = steady.Remove(ctx, c.path) // whoever forgets the copy removes what is left
+	return *c.there, nil
 }
 
 func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {

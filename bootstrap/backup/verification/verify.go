@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/steady"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
@@ -108,6 +109,7 @@ func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scrat
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	database, reading := filepath.Join(scratch, "db"), archive.Reading{Revision: path.Full.Revision}
+	defer func() { _ = steady.Remove(ctx, database) }() // it may be as large as etcd's own, which serves
 	options := rebuild.Options{Scratch: true, Beside: reserve(scratch)}
 	if _, err := rebuild.Database(ctx, rebuild.From(a, path, &reading), database, options); err != nil {
 		return nil, err
@@ -118,13 +120,16 @@ func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scrat
 	return compare(ctx, database, path, reading.Hashes)
 }
 
-// reserve is how many bytes of the volume are etcd's, whatever is free: a tenth of it.
+// reserveMost is how much etcd can take of any volume while a backup is verified, in bytes.
+const reserveMost = 4 << 30
+
+// reserve is how many bytes of the volume are etcd's, whatever is free: a tenth of it, on a large one less.
 func reserve(dir string) int64 {
 	var disk unix.Statfs_t
 	if unix.Statfs(dir, &disk) != nil {
 		return 0
 	}
-	return int64(disk.Blocks) / 10 * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+	return min(int64(disk.Blocks)/10*int64(disk.Bsize), reserveMost) //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }
 
 // ofCompaction is etcd's hash of a compaction, in the words of a manifest.

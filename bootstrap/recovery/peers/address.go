@@ -2,11 +2,15 @@ package peers
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -81,8 +85,7 @@ func (p *Peers) open() error {
 	d := &desk{call: Call{Name: p.name, Process: p.process}}
 	d.server = &http.Server{Handler: d, ReadHeaderTimeout: answerWithin, ErrorLog: log.New(io.Discard, "", 0)}
 	for _, at := range p.listens {
-		info := p.peerTLS
-		listener, err := transport.NewListener(at.Host, at.Scheme, &info)
+		listener, err := p.listen(at)
 		if err != nil {
 			d.close()
 			return fmt.Errorf("this member cannot listen for its peers: %w", err)
@@ -91,6 +94,24 @@ func (p *Peers) open() error {
 	}
 	p.desk = d
 	return nil
+}
+
+// listen listens as etcd will: with auto-tls, behind a certificate that nobody can tell from another one.
+func (p *Peers) listen(at url.URL) (net.Listener, error) {
+	plain, speaksTLS := strings.CutSuffix(at.Scheme, "s")
+	if !p.anyPeer || !speaksTLS {
+		info := p.peerTLS
+		return transport.NewListener(at.Host, at.Scheme, &info)
+	}
+	certificate, err := selfMade()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := transport.NewListener(at.Host, plain, nil)
+	if err != nil {
+		return nil, err
+	}
+	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}), nil
 }
 
 func (d *desk) close() {

@@ -77,7 +77,7 @@ func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context,
 }
 
 // entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere
-// where others could read it: where all of the way there is plain, nobody is told.
+// where others could read it: where that is so of all of the ways there, nobody is told.
 func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
 	var private []string
 	for _, m := range c.Members {
@@ -85,7 +85,7 @@ func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
 			continue
 		}
 		urls = append(urls, m.ClientURLs...)
-		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), isOpen)...)
+		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), p.isOpen)...)
 	}
 	if p.user == "" || len(private) == 0 {
 		return urls, "", ""
@@ -93,10 +93,10 @@ func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
 	return private, p.user, p.password
 }
 
-// isOpen says that what is sent to a URL could be read on its way.
-func isOpen(at string) bool {
+// isOpen says that what is sent to a URL could be read on its way, be it by whoever shows a certificate of his own making.
+func (p *Peers) isOpen(at string) bool {
 	parsed, err := url.Parse(at)
-	if err != nil || parsed.Scheme == "https" {
+	if err != nil || parsed.Scheme == "https" && !p.anyServer {
 		return err != nil
 	}
 	host := parsed.Hostname()
@@ -117,8 +117,8 @@ func (p *Peers) explained(err error, user string) error {
 	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
 		return quoted(err)
 	case p.user != "" && user == "":
-		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http: "+
-			"give them https, or this member a client certificate whose common name is root: %w", quoted(err))
+		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls: "+
+			"give them https with certificates, or this member a client certificate whose common name is root: %w", quoted(err))
 	default:
 		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
 			"or a client certificate whose common name is root: %w", quoted(err))

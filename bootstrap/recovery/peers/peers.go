@@ -54,6 +54,7 @@ type Peers struct {
 	peer, client       *http.Client
 	peerTLS            transport.TLSInfo
 	clientTLS          *tls.Config
+	anyPeer, anyServer bool // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
 	user, password     string
 	answersHere        func(ctx context.Context, urls []string) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
@@ -61,12 +62,11 @@ type Peers struct {
 	quietSince, looked time.Time           // since when nobody was seen to have the member's data, and when that was last looked at
 }
 
-// Of finds the other members in etcd's configuration. It returns nil if it names none, or has etcd make certificates for
-// peers, by which nobody can tell who answers. The error says that certificates that
-// it names cannot be used.
+// Of finds the other members in etcd's configuration. It returns nil if it names none. The error says that certificates that it
+// names cannot be used.
 func Of(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
-	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 || config.PeerAutoTLS && config.PeerTLSInfo.Empty() {
+	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
 		return nil, nil //nolint:nilerr,nilnil // members that are found in another way cannot be asked before etcd runs
 	}
 	founded, err := membership.NewClusterFromURLsMap(zap.NewNop(), config.InitialClusterToken, cluster)
@@ -77,6 +77,7 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		heard: map[types.ID]string{},
 		name:  config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
 		founding: uint64(founded.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo, user: options.User, password: options.Password,
+		anyPeer: config.PeerAutoTLS && config.PeerTLSInfo.Empty(), anyServer: config.ClientAutoTLS && config.ClientTLSInfo.Empty(),
 		now: time.Now,
 	}
 	p.answersHere = p.findSelf
@@ -90,6 +91,7 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 
 // dial makes the clients: one as a peer, one as etcd's clients.
 func (p *Peers) dial(config *embed.Config, options Options) error {
+	p.peerTLS.InsecureSkipVerify = p.anyPeer
 	asPeer, err := transport.NewTransport(p.peerTLS, answerWithin)
 	if err != nil {
 		return fmt.Errorf("cannot use the certificates for peers: %w", err)
@@ -97,6 +99,7 @@ func (p *Peers) dial(config *embed.Config, options Options) error {
 	p.peer = &http.Client{Transport: asPeer, Timeout: answerWithin, CheckRedirect: stay}
 	pair := transport.TLSInfo{
 		CertFile: config.ClientTLSInfo.CertFile, KeyFile: config.ClientTLSInfo.KeyFile, TrustedCAFile: config.ClientTLSInfo.TrustedCAFile,
+		InsecureSkipVerify: p.anyServer,
 	}
 	if config.ClientTLSInfo.ClientCertFile != "" {
 		pair.CertFile, pair.KeyFile = config.ClientTLSInfo.ClientCertFile, config.ClientTLSInfo.ClientKeyFile

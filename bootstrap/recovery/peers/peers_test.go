@@ -341,15 +341,6 @@ func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
 	assert.Nil(t, none)
 }
 
-// etcd makes the certificates later, and nobody could tell by them who answers.
-func TestMembersWithCertificatesOfTheirOwnMakingAreNotAsked(t *testing.T) {
-	config := embed.NewConfig()
-	config.InitialCluster, config.PeerAutoTLS = "default=https://127.0.0.1:1,other=https://127.0.0.1:2", true
-	none, err := Of(config, Options{})
-	require.NoError(t, err)
-	assert.Nil(t, none)
-}
-
 func TestAMemberThatCannotListenForItsPeersSaysSo(t *testing.T) {
 	all := rolled(t)
 	require.NoError(t, all[0].open())

@@ -16,9 +16,15 @@ import (
 // rolled are three members that run no etcd.
 func rolled(t *testing.T) (all []*Peers) {
 	t.Helper()
+	return rolledWith(t, "http", func(*embed.Config) {})
+}
+
+func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all []*Peers) {
+	t.Helper()
 	config := func(i int) *embed.Config {
 		config := embed.NewConfig()
 		config.Name = fmt.Sprintf("m-%d", i)
+		configure(config)
 		return config
 	}
 	var pairs []string
@@ -27,7 +33,8 @@ func rolled(t *testing.T) (all []*Peers) {
 		held := httptest.NewServer(nil)
 		here, err := url.Parse(held.URL)
 		require.NoError(t, err)
-		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, held.URL))
+		here.Scheme = scheme
+		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
 		held.Close()
 	}
 	for i := range 3 {

@@ -5,15 +5,12 @@ package bench_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,8 +20,6 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
 )
-
-var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
 
 const (
 	backupPairs = 8
@@ -49,12 +44,6 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backups measures what backups cost, how far behind the store is and what a full does to clients.
-func backups(t *testing.T) (rows []row) {
-	rows = append(rows, backupsUnderLoad(t)...)
-	return append(rows, fullBackup(t)...)
-}
-
 var kilobyte = strings.Repeat("v", 1<<10)
 
 func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
@@ -62,7 +51,7 @@ func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
 	return err
 }
 
-// backupsUnderLoad drives plain etcd, the wrapper and the wrapper with backups in turns.
+// backupsUnderLoad drives plain etcd, the wrapper and the wrapper with backups in turns, and tells how far behind the store is.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -169,104 +158,4 @@ func (r *process) document() (document status.Document) {
 	defer response.Body.Close() // read to its end
 	_ = json.NewDecoder(response.Body).Decode(&document)
 	return document
-}
-
-// fullBackup fills a database, and has it backed up while nobody writes and while everybody does.
-func fullBackup(t *testing.T) []row {
-	p := harness.NewStandalonePod(t, nil)
-	// Otherwise etcd keeps all of them in memory a second time, as entries of its log, and garbage collection hides the rest.
-	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
-	r := apart.start(t, p)
-	fill(p, t, *backupMB)
-	r.stop()
-	r = apart.start(t, p)
-	<-time.After(settled)
-	idle := series{r.memory("RssAnon")}
-	r.stop()
-	r = backedUp.start(t, p)
-	peak := r.peak(t, func() bool { told := r.backup(); return told.LastFull != nil && told.BehindRevisions == 0 })
-	clients := connect(p)
-	var made atomic.Bool
-	go func() {
-		defer made.Store(true)
-		require.NoError(t, askForFull(r))
-	}()
-	with, rounds := longestPut(t, clients, func(int) bool { return made.Load() })
-	without, _ := longestPut(t, clients, func(round int) bool { return round >= rounds }) // of as many, the longest
-	held := r.held()
-	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
-	return []row{
-		row{what: "full of " + size + ": read transaction held, ms", wrapper: held}.neverMoreThan(2000, "ms"),
-		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: series{without}, wrapper: series{with}}.timesAtMost(2, "without"),
-		row{what: "anonymous memory, database of " + size + ": idle without backups, and most with a full, MiB", plain: idle, wrapper: series{peak}}.costsAtMost(32, "MiB"),
-	}
-}
-
-// peak is the most anonymous memory that is seen until done, in MiB.
-func (r *process) peak(t *testing.T, done func() bool) (most float64) {
-	t.Helper()
-	deadline := time.After(5 * time.Minute)
-	for !done() {
-		most = max(most, r.memory("RssAnon"))
-		select {
-		case <-time.After(lookEvery):
-		case <-deadline:
-			require.FailNow(t, "no full is made")
-		}
-	}
-	return most
-}
-
-// longestPut is the slowest of a few rounds of puts, in milliseconds, and of more of them until it is over.
-func longestPut(t *testing.T, clients []*clientv3.Client, over func(round int) bool) (milliseconds float64, rounds int) {
-	t.Helper()
-	var longest atomic.Int64
-	for ; rounds < loadRounds || !over(rounds); rounds++ {
-		drive(t, clients, func(ctx context.Context, client *clientv3.Client, n int) error {
-			began := time.Now()
-			err := putKilobyte(ctx, client, n)
-			for took, most := int64(time.Since(began)), longest.Load(); took > most && !longest.CompareAndSwap(most, took); most = longest.Load() {
-			}
-			return err
-		})
-	}
-	return float64(longest.Load()) / float64(time.Millisecond), rounds
-}
-
-// askForFull has the process make a full and waits for it.
-func askForFull(r *process) error {
-	request, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/backup", r.pod.Port), nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	var last struct{ Error string }
-	for lines := json.NewDecoder(response.Body); lines.More(); {
-		if err := lines.Decode(&last); err != nil || last.Error != "" {
-			return fmt.Errorf("no full was made: %s %w", last.Error, err)
-		}
-	}
-	return nil
-}
-
-// held is how long the read transactions of fulls were open, in milliseconds, as the log says.
-func (r *process) held() (all series) {
-	r.t.Helper()
-	text, err := os.ReadFile(r.log)
-	require.NoError(r.t, err)
-	for raw := range strings.Lines(string(text)) {
-		var line struct {
-			Message string
-			Held    float64
-		}
-		if json.Unmarshal([]byte(raw), &line) == nil && strings.Contains(line.Message, "a full is in the store") {
-			all = append(all, line.Held)
-		}
-	}
-	require.NotEmpty(r.t, all)
-	return all
 }

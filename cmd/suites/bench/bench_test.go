@@ -47,7 +47,8 @@ var topics = []struct {
 	{"log", inspection},
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
-	{"backup", backups},
+	{"backup", backupsUnderLoad},
+	{"full backup", fullBackup},
 	{"restore", restores},
 }
 

@@ -37,9 +37,9 @@ type three struct {
 	runs []*harness.Run
 }
 
-func newThree(t *testing.T, flags ...string) *three {
+func newThree(t *testing.T) *three {
 	t.Helper()
-	return begin(t, harness.StandaloneMembers(t, 3), flags...)
+	return begin(t, harness.StandaloneMembers(t, 3))
 }
 
 func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
@@ -250,9 +250,14 @@ func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
 // storedThree has one store for all, which has everything that was written.
 func storedThree(t *testing.T) *three {
 	t.Helper()
+	return stored(t, harness.StandaloneMembers(t, 3))
+}
+
+func stored(t *testing.T, pods []*harness.Pod) *three {
+	t.Helper()
 	store := filepath.Join(t.TempDir(), "store")
 	require.NoError(t, os.Mkdir(store, 0o700))
-	c := newThree(t, "--backup-store=file://"+store, "--backup-interval=200ms")
+	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
 	harness.Eventually(t, "the key is in the store", func() bool {
 		backup := c.runs[0].Status().Backup
 		return backup != nil && backup.Revision >= revision(c.pods[0])
@@ -300,6 +305,27 @@ func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
 			c.restart()
 		})
 	}
+}
+
+// etcd makes the certificates of peers when it starts, and nobody verifies them.
+func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := stored(t, harness.StandaloneMembersWithAutoTLS(t, 3))
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	c.runs[2] = last.StartReady()
+	c.runs[2].AwaitLine(harness.Line{"message": fates["lost"].says, "level": "warn"})
+	c.requireWhole()
+
+	before := revision(c.pods[0])
+	for i, run := range c.runs {
+		run.Kill()
+		lose(c.pods[i])
+	}
+	c.restart()
+	assert.Greater(t, revision(c.pods[1]), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 }
 
 func TestThreeMembersGoBackTogether(t *testing.T) {

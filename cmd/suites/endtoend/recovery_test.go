@@ -152,7 +152,9 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := revision(p)
 	stopBackedUp(first)
-	at := time.Now().UTC().Format(time.RFC3339Nano)
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full is kept as of the end of its second
+	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })
+	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
 	second.Kill() // the last write may be on the volume alone

@@ -2,7 +2,6 @@ package endtoend_test
 
 import (
 	"maps"
-	"net/http"
 	"syscall"
 	"testing"
 
@@ -51,7 +50,7 @@ func TestStandaloneVisitsTheSameStates(t *testing.T) {
 	}, run.Log.States())
 }
 
-func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
+func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run){
 		"after a clean stop": func(run *harness.Run) { run.StopCleanly() }, "after kill -9": (*harness.Run).Kill,
@@ -66,13 +65,13 @@ func TestStandaloneReportsCorruptDataAndLeavesItAlone(t *testing.T) {
 			before := tree(p)
 			delete(before, p.RecordPath()+".crash") // what a killed run armed, a stopped one puts away
 
+			p.ExpectTerminationMessage()
 			second := p.Start()
-			second.AwaitLine(harness.Line{"event": "replied", "to": "Wait", "message": "is corrupt or cannot be used: database " + p.Database(), "level": "warn"})
+			assert.Equal(t, 70, second.Exit(harness.Patience))
 			second.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed", "level": "error"})
-			assert.Equal(t, http.StatusServiceUnavailable, second.Readyz())
-			status, took := second.Stop(syscall.SIGTERM)
-			assert.Equal(t, 0, status)
-			assert.Less(t, took, harness.AbortBudget)
+			message := read(t, p.TerminationMessage())
+			assert.Contains(t, message, "there is neither a store nor another member to bring them back from")
+			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
 			assert.NotContains(t, second.Log.States(), "FetchConfig")
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // each run tells how it ended

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -131,11 +130,11 @@ func requireKeys(p *harness.Pod, count int) {
 
 func requireFailedValidation(p *harness.Pod, index uint64) {
 	p.T.Helper()
+	p.ExpectTerminationMessage()
 	run := p.Start()
+	require.Equal(p.T, 70, run.Exit(harness.Patience))
 	run.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed", "level": "error"})
-	assert.NotEmpty(p.T, run.Log.Containing(fmt.Sprintf("behind index %d, and etcd would drop what was acknowledged behind it", index)))
-	status, _ := run.Stop(syscall.SIGTERM)
-	assert.Equal(p.T, 0, status)
+	assertExplained(p, run, fmt.Sprintf("behind index %d, and etcd would drop what was acknowledged behind it", index))
 	assert.False(p.T, clean(p))
 }
 

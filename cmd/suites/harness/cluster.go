@@ -36,10 +36,30 @@ func StandaloneMembers(t *testing.T, size int) (pods []*Pod) {
 	pods = numbered(t, size)
 	introduce(pods)
 	for _, p := range pods {
-		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
-		p.standAlone()
+		p.leaveSidecar()
 	}
 	return pods
+}
+
+// StandaloneMembersWithAutoTLS are the same, which talk TLS to each other behind certificates that etcd makes for them.
+func StandaloneMembersWithAutoTLS(t *testing.T, size int) (pods []*Pod) {
+	t.Helper()
+	pods = numbered(t, size)
+	for _, p := range pods {
+		p.securePeers(map[string]any{"auto-tls": true})
+	}
+	introduce(pods)
+	for _, p := range pods {
+		p.leaveSidecar()
+	}
+	return pods
+}
+
+// leaveSidecar has a pod that was made with a sidecar go without.
+func (p *Pod) leaveSidecar() {
+	p.T.Helper()
+	p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(p.T)
+	p.standAlone()
 }
 
 // StandaloneMembersWithTLS are the same, which talk TLS to each other and to clients, and let none in without a certificate.
@@ -54,8 +74,7 @@ func StandaloneMembersWithTLS(t *testing.T, size int) (pods []*Pod) {
 	for _, p := range pods {
 		p.DemandCertificates(clients)
 		flags := p.Flags
-		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
-		p.standAlone()
+		p.leaveSidecar()
 		p.Flags = append(p.Flags, flags...)
 	}
 	return pods

@@ -117,14 +117,15 @@ func (l *Log) Containing(words string) (found []string) {
 	return found
 }
 
-// States returns the states in the order of their visits; a poll that repeats, Wait and Query, is shown once.
+// States returns the lifecycle's states in the order of their visits; a poll that repeats, Wait and Query, is shown once.
 func (l *Log) States() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	visited := []string{"Query"}
 	for _, entry := range l.lines {
 		to, ok := entry["to"].(string)
-		if entry["event"] == nil || !ok || to == visited[len(visited)-1] {
+		said, _ := entry["message"].(string)
+		if entry["event"] == nil || !ok || to == visited[len(visited)-1] || strings.HasPrefix(said, "recovery: ") {
 			continue
 		}
 		visited = collapsed(append(visited, to))

@@ -70,8 +70,13 @@ func MembersWithTLS(t *testing.T, size int) (pods []*Pod) {
 
 func (p *Pod) peersSpeakTLS(a *certificates.Authority) {
 	pair := a.Issue(fmt.Sprintf("peer-%d", p.PeerPort))
-	p.Config["peer-transport-security"] = map[string]any{
+	p.securePeers(map[string]any{
 		"cert-file": pair.Cert, "key-file": pair.Key, "client-cert-auth": true, "trusted-ca-file": a.Bundle(),
-	}
+	})
+}
+
+// securePeers has etcd speak TLS to its peers.
+func (p *Pod) securePeers(security map[string]any) {
+	p.Config["peer-transport-security"] = security
 	p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = p.PeerURL(), p.PeerURL()
 }

@@ -2,8 +2,12 @@ package recovery_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -113,6 +117,9 @@ var misfortunes = []misfortune{
 		c.startAll()
 		c.depot.back()
 	}, true},
+	{"all volumes rolled back", nil, func(c *trio, _ *member) {
+		c.putAllBack()
+	}, true},
 	{"two volumes lost", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
 			each.run.Kill()
@@ -120,6 +127,43 @@ var misfortunes = []misfortune{
 		}
 		c.askAllToGoBack()
 	}, true},
+}
+
+// putAllBack has every member's volume be as it was once: as it was when the member was killed some time ago, if it was, and
+// else as it is now, before clients go on.
+func (c *trio) putAllBack() {
+	var highest int64
+	for _, each := range c.members {
+		each.run.Kill()
+		if each.old == "" {
+			each.old = keep(each.Pod)
+		}
+		stands, err := datadir.Stand(filepath.Join(each.old, filepath.Base(each.DataDir())))
+		require.NoError(c.t, err)
+		highest = max(highest, stands.Reach)
+	}
+	for _, each := range c.members {
+		each.run = each.Start(quiet)
+	}
+	c.awaitReady()
+	c.writeUntilStored(highest)
+	for _, each := range c.members {
+		each.run.Kill()
+		putBack(each.Pod, each.old)
+		each.old = ""
+	}
+	c.startAll()
+}
+
+// writeUntilStored has clients write until the store is beyond a revision.
+func (c *trio) writeUntilStored(revision int64) {
+	c.t.Helper()
+	stop := c.book.writeOn(c.client(), c.dice)
+	defer stop()
+	harness.Eventually(c.t, "the store has more than the copies", func() bool {
+		c.ask()
+		return c.must > revision
+	})
 }
 
 // askAllToGoBack is the way out where no quorum is left: the same request for all members.

@@ -77,7 +77,6 @@ const (
 	restores = "comes back from the store"
 	founds   = "a new cluster"
 	waits    = "waits for the store"
-	stays    = "is left alone until a file has changed"
 )
 
 // cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
@@ -92,9 +91,9 @@ var cells = []struct{ volume, store, end string }{
 	{"rolled back", "another's", "another cluster's backups are never restored here"},
 	{"broken", "this cluster's", restores},
 	{"broken", "empty", "nothing is kept that could be brought back"},
-	{"broken", "certified", "nothing is kept that could be brought back"},
+	{"broken", "certified", "it does not go on from there; to go on without it move "},
 	{"broken", "unreachable", "without the store nothing can be brought back"},
-	{"broken", "none", stays},
+	{"broken", "none", "there is neither a store nor another member to bring them back from"},
 	{"broken", "another's", "another cluster's backups are never restored here"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "nothing is kept that could be brought back"},
@@ -140,15 +139,6 @@ var ends = map[string]func(l *lived){
 		assert.Nil(l.T, run.Status().Recovery)
 		assert.Zero(l.T, l.count())
 	},
-	stays: func(l *lived) {
-		before := l.files()
-		run := l.Start()
-		run.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed"})
-		assert.NotEmpty(l.T, run.Log.Containing("is corrupt or cannot be used: database "+l.Database()))
-		assert.NotEqual(l.T, 200, run.Readyz())
-		run.StopCleanly()
-		assert.Equal(l.T, before, l.files(), "nothing is moved")
-	},
 	waits: func(l *lived) {
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "it is waited for"})
@@ -193,6 +183,17 @@ func (l *lived) files() (all []string) {
 		all = append(all, found...)
 	}
 	return all
+}
+
+// The members are found when etcd starts, so nobody can be asked before whether it was started then.
+func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	volumes["empty"](l)
+	delete(l.Config, "initial-cluster")
+	l.Config["discovery-srv"] = "cluster.invalid"
+	l.WriteConfigFile()
+	l.requireRefused("it is not begun anew, and the members that may have the data are not named")
 }
 
 // A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.

@@ -11,6 +11,7 @@ import (
 	"path"
 	"syscall"
 
+	"etcd-wrapper/bootstrap/backup/steady"
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
@@ -90,7 +91,7 @@ func writeSynced(root *os.Root, name string, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(struct{ io.Writer }{file}, content, make([]byte, 128<<10))
+	_, err = io.CopyBuffer(&steady.Writer{File: file, Drop: true}, content, make([]byte, 128<<10))
 	if err == nil {
 		err = file.Sync()
 	}

@@ -1,0 +1,95 @@
+package peers
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/cmd/suites/certificates"
+)
+
+func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
+
+// etcd makes certificates for itself only when it starts. Until then the members tell each other how they are behind some that
+// are worth as much.
+func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
+	all := rolledWith(t, "https", autoTLS)
+	for _, p := range all {
+		require.NotNil(t, p)
+		p.Tell(Self{Holds: Nothing})
+	}
+	c := all[0].Ask(t.Context(), Self{Holds: Nothing})
+	assert.NoError(t, c.Silent)
+	assert.Equal(t, Founding, c.Listing)
+	all[1].Tell(Self{Holds: Data})
+	c = all[0].Ask(t.Context(), Self{Holds: Nothing})
+	assert.Equal(t, Unknown, c.Listing)
+	require.NoError(t, all[2].findSelf(t.Context(), all[2].urls))
+}
+
+// What is said there is not for whoever listens on the wire.
+func TestMembersWithAutoTLSSayNothingInTheOpen(t *testing.T) {
+	all := rolledWith(t, "https", autoTLS)
+	all[0].Tell(Self{Holds: Nothing})
+	at, err := url.Parse(all[0].urls[0])
+	require.NoError(t, err)
+	at.Scheme = "http"
+	_, err = all[1].fetch(t.Context(), http.DefaultClient, at.String()+callPath, &Call{})
+	require.Error(t, err)
+}
+
+// Where certificates are given they count, also those of the others.
+func TestAutoTLSBesideCertificatesIsNone(t *testing.T) {
+	strange := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strange.Close()
+	pair := certificates.NewAuthority(t, "peers").Issue("peer")
+	all := rolledWith(t, "https", func(config *embed.Config) {
+		config.PeerAutoTLS, config.ClientAutoTLS = true, true
+		config.PeerTLSInfo.CertFile, config.PeerTLSInfo.KeyFile = pair.Cert, pair.Key
+		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = pair.Cert, pair.Key
+	})
+	for _, by := range []*http.Client{all[0].peer, all[0].client} {
+		var unknown *tls.CertificateVerificationError
+		_, err := all[0].fetch(t.Context(), by, strange.URL, nil)
+		assert.ErrorAs(t, err, &unknown)
+	}
+}
+
+// Without auto-tls, a certificate that anybody can have made is nobody's.
+func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
+	strange := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strange.Close()
+	for _, of := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
+		all := rolledWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = of.peer, of.client })
+		for _, from := range []struct {
+			by       *http.Client
+			believes bool
+		}{{all[0].peer, of.peer}, {all[0].client, of.client}} {
+			var unknown *tls.CertificateVerificationError
+			_, err := all[0].fetch(t.Context(), from.by, strange.URL, nil)
+			if from.believes {
+				assert.ErrorContains(t, err, "status 404")
+			} else {
+				assert.ErrorAs(t, err, &unknown)
+			}
+		}
+	}
+}
+
+// Whoever stands in between could read it.
+func TestAPasswordIsNotSentBehindACertificateOfAnybodysMaking(t *testing.T) {
+	p := &Peers{user: "root", password: "secret"}
+	c := &Census{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
+	_, user, _ := p.entrances(c)
+	assert.Equal(t, "root", user)
+	p.anyServer = true
+	urls, user, password := p.entrances(c)
+	assert.Equal(t, []string{"https://m-0"}, urls)
+	assert.Empty(t, user+password)
+}

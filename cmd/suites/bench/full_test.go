@@ -1,0 +1,210 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
+
+const (
+	fullPairs = 2               // of puts during a full, and the same without
+	fullLimit = 5 * time.Minute // for a full, and for its test restore
+
+	fillValue = 8000 // bytes: two rows fill four pages
+	fillOnce  = 10   // of these in a transaction
+
+	calm        = 20 * time.Second // for which memory that is given back no longer falls
+	calmAtLast  = 3 * time.Minute  // two of which Go may wait until it collects garbage
+	fallsEnough = 1.0              // MiB
+)
+
+// fullBackup fills a database, and has it backed up while nobody writes and while everybody does.
+func fullBackup(t *testing.T) []row {
+	p := harness.NewStandalonePod(t, nil)
+	idle := series{filled(t, p)}
+	r := backedUp.start(t, p)
+	r.awaitProof(t, 1)
+	r.calm()
+	made := r.askForFull(t)
+	peak := series{r.peak(t, made)}
+	r.awaitProof(t, 2)
+	clients := connect(p)
+	drive(t, clients, put) // connects
+	var with, proving, without series
+	for n := range fullPairs {
+		longest, rounds := longestPut(t, clients, r.askForFull(t), 0)
+		with = append(with, longest)
+		proven := func() bool { return len(r.held()) >= 3+n && r.proven() }
+		longest, _ = longestPut(t, clients, proven, 0)
+		proving = append(proving, longest)
+		longest, _ = longestPut(t, clients, func() bool { return true }, rounds)
+		without = append(without, longest)
+	}
+	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
+	return []row{
+		row{what: "full of " + size + ": read transaction held, ms", wrapper: r.held()}.neverMoreThan(2000, "ms"),
+		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(2, "without"),
+		row{what: "longest put: without, and during its test restore, ms", plain: without, wrapper: proving}.timesAtMost(2, "without"),
+		row{what: "anonymous memory, database of " + size + ": idle without backups, and most with a full, MiB", plain: idle, wrapper: peak}.costsAtMost(32, "MiB"),
+	}
+}
+
+// filled leaves a volume with a database of random content, and returns how much anonymous memory an idle process takes on it, in MiB.
+func filled(t *testing.T, p *harness.Pod) float64 {
+	t.Helper()
+	// Otherwise etcd keeps the last ones in memory a second time, as entries of its log.
+	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
+	r := apart.start(t, p)
+	fillRows(t, connect(p), *backupMB<<20)
+	r.stop()
+	delete(p.Config, "snapshot-count")
+	delete(p.Config, "snapshot-catchup-entries")
+	r = apart.start(t, p)
+	defer r.stop()
+	return r.calm()
+}
+
+func fillRows(t *testing.T, clients []*clientv3.Client, bytes int) {
+	t.Helper()
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	for i, client := range clients {
+		writers.Go(func() {
+			for n := range bytes / len(clients) / (fillValue * fillOnce) {
+				if _, err := client.Txn(context.Background()).Then(randomPuts(i, n)...).Commit(); !assert.NoError(t, err) {
+					return
+				}
+			}
+		})
+	}
+}
+
+func randomPuts(writer, n int) []clientv3.Op {
+	puts := make([]clientv3.Op, fillOnce)
+	for i := range puts {
+		content := make([]byte, fillValue)
+		_, _ = rand.Read(content) // never fails
+		puts[i] = clientv3.OpPut(fmt.Sprintf("big-%d-%d-%d", writer, n, i), string(content))
+	}
+	return puts
+}
+
+// calm waits until a process gives no more memory back, and returns how much anonymous memory it has then, in MiB.
+func (r *process) calm() float64 {
+	least, since := r.memory("RssAnon"), time.Now()
+	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
+		if now := r.memory("RssAnon"); now < least-fallsEnough {
+			least, since = now, time.Now()
+		}
+	}
+	return least
+}
+
+// peak is the most anonymous memory that is seen until it is over, in MiB.
+func (r *process) peak(t *testing.T, over func() bool) (most float64) {
+	t.Helper()
+	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
+		most = max(most, r.memory("RssAnon"))
+		require.True(t, time.Now().Before(deadline), "no full is made")
+	}
+	return most
+}
+
+// awaitProof returns when the newest of so many fulls was restored for a test, so that nothing is done beside puts.
+func (r *process) awaitProof(t *testing.T, fulls int) {
+	t.Helper()
+	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
+		require.True(t, time.Now().Before(deadline), "no full is proven")
+	}
+}
+
+func (r *process) proven() bool {
+	told := r.backup()
+	full, proof := told.LastFull, told.LastVerified
+	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
+}
+
+// longestPut is the slowest put of at least so many rounds, in milliseconds, and of more of them until it is over.
+func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
+	t.Helper()
+	var longest atomic.Int64
+	for ; rounds < least || !over(); rounds++ {
+		drive(t, clients, func(ctx context.Context, client *clientv3.Client, n int) error {
+			began := time.Now()
+			err := put(ctx, client, n)
+			for took, most := int64(time.Since(began)), longest.Load(); took > most && !longest.CompareAndSwap(most, took); most = longest.Load() {
+			}
+			return err
+		})
+	}
+	return float64(longest.Load()) / float64(time.Millisecond), rounds
+}
+
+// askForFull has the process make a full, and returns what tells whether it is made.
+func (r *process) askForFull(t *testing.T) (made func() bool) {
+	t.Helper()
+	var done atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer done.Store(true)
+		assert.NoError(t, r.makeFull())
+	}()
+	t.Cleanup(func() { <-ended })
+	return done.Load
+}
+
+func (r *process) makeFull() error {
+	request, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/backup", r.pod.Port), nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	var last struct{ Error string }
+	for lines := json.NewDecoder(response.Body); lines.More(); {
+		if err := lines.Decode(&last); err != nil || last.Error != "" {
+			return fmt.Errorf("no full was made: %s %w", last.Error, err)
+		}
+	}
+	return nil
+}
+
+// held is how long the read transactions of fulls were open, in milliseconds, as the log says.
+func (r *process) held() (all series) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.log)
+	require.NoError(r.t, err)
+	for raw := range strings.Lines(string(text)) {
+		var line struct {
+			Message string
+			Held    float64
+		}
+		if json.Unmarshal([]byte(raw), &line) == nil && strings.Contains(line.Message, "a full is in the store") {
+			all = append(all, line.Held)
+		}
+	}
+	return all
+}
