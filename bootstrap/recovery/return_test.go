@@ -410,3 +410,15 @@ func TestMembersThatLackOneThatIsGoneForGoodSayTheWayOut(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	assert.NotContains(t, w.waits(o), without, "there is no store")
 }
+
+// The flags may stay, and only the store knows whether what they ask for was done.
+func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Request = &Request{ID: "drop"}
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, take --restore-to away`)
+	w.options.Request = nil
+	require.NoError(t, w.run())
+	assert.Equal(t, []string{"removed", "added"}, o.changes)
+}

@@ -45,6 +45,8 @@ func (r *run) askTheStore() (Event, Payload) {
 	switch {
 	case errors.Is(err, seal.ErrUntrusted):
 		return KeysLacking, Payload{Err: err}
+	case err != nil && r.asked && r.member.Peers != nil:
+		return StoreSilent, Payload{Err: fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", err, r.options.Request.ID)}
 	case err != nil:
 		return StoreSilent, Payload{Err: err}
 	}
