@@ -20,8 +20,16 @@ type Aside struct {
 	At   time.Time
 }
 
-// Name is where what has a path goes at that time.
-func Name(path string, at time.Time) string { return path + infix + at.UTC().Format(layout) }
+// Name is where what has a path goes at that time; a moment after what went before if a clock was put back, so that the newest is the
+// last in any case.
+func Name(path string, at time.Time) string {
+	if all := Beside(path); len(all) > 0 {
+		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
+			at = newest.Add(time.Millisecond)
+		}
+	}
+	return path + infix + at.UTC().Format(layout)
+}
 
 // Beside are those of a path, the oldest first. What people have given a name of that kind is none.
 func Beside(path string) (all []Aside) {

@@ -14,7 +14,7 @@ func TestWhatWasSetAsideIsFoundTheOldestFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 3600))
 	assert.Empty(t, Beside(path))
-	for _, name := range []string{Name(path, noon.Add(time.Millisecond)), Name(path, noon), path + ".aside-mine", path + "2.aside-20260102T110000.000Z"} {
+	for _, name := range []string{Name(path, noon), path + ".aside-20260102T110000.001Z", path + ".aside-mine", path + "2.aside-20260102T110000.000Z"} {
 		require.NoError(t, os.Mkdir(name, 0o700))
 	}
 	assert.Equal(t, []Aside{
@@ -26,4 +26,20 @@ func TestNothingLiesBesideWhatHasNoPlace(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Mkdir(Name("", time.Now()), 0o700))
 	assert.Empty(t, Beside(""))
+}
+
+// What was set aside last is the last to go.
+func TestTheNewestIsTheLastThoughTheClockWasPutBack(t *testing.T) {
+	path, noon := filepath.Join(t.TempDir(), "data"), time.Now()
+	var given []string
+	for _, at := range []time.Time{noon, noon.Add(-time.Hour), noon, noon.Add(time.Microsecond)} {
+		name := Name(path, at)
+		require.NoError(t, os.Mkdir(name, 0o700))
+		given = append(given, name)
+	}
+	var found []string
+	for _, one := range Beside(path) {
+		found = append(found, one.Path)
+	}
+	assert.Equal(t, given, found)
 }

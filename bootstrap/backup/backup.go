@@ -33,6 +33,7 @@ type Options struct {
 	Policy     keep.Policy
 	SpoolDir   string // a directory of its own on the volume
 	SpoolLimit int64  // bytes
+	WayFile    string // among etcd's data, in which it is remembered which backups they go with
 	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
 	// out.
 	Verify func(ctx context.Context, path archive.Path) (archive.Verdict, error)
@@ -134,7 +135,7 @@ func (b *Backups) shipping(etcd shipper.Etcd) shipper.Options {
 	return shipper.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, Gate: b.options.Gate, Log: b.options.Log,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, WayFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }
 

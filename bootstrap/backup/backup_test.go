@@ -104,7 +104,7 @@ func (s *subject) another(t *testing.T, keys *seal.Keys) *backup.Backups {
 	require.NoError(t, err)
 	return backup.New(backup.Options{
 		Store: s.store, Keys: keys, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
-		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Log: zerolog.Nop(),
+		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, WayFile: filepath.Join(s.dir, "member", "backups.json"), Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Log: zerolog.Nop(),
 	})
 }
 

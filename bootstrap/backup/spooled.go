@@ -107,10 +107,14 @@ func (s *spooled) store(ctx context.Context, manifest segment.Manifest) error {
 		return err
 	}
 	defer content.Close() // nothing was written
+	if manifest.Before == s.head.Before && s.head.Outdates(manifest) {
+		s.same = true
+		return nil // the store knows better
+	}
 	if err := s.archive.PutStored(ctx, manifest.Generation, s.head.Position, content); err != nil {
 		return err
 	}
-	s.head.Start, s.same = end, true
+	s.head.Start, s.head.Segment, s.same = end.Start(), &end, true
 	return nil
 }
 
@@ -128,21 +132,21 @@ func (s *spooled) look(ctx context.Context, generation int) error {
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
-func (s *spooled) beyond(manifest segment.Manifest) (content io.ReadCloser, end segment.Start, err error) {
+func (s *spooled) beyond(manifest segment.Manifest) (content io.ReadCloser, end segment.Manifest, err error) {
 	switch from := s.head; {
-	case manifest.Cluster != from.Cluster || manifest.Position.Compare(from.Position) > 0:
+	case manifest.Cluster != from.Cluster || manifest.Position.Revision > from.Position.Revision:
 		return nil, end, s.apart(manifest)
-	case manifest.Position.Compare(from.Position) < 0:
+	case manifest.Position != from.Position:
 		rest, err := s.rest(manifest)
 		if err != nil {
 			return nil, end, err
 		}
-		return io.NopCloser(rest.Reader()), rest.Start(), nil
+		return io.NopCloser(rest.Reader()), rest.Manifest, nil
 	case manifest.Before != from.Before:
 		return nil, end, s.apart(manifest)
 	}
 	file, err := s.waiting.Open(manifest.Position)
-	return file, manifest.Start(), err
+	return file, manifest, err
 }
 
 func (s *spooled) apart(manifest segment.Manifest) error {

@@ -223,3 +223,35 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	assert.Contains(t, w.log.String(), "it cannot be brought there any more")
 	assert.Contains(t, w.log.String(), `"from_revision":11`)
 }
+
+// The spool is that of a leader that was deposed, and whose successor has changed a lease since.
+func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
+	w := newWaiting(t)
+	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(10), Before: segment.Seed("c", 1, 10)}
+	newer, err := segment.NewBuilder(unsealed, start)
+	require.NoError(t, err)
+	require.NoError(t, newer.Bucket(Bucket("lease", "l", "newer")))
+	stated, err := newer.Finish(segment.Source{Term: 3, Member: "2"})
+	require.NoError(t, err)
+	require.NoError(t, w.archive.PutSegment(t.Context(), stated))
+
+	w.dir = filepath.Join(t.TempDir(), "spool")
+	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+	filled, _, err := spool.Open(w.dir, 1<<20, unsealed)
+	require.NoError(t, err)
+	for _, rows := range [][]segment.Row{nil, nil, Rows(11, 13), nil} {
+		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))
+		require.NoError(t, filled.Put(object, true))
+		start = object.Start()
+	}
+	require.NoError(t, w.flush())
+	assert.Equal(t, segment.Position{Revision: 14, Part: 1}, w.head().Position)
+	w.requireLeft(nil, nil)
+	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(t, err)
+	var all []string
+	for _, object := range segments {
+		all = append(all, object.Start.String())
+	}
+	assert.Equal(t, []string{segment.After(10).String(), segment.Position{Revision: 11, Part: 1}.String(), segment.After(13).String()}, all)
+}

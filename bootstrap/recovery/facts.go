@@ -80,6 +80,8 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.Brought = true
 	case Moved:
 		f.Condition, f.Remains = Empty, false
+	case Installed:
+		f.Asked = payload.Asked
 	case Answered:
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked
 		f.Brought = f.Brought || !f.Asked || f.Condition != Valid // what waits for the store comes before it is asked
@@ -159,6 +161,7 @@ var conditions = map[Guard]func(Facts) bool{
 
 	WillNotWait: func(f Facts) bool { return f.Never || f.Alone && f.Condition == Broken },
 
+	AskedSince:       func(f Facts) bool { return f.Asked },
 	OtherCluster:     func(f Facts) bool { return f.Owner == Others },
 	DoubtfulCluster:  func(f Facts) bool { return f.Owner == Doubtful && !f.Asked && (f.Alone || f.isGone()) },
 	AskedAndReadable: func(f Facts) bool { return f.goesBack() && f.Condition == Valid },

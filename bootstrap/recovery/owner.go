@@ -1,10 +1,38 @@
 package recovery
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/store"
 )
+
+// born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The certificate is the oldest object,
+// and the first that a bucket lets go of which keeps nothing for ever: the first generation names the cluster as well.
+func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
+	first, err = r.options.Archive.Cluster(ctx)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return first, nil, err
+	}
+	generations, err = r.options.Archive.Generations(ctx)
+	if first.Cluster == "" && len(generations) > 0 {
+		first.Cluster = generations[0].Cluster
+	}
+	return first, generations, err
+}
+
+// unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.
+func (r *run) unnamed(ctx context.Context) (inStore, Owner, error) {
+	remains, err := r.options.Archive.Remains(ctx)
+	if err != nil || remains == "" || r.core.Facts.Condition == Valid {
+		return inStore{}, Nobody, err
+	}
+	return inStore{known: true, notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
+		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, Ours, nil
+}
 
 // owner tells whose a store is that somebody has written.
 func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {

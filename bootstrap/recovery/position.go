@@ -140,6 +140,16 @@ func (r *run) forgetClaim() (Event, Payload) {
 	return next(r.writeRecord(kept))
 }
 
+// sayUsed tells people once why what they ask for is not done.
+func (r *run) sayUsed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.said {
+		r.options.Log.Info().Msgf("recovery: restore %q was done before, and is not done again; another one takes another --restore-id", r.options.Request.ID)
+	}
+	r.said = true
+}
+
 // rememberUsed keeps the id of a restore that was done elsewhere.
 func (r *run) rememberUsed() error {
 	return r.change(func(kept *record) { kept.use(r.options.Request.ID) })
@@ -158,8 +168,11 @@ func (r *run) remember() (Event, Payload) {
 		kept.Claim, kept.Last = nil, &r.position
 		kept.use(r.position.Generation.Restore)
 	})
+	if err == nil {
+		r.asked, err = r.wanted()
+	}
 	if err != nil {
 		return broke(err)
 	}
-	return Installed, Payload{}
+	return Installed, Payload{Asked: r.asked}
 }

@@ -85,6 +85,7 @@ type Recovery struct {
 
 	mu    sync.Mutex
 	facts Progress
+	said  bool // that the restore that is asked for was done before
 }
 
 // New returns a Recovery, which touches nothing yet.
@@ -99,6 +100,7 @@ func New(options Options) *Recovery {
 // cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
 // is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
 func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
+	member.DataDir = seed.Place(member.DataDir)
 	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: machine.NewLegality(Table, Resume)}
 	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
@@ -153,6 +155,7 @@ func (r *run) drive() error {
 	}
 	if r.core.State == Ready {
 		r.relieve()
+		r.foresee()
 		return nil
 	}
 	return r.ended

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/recovery/seed"
 	"etcd-wrapper/lifecycle/machine"
 )
 
@@ -160,6 +161,9 @@ func (r *run) flushVolume() (Event, Payload) {
 		r.options.Log.Warn().Err(err).Msg("recovery: the store does not get everything that the volume has; it stays on the volume, set aside")
 		return Flushed, Payload{Err: err}
 	}
+	if beyond := r.stands.Reach - r.stands.Revision; beyond > 0 {
+		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log alone, as it was killed, and the store does not get them; they stay on the volume, set aside", beyond)
+	}
 	return Flushed, Payload{}
 }
 
@@ -177,8 +181,15 @@ func (r *run) advance(began time.Time, now rebuild.Progress) {
 
 // movable says what keeps a data directory from being replaced by a rename.
 func (r *run) movable() error {
-	if strings.HasPrefix(r.options.VolumeDir+"/", r.member.DataDir+"/") {
+	if strings.HasPrefix(seed.Place(r.options.VolumeDir)+"/", r.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so nothing can be put in its place; name a data-dir below it", r.member.DataDir)
 	}
-	return nil
+	return seed.CheckPlace(r.member.DataDir)
+}
+
+// foresee warns of what can still be changed while the data are in order.
+func (r *run) foresee() {
+	if err := r.movable(); err != nil && !r.options.Never {
+		r.options.Log.Warn().Err(err).Msg("recovery: if the data were lost or broken, they could not come back by themselves")
+	}
 }

@@ -67,7 +67,7 @@ func (r *run) because(c *peers.Census) error {
 	case c.Silent != nil && (c.Listing == peers.Claimed || r.older != nil && c.Cluster == ""):
 		return fmt.Errorf("%w; %s", lacking(c), r.lostForGood())
 	case c.Silent != nil && c.Listing == peers.Unknown:
-		return lacking(c)
+		return r.orWithout(lacking(c))
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
@@ -81,6 +81,14 @@ func lacking(c *peers.Census) error {
 		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
 	}
 	return c.Silent
+}
+
+// orWithout adds the way out where those that are waited for never come.
+func (r *run) orWithout(silent error) error {
+	if r.options.Archive == nil || r.core.Facts.Condition == Valid {
+		return silent
+	}
+	return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", silent)
 }
 
 // lostForGood is the way out where too few members are left to bring back the rest.

@@ -397,3 +397,16 @@ func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 		}
 	}
 }
+
+// Of those that are waited for one may never come.
+func TestMembersThatLackOneThatIsGoneForGoodSayTheWayOut(t *testing.T) {
+	const without = "take it out of initial-cluster, and start the others with --restore-to=latest"
+	w, o := ofThree(t)
+	o.listing = peers.Unknown
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	assert.Contains(t, w.waits(o), without)
+	w, o = ofThree(t)
+	o.listing, w.options.Archive = peers.Unknown, nil
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	assert.NotContains(t, w.waits(o), without, "there is no store")
+}

@@ -32,8 +32,9 @@ type inStore struct {
 	head       archive.Head        // of the newest one
 	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
 	path       archive.Path
-	notKept    error // why there is no path
-	usedBefore bool  // the restore that is asked for was done before
+	notKept    error    // why there is no path
+	restores   []string // ids of those that were done
+	usedBefore bool     // the one that is asked for was
 }
 
 // askTheStore finds out whose the store is and what is kept.
@@ -56,6 +57,7 @@ func (r *run) askTheStore() (Event, Payload) {
 			return broke(err)
 		}
 		r.asked = false
+		r.sayUsed()
 	}
 	if why := r.untrusted(now); why != nil && owner != Others {
 		return KeysLacking, Payload{Err: why}
@@ -64,26 +66,21 @@ func (r *run) askTheStore() (Event, Payload) {
 }
 
 func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
-	a := r.options.Archive
-	now.first, err = a.Cluster(ctx)
-	if errors.Is(err, store.ErrNotFound) {
-		return now, Nobody, nil
-	}
-	if err != nil {
+	first, generations, err := r.born(ctx)
+	switch {
+	case err != nil:
 		return inStore{}, "", err
+	case first.Cluster == "":
+		return r.unnamed(ctx)
 	}
-	now.known = true
-	generations, err := a.Generations(ctx)
-	if err != nil {
-		return inStore{}, "", err
-	}
+	now.known, now.first = true, first
 	owner, err = r.owner(now.first, generations)
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
 	}
 	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
-	now.usedBefore = r.options.Request != nil &&
-		slices.ContainsFunc(generations, func(g archive.Generation) bool { return g.Restore == r.options.Request.ID })
+	now.restores = archive.Restores(generations)
+	now.usedBefore = r.options.Request != nil && slices.Contains(now.restores, r.options.Request.ID)
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
@@ -133,7 +130,7 @@ func (r *run) doubt(owner Owner) error {
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()
 		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
-	case r.asked && r.kept.notKept != nil:
+	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
 	case r.census.Listing == peers.Partial && r.census.Silent != nil:
 		return r.census.Silent
@@ -156,8 +153,10 @@ func (r *run) seed() seed.Seed {
 // come to.
 func (r *run) behind(now inStore) bool {
 	switch {
-	case r.stands.ClusterID == 0 || now.newest.Number == 0:
+	case r.stands.ClusterID == 0:
 		return now.known
+	case now.newest.Number == 0: // its first start was cut off before anything was kept
+		return false
 	case now.newest.Cluster != hex(r.stands.ClusterID):
 		return true
 	default:
@@ -235,6 +234,7 @@ func (r *run) plan(result seed.Result) position {
 		Generation: archive.Generation{
 			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
+			Restored: r.kept.restores, // retention may let the generations go that tell
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),

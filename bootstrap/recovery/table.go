@@ -25,7 +25,7 @@ var weighing = machine.Group{Flush, MakeRoom, Build}
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
-	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was about to be claimed, and only a store tells whether it was: start with --backup-store, or move recovery.json away to go on with the data that are there"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was cut off, and only a store tells how far it was: start with --backup-store; or, where the data directory is still there, move recovery.json away to go on with that"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "what was built is claimed, or about to be: it goes on from there"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "it was installed; only that it was done is not remembered yet"},
 
@@ -124,6 +124,7 @@ var written = []entry{
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the place is free"},
 
+	{Install, Installed, AskedSince, Examine, []Action{ValidateVolume}, "the restored data are those of a run that was cut off, and another restore is asked for by now"},
 	{Install, Installed, always, Ready, nil, "the restored data are in their place"},
 
 	{working, Broke, always, Refused, nil, "it could not be done; the next run goes on from here, or begins again"},

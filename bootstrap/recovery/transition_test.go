@@ -279,6 +279,7 @@ var sentences = []sentence{
 	{"of a broken one nothing can be read", AskStore, asVolume(Broken), Answered, asked, MakeRoom, bringBack},
 	{"of an empty one neither", AskStore, asVolume(Empty), Answered, asked, MakeRoom, bringBack},
 	{"a target that is not kept moves nothing", AskStore, asVolume(Valid), Answered, Payload{Owner: Ours, Asked: true}, Refused, nil},
+	{"nor is what nobody is known to have written gone back to", AskStore, asVolume(Broken), Answered, Payload{Owner: Nobody, Kept: true, Asked: true}, Refused, nil},
 	{"nor does one in a store that has nothing", AskStore, asVolume(Empty), Answered, Payload{Owner: Nobody, Asked: true}, Refused, nil},
 
 	// On the way
@@ -307,6 +308,9 @@ var sentences = []sentence{
 	{"after a while", Claim, alone, Elapsed, Payload{}, Claim, []Action{ClaimGeneration}},
 	{"the old data are out of the way before the new ones come", SetAside, alone, Moved, Payload{}, Install, []Action{InstallData, Remember}},
 	{"restored data may be opened", Install, alone, Installed, Payload{}, Ready, nil},
+	{"what was asked for is done", Install, Facts{Alone: true, Asked: true}, Installed, Payload{}, Ready, nil},
+	{"what is asked for since is done first", Install, alone, Installed, Payload{Asked: true}, Examine, []Action{ValidateVolume}},
+	{"whatever was kept of what was asked for before", Install, Facts{Alone: true, Owner: Ours, Kept: true}, Installed, Payload{Asked: true}, Examine, []Action{ValidateVolume}},
 	{"what the volume cannot do ends the run", working, alone, Broke, Payload{}, Refused, nil},
 }
 

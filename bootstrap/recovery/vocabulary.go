@@ -124,6 +124,7 @@ const (
 	BrokenKept       Guard = "broken, kept"
 	LostKept         Guard = "empty, kept"
 	KeptButNever     Guard = "kept, --recover=never"
+	AskedSince       Guard = "another restore asked for"
 )
 
 // The actions. Those that begin with "pace" set the timer; all others may block.

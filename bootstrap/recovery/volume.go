@@ -83,6 +83,9 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.asked, err = r.wanted(); err != nil {
 		return broke(err)
 	}
+	if r.options.Request != nil && !r.asked {
+		r.sayUsed()
+	}
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {

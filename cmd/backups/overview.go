@@ -103,8 +103,8 @@ func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOv
 	}
 	for _, chain := range g.Chains {
 		window := Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End}
-		if chain.Beyond != nil {
-			window.Beyond = printable.Line(chain.Beyond.Error())
+		if chain.Behind != nil {
+			window.Beyond = printable.Line(chain.Behind.Error())
 		}
 		seen.Windows = append(seen.Windows, window)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,4 +112,16 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	text = strings.Split(printed(t, pruned), "\n")
 	assert.Contains(t, text, "would go 1 the whole generation 0 bytes old")
 	assert.NotContains(t, strings.Join(text, " "), "deleted 2")
+}
+
+func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
+	holed := generation()
+	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
+	holed.Chains[0].Behind = errors.New("the chain has a hole")
+	text := printed(t, Overview{Generations: []GenerationOverview{ofGeneration(holed, nil)}})
+	lines := strings.Split(text, "\n")
+	at := slices.Index(lines, "what follows cannot be read the chain has a hole")
+	require.Positive(t, at)
+	assert.Contains(t, lines[at-1], "can go back to revision 42 to 77")
+	assert.Contains(t, lines[at+1], "can go back to revision 90 to 99")
 }

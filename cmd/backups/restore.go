@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/atrest"
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/recovery/seed"
 	"etcd-wrapper/exitcode/printable"
@@ -71,7 +73,7 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
 }
 
-// above is the revision that nothing was handed out above.
+// above is the revision that nothing was handed out above. Where the newest full is damaged, names tell how far backups go.
 func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -86,16 +88,28 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 		newest = max(newest, generation.Number)
 	}
 	head, err := kept.Head(ctx, newest)
-	if err != nil {
+	switch {
+	case errors.Is(err, seal.ErrDamaged) && !head.Beyond.IsZero():
+		head.Position = head.Beyond
+	case err != nil && !errors.Is(err, seal.ErrUntrusted): // nobody's words, not even in names
 		return 0, err
 	}
 	return archive.Above(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
-// restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into.
+// restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into. It lies in a directory of its own: what
+// stands beside the data directory under any name is somebody else's.
 func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored Restored, err error) {
-	file := plan.DataDir + ".snapshot"
-	defer func() { err = errors.Join(err, remove(file)) }()
+	beside := filepath.Dir(plan.DataDir)
+	if err := os.MkdirAll(beside, 0o700); err != nil {
+		return Restored{}, err
+	}
+	own, err := os.MkdirTemp(beside, filepath.Base(plan.DataDir)+".snapshot-")
+	if err != nil {
+		return Restored{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
+	file := filepath.Join(own, "snapshot")
 	if _, err := Export(ctx, settings, target, file, meter); err != nil {
 		return Restored{}, err
 	}
@@ -107,6 +121,9 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 // RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
 func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (Restored, error) {
 	defer meter.Clear()
+	if err := intact(ctx, file); err != nil {
+		return Restored{}, fmt.Errorf("cannot restore %s: %w", file, err)
+	}
 	database, err := atrest.Open(file, atrest.Identity{})
 	if err != nil {
 		return Restored{}, err

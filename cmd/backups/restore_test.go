@@ -3,14 +3,21 @@ package backups
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/recovery/seed"
 )
@@ -60,6 +67,36 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 	}
 }
 
+// Pages that are missing at the end would end the process.
+func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
+	t.Parallel()
+	l, file := live(t), filepath.Join(t.TempDir(), "snapshot")
+	for _, left := range []int{0, 5000, 8192, 12288, len(l.snapshot) - 1} {
+		plan := planned(t)
+		require.NoError(t, os.WriteFile(file, l.snapshot[:left], 0o600))
+		_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
+		require.ErrorIs(t, err, rebuild.ErrDamaged)
+		require.ErrorContains(t, err, "cannot restore "+file+": the backup is damaged")
+		assert.NoDirExists(t, plan.DataDir)
+	}
+}
+
+// The natural name of a snapshot of DIR is DIR.snapshot.
+func TestWhatStandsBesideADataDirectoryIsNobodysToRemove(t *testing.T) {
+	t.Parallel()
+	l, plan := live(t), planned(t)
+	mine := plan.DataDir + ".snapshot"
+	require.NoError(t, os.WriteFile(mine, []byte("the only copy"), 0o600))
+	_, err := Restore(t.Context(), l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
+	require.NoError(t, err)
+	content, err := os.ReadFile(mine)
+	require.NoError(t, err)
+	assert.Equal(t, "the only copy", string(content))
+	left, err := os.ReadDir(filepath.Dir(plan.DataDir))
+	require.NoError(t, err)
+	assert.Len(t, left, 2, "that, and the data directory")
+}
+
 func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.T) {
 	t.Parallel()
 	l, plan := live(t), planned(t)
@@ -77,6 +114,41 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 	assert.Contains(t, text.String(), "5 revisions behind it, or more, cannot be read\n")
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
+}
+
+// What is wrong with the newest generation is no reason to refuse an older one that was asked for.
+func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
+	t.Parallel()
+	l, trusted := live(t), sealtest.New(t)
+	for name, spoil := range map[string]func(settings Settings, manifest string){
+		"damaged": func(settings Settings, manifest string) {
+			settings.Store.(*memory.Store).SetContent(manifest, []byte("no manifest\n"))
+		},
+		"not trusted": func(settings Settings, manifest string) {
+			require.NoError(t, settings.Store.Delete(t.Context(), manifest))
+			l.secondGeneration(t, archive.New(settings.Store, sealtest.New(t).Load(t)), noon.Add(2*time.Hour))
+		},
+	} {
+		settings, plan := l.keepWith(t, trusted.Load(t)), planned(t)
+		kept := settings.Archive()
+		require.NoError(t, kept.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.last, Created: noon.Add(time.Hour)}))
+		full := l.secondGeneration(t, kept, noon.Add(time.Hour))
+		spoil(settings, archive.ManifestName(2, full.Name()))
+		restored, err := Restore(t.Context(), settings, archive.Target{Revision: l.last}, plan, NewMeter(nil))
+		require.NoError(t, err, name)
+		assert.Equal(t, l.last, restored.Revision, name)
+		assert.Greater(t, restored.GoesOn, l.last+archive.Margin, name)
+	}
+}
+
+// secondGeneration has a full far above what was restored into it.
+func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
+	revision := l.last + 500
+	full, err := kept.PutFull(t.Context(), archive.Full{
+		Cluster: "c2", Generation: 2, Revision: revision, Time: at, Chain: segment.Seed("c2", 2, revision), Member: "m", Reason: "begin",
+	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
+	require.NoError(t, err)
+	return full
 }
 
 func TestATargetThatIsNotKeptMakesNoDataDirectory(t *testing.T) {

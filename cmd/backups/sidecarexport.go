@@ -45,7 +45,7 @@ func (e sidecarExport) export(ctx context.Context) (exported Exported, err error
 }
 
 func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported Exported, err error) {
-	base := e.file + ".base"
+	base := e.file + ".full.partial"
 	if err := remove(base); err != nil { // of one that was interrupted
 		return Exported{}, err
 	}

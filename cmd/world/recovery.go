@@ -7,6 +7,7 @@ import (
 
 	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
 // Recovery is how far data are that come back from the store; nil where there is nothing to tell of.
@@ -25,17 +26,27 @@ func (w *World) Recovery() *status.Recovery {
 	return told
 }
 
-// awaiting are the states of recovery in which others are waited for.
-var awaiting = []recovery.State{recovery.AskPeers, recovery.AskStore, recovery.Claim}
+// lasting are the states of recovery that may take long: others are waited for, or much is read and written.
+var lasting = []recovery.State{
+	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
+}
 
-// Awaits says whom recovery waits for, since when and until when at most; empty if it does not wait.
+// Awaits says what recovery waits for or how far it is, since when, and until when at most; empty if that is no matter.
 func (w *World) Awaits() string {
 	if w.recovery == nil {
 		return ""
 	}
-	is := w.recovery.Progress()
-	if !slices.Contains(awaiting, is.State) {
+	return awaits(w.recovery.Progress())
+}
+
+func awaits(is recovery.Progress) string {
+	if !slices.Contains(lasting, is.State) {
 		return ""
 	}
-	return fmt.Sprintf("recovery is in %s since %s: %s", is.State, is.Since.UTC().Format(time.RFC3339), is.Reason)
+	far := is.Reason
+	if is.State == recovery.Build && is.Rate > 0 {
+		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
+			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Rounded(is.Left()))
+	}
+	return fmt.Sprintf("recovery is in %s since %s: %s", is.State, is.Since.UTC().Format(time.RFC3339), far)
 }

@@ -81,14 +81,15 @@ function backups(b) {
   const full = b.last_full, run = b.full_running, proof = b.last_verified, range = b.window;
   return [
     ["backups", [b.store + ", this member " + b.role]],
-    b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + b.trouble.times + " times; next try ",
+    b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + (b.trouble.times === 1 ? "once" : b.trouble.times + " times") + "; next try ",
       ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
-    b.revision && ["in the store", [b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
-      : "everything up to revision " + b.revision]],
+    b.revision && ["in the store", [(b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
+      : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
     range && ["can go back to", ["revisions " + range.from_revision + " to " + range.to_revision + ", ", moment(range.from), " to ", moment(range.to)]],
     full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
     run && ["full in the making", [run.doing + (run.of ? ", " + bytes(run.sent) + " of " + bytes(run.of) : "")
       + (run.left_seconds ? ", " + lasting(run.left_seconds) + " left" : "") + ": " + run.reason]],
+    !run && b.next_full && ["next full", [moment(b.next_full)]],
     ["last verified", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
       : ["never"], proof && !proof.passed ? "trouble" : ""],
     b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],

@@ -177,6 +177,7 @@ func tellOfBackups(b browser) {
 	for _, told := range []string{
 		"s3://backups/main, this member writes", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
 		"4 times; next try within", "revisions 1 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
+		"for 42 s; 900 MiB in all", "next full",
 	} {
 		b.Shows("#facts", told)
 	}

@@ -102,6 +102,7 @@ func behind() status.Document {
 	d := serving()
 	d.Backup = &status.Backup{
 		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
+		StoredBytes: 900 << 20, NextFull: before(-40 * time.Minute),
 		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
 		LastFull:     &status.BackupFull{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
 		LastVerified: &status.BackupProof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},

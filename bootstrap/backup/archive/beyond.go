@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,10 +58,7 @@ func (g Generational) beyond(chain Chain) error {
 			why = append(why, fault.Err)
 		}
 	}
-	follows := func(o Object) bool { return o.Start.Compare(chain.end) > 0 }
-	if i := slices.IndexFunc(g.Objects, follows); i >= 0 && len(chain.Fulls) > 0 {
-		why = append(why, fmt.Errorf("%w: nothing begins at %s, and %s follows", ErrHole, chain.end, g.Objects[i].Name()))
-	}
+	why = append(why, chain.hole(g.Objects))
 	why = slices.DeleteFunc(why, func(err error) bool { return err == nil })
 	if i := slices.IndexFunc(why, func(err error) bool { return errors.Is(err, seal.ErrUntrusted) }); i >= 0 {
 		return why[i]
@@ -69,6 +67,26 @@ func (g Generational) beyond(chain Chain) error {
 		return nil
 	}
 	return why[0]
+}
+
+// lookBehind notes what lies behind the chains and is no part of them. Behind the last one it is all that cannot be read.
+func (g Generational) lookBehind() {
+	for i := range g.Chains {
+		chain := &g.Chains[i]
+		chain.Behind = cmp.Or(chain.Beyond, chain.hole(chain.index.all()))
+		if i == len(g.Chains)-1 {
+			chain.Behind = g.beyond(*chain)
+		}
+	}
+}
+
+// hole is an ErrHole if some of the objects, which are in order, lie behind the chain's end: nothing leads there.
+func (c Chain) hole(objects []Object) error {
+	i := slices.IndexFunc(objects, func(o Object) bool { return o.Start.Compare(c.end) > 0 })
+	if i < 0 || len(c.Fulls) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: nothing begins at %s, and %s follows", ErrHole, c.end, objects[i].Name())
 }
 
 // useless is why no restore begins with the full; nil if one may.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,11 +23,12 @@ type Cluster struct {
 // Generation is the history of one cluster id: from the beginning, or from a restore on.
 type Generation struct {
 	seal.Heading
-	Number         int       `json:"number"`            // from 1 on
-	Cluster        string    `json:"cluster"`           // etcd's cluster id, hexadecimal
-	Parent         int       `json:"parent"`            // the generation that was restored; 0 for none
-	ParentRevision int64     `json:"parent_revision"`   // and up to where; 0 for none
-	Restore        string    `json:"restore,omitempty"` // the id of the restore that was asked for; none if data had been lost
+	Number         int       `json:"number"`             // from 1 on
+	Cluster        string    `json:"cluster"`            // etcd's cluster id, hexadecimal
+	Parent         int       `json:"parent"`             // the generation that was restored; 0 for none
+	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
+	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
+	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
 	Created        time.Time `json:"created"`
 }
 
@@ -169,6 +171,15 @@ func (a *Archive) generationAfter(ctx context.Context, number int) (int, error) 
 	return 0, nil
 }
 
+// Remains is how names begin of something of a generation that the store has, named or not; empty if it has nothing.
+func (a *Archive) Remains(ctx context.Context) (string, error) {
+	number, err := a.generationAfter(ctx, 0)
+	if err != nil || number == 0 {
+		return "", err
+	}
+	return GenerationPrefix(number), nil
+}
+
 func (a *Archive) generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
@@ -177,6 +188,21 @@ func (a *Archive) generation(ctx context.Context, number int) (Generation, error
 		err = a.damaged(name)
 	}
 	return generation, err
+}
+
+// mostRestored is how many ids of restores a generation tells.
+const mostRestored = 100
+
+// Restores are the ids of the restores that generations came out of, the last ones, the newest last.
+func Restores(generations []Generation) (ids []string) {
+	for _, g := range generations {
+		for _, id := range append(slices.Clone(g.Restored), g.Restore) {
+			if id != "" && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids[max(0, len(ids)-mostRestored):]
 }
 
 // BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.

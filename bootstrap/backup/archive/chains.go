@@ -17,6 +17,7 @@ type Chain struct {
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
 	Beyond error // why the object behind its end is not part of it; nil if there is none
+	Behind error // why what lies behind its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
 
 	index *index           // what belongs to it
 	end   segment.Position // what begins here doesn't, or isn't there
@@ -75,7 +76,7 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 			return full.Next, nil
 		}
 		last := chain.Objects[len(chain.Objects)-1]
-		end, at, err := a.end(ctx, last)
+		end, at, err := a.end(ctx, last, full.Cluster)
 		if err == nil {
 			chain.End = later(chain.Begin, at)
 		}
@@ -127,12 +128,15 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 	return manifest.Next().Compare(full.Next) > 0, err
 }
 
-// end tells where an object ends, and until when at most.
-func (a *Archive) end(ctx context.Context, last Object) (segment.Position, time.Time, error) {
+// end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
+func (a *Archive) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
 	if last.Level != Segment {
 		return last.Next, last.Modified, nil
 	}
 	manifest, err := a.firstManifest(ctx, last)
+	if err == nil && manifest.Cluster != cluster {
+		err = a.foreign(last.Name(), manifest.Cluster, cluster)
+	}
 	if err != nil {
 		return segment.Position{}, time.Time{}, err
 	}

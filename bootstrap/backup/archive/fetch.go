@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	tries    = 6                      // without a byte in between
-	firstTry = 100 * time.Millisecond // then twice as long each time
+	tries      = 6                      // as long as nothing has come
+	triesOn    = 12                     // behind what has come, two minutes or so: all of it would have to be fetched again
+	firstTry   = 100 * time.Millisecond // then twice as long each time
+	longestTry = 30 * time.Second
 )
 
 // fetch reads an object from a byte on, to its end, and goes on where it was cut off when the store was unavailable: objects
@@ -29,6 +31,7 @@ type fetching struct {
 	offset int64
 	told   func(bytes int) // may be nil
 	failed int             // how often in a row
+	came   bool            // something has
 
 	content io.ReadCloser // nil when it was cut off
 }
@@ -53,7 +56,7 @@ func (f *fetching) Read(p []byte) (int, error) {
 		n, err := f.content.Read(p)
 		f.offset += int64(n)
 		if n > 0 {
-			f.failed = 0
+			f.failed, f.came = 0, true
 			if f.told != nil {
 				f.told(n)
 			}
@@ -73,10 +76,10 @@ func (f *fetching) Read(p []byte) (int, error) {
 
 // again waits before another try, and tells whether it makes sense.
 func (f *fetching) again(err error) bool {
-	if !errors.Is(err, store.ErrUnavailable) || f.failed >= tries {
+	if !errors.Is(err, store.ErrUnavailable) || f.failed >= tries && !f.came || f.failed >= triesOn {
 		return false
 	}
-	timer := time.NewTimer(max(firstTry<<f.failed, store.RetryAfter(err)))
+	timer := time.NewTimer(max(min(firstTry<<f.failed, longestTry), store.RetryAfter(err)))
 	defer timer.Stop()
 	f.failed++
 	select {

@@ -42,6 +42,27 @@ func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t 
 	})
 }
 
+// What has taken hours so far need not be fetched again because the store is away for a minute.
+func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		full := *w.head().Full
+		away := func(times int) {
+			w.store.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 1}, memory.Fault{Op: memory.Get, Times: times, Err: memory.ErrUnreachable})
+		}
+		begun := time.Now()
+		away(11)
+		snapshot, err := read(t, w.Archive, full)
+		require.NoError(t, err)
+		assert.Equal(t, snapshotOf(database(10)), snapshot)
+		assert.Greater(t, time.Since(begun), time.Minute)
+		away(13)
+		_, err = read(t, w.Archive, full)
+		assert.ErrorIs(t, err, memory.ErrUnreachable)
+		assert.Less(t, time.Since(begun), 5*time.Minute)
+	})
+}
+
 func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
 	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
 		synctest.Test(t, func(t *testing.T) {

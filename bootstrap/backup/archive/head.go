@@ -35,6 +35,22 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
+// Term is that of raft's in which its end was written; 0 if there is none.
+func (h Head) Term() uint64 {
+	switch {
+	case h.Segment != nil:
+		return h.Segment.Term
+	case h.Full != nil:
+		return h.Full.Term
+	default:
+		return 0
+	}
+}
+
+// Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
+// place by their revisions, but leases or users as a leader knew them before the one that wrote the end.
+func (h Head) Outdates(next segment.Manifest) bool { return next.Rows == 0 && next.Term < h.Term() }
+
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
 // of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
 func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {

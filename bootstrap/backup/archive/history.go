@@ -11,7 +11,7 @@ import (
 
 // History is what is kept.
 type History struct {
-	Cluster     *Cluster // nil if nothing was ever kept here
+	Cluster     *Cluster // nil if nothing was ever kept here, or the birth certificate is not to be believed
 	Generations []Generational
 }
 
@@ -81,7 +81,7 @@ func (a *Archive) history(ctx context.Context, known faults) (*History, error) {
 	switch {
 	case err == nil:
 		history.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound):
+	case !errors.Is(err, store.ErrNotFound) && !disbelieved(err): // what is kept can be read without it
 		return nil, err
 	}
 	generations, err := a.Generations(ctx)
@@ -113,6 +113,7 @@ func (a *Archive) generational(ctx context.Context, generation Generation, known
 	kept.index = kept.index.without(func(o Object) bool { return known.of(o.Name()) != nil })
 	kept.index.faults = known
 	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
+	kept.lookBehind()
 	return kept, err
 }
 

@@ -123,3 +123,16 @@ func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 	assert.Equal(t, []window{{10, 12, 1, 1}}, windows(w.history()))
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
+
+// The certificate says whose the store is. That is no reason to give nothing back to whoever has all the rest.
+func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(12)
+	repair := w.damage("cluster.json", 300)
+	history := w.history()
+	assert.Nil(t, history.Cluster)
+	assert.Equal(t, []window{{10, 12, 1, 1}}, windows(history))
+	assert.EqualValues(t, 12, w.restore(archive.Target{}).Revision)
+	repair()
+	assert.NotNil(t, w.history().Cluster)
+}

@@ -100,9 +100,14 @@ func (a *Archive) merged(ctx context.Context, merged Object) error {
 	return err
 }
 
-// concatenate writes the segments of sources, which must be those of merged.
+// concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
+// there would seem to hold what comes in its place later.
 func (a *Archive) concatenate(ctx context.Context, w io.Writer, merged Object, sources []Object) error {
-	joint := &joint{next: merged.Start}
+	generation, err := a.generation(ctx, merged.Generation)
+	if err != nil {
+		return err
+	}
+	joint := &joint{next: merged.Start, of: generation.Cluster}
 	for _, source := range sources {
 		if source.Generation != merged.Generation || source.Start != joint.next {
 			return fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), joint.next)
@@ -157,10 +162,10 @@ type joint struct {
 var errJoint = errors.New("it doesn't go on from what is before it")
 
 func (j *joint) follow(manifest segment.Manifest) error {
-	started := j.of != ""
-	if manifest.Position != j.next || started && (manifest.Before != j.digest || manifest.Cluster != j.of) {
+	started := j.digest != segment.Digest{}
+	if manifest.Position != j.next || manifest.Cluster != j.of || started && manifest.Before != j.digest {
 		return fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint)
 	}
-	j.next, j.digest, j.of = manifest.Next(), manifest.After, manifest.Cluster
+	j.next, j.digest = manifest.Next(), manifest.After
 	return nil
 }

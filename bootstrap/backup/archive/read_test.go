@@ -114,6 +114,13 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	foreign.Cluster = "7e27652122e8b2ae"
 	object := Build(t, w.Keys(), foreign, Rows(11, 12))
 	require.NoError(t, w.PutSegment(w.ctx, object))
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 10, path.Revision)
+	require.ErrorIs(t, path.Beyond, archive.ErrForeign)
+	assert.ErrorContains(t, path.Beyond, archive.SegmentName(1, object.Position))
+
+	w.next = w.build(12).Start() // whose place that has taken
+	w.segment(14)
 	_, err := w.try(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, archive.SegmentName(1, object.Position))

@@ -18,7 +18,7 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 			return true
 		}
 		var from time.Time
-		from, err = a.from(ctx, objects[i:])
+		from, err = a.from(ctx, objects[i:], full.Cluster)
 		return from.IsZero() || from.After(t)
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		return known, nil
 	}
 	last := objects[i-1]
-	if err := a.joins(ctx, last, objects[i:]); err != nil {
+	if err := a.joins(ctx, last, objects[i:], full.Cluster); err != nil {
 		return known, err
 	}
 	found, ok, err := a.segmentAt(ctx, last, by)
@@ -52,11 +52,11 @@ func (a *Archive) at(ctx context.Context, objects []Object, full Full, t time.Ti
 
 // joins is a Fault if something lay between an object and those that follow: it may have been there at the time. Names of segments
 // don't show it.
-func (a *Archive) joins(ctx context.Context, last Object, behind []Object) error {
+func (a *Archive) joins(ctx context.Context, last Object, behind []Object, cluster string) error {
 	if len(behind) == 0 {
 		return nil
 	}
-	end, _, err := a.end(ctx, last)
+	end, _, err := a.end(ctx, last, cluster)
 	if err != nil {
 		return faulty(err, last.Name(), last.Start)
 	}
@@ -106,11 +106,12 @@ func (a *Archive) there(ctx context.Context, objects []Object, i int, t time.Tim
 	return i, nil
 }
 
-// from is when the first of the objects begins that tells it; zero if none does.
-func (a *Archive) from(ctx context.Context, objects []Object) (time.Time, error) {
+// from is when the first of a cluster's objects begins that tells it; zero if none does. What another one has left among them tells the
+// times of that one's revisions.
+func (a *Archive) from(ctx context.Context, objects []Object, cluster string) (time.Time, error) {
 	for _, object := range objects {
 		manifest, err := a.firstManifest(ctx, object)
-		if err != nil || !manifest.From.IsZero() {
+		if err != nil || !manifest.From.IsZero() && manifest.Cluster == cluster {
 			return manifest.From, faulty(err, object.Name(), object.Start)
 		}
 	}

@@ -70,7 +70,8 @@ func (a *Archive) verdict(ctx context.Context, name string) (Verdict, error) {
 	return verdict, err
 }
 
-// Drills returns the verdicts of drills in a generation since a time, oldest first.
+// Drills returns the verdicts of drills in a generation since a time, oldest first, but for those that are not to be believed:
+// anybody may have put them there.
 func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) (drills []Verdict, err error) {
 	prefix := drillPrefix(generation)
 	for object, err := range a.store.List(ctx, prefix, prefix+since.UTC().Format(second)) {
@@ -78,6 +79,9 @@ func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) (
 			return nil, err
 		}
 		drill, err := a.verdict(ctx, object.Name)
+		if disbelieved(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

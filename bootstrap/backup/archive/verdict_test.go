@@ -85,3 +85,19 @@ func TestAVerdictOfAnotherFullIsIgnored(t *testing.T) {
 	assert.Nil(t, fulls[1].Verdict)
 	assert.ErrorIs(t, fulls[1].VerdictErr, seal.ErrDamaged)
 }
+
+// One small object that has decayed must keep nobody from listing, testing and deleting everything else.
+func TestADrillThatIsNotBelievedIsIgnored(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	put := func(into *archive.Archive, after int64, outcome archive.Outcome) {
+		require.NoError(t, into.PutVerdict(w.ctx, archive.Verdict{Generation: 1, Drill: true, Outcome: outcome, At: At(after)}))
+	}
+	put(w.Archive, 20, archive.Verified)
+	put(w.Archive, 30, archive.Verified)
+	put(archive.New(w.store, sealtest.New(t).Load(t)), 40, archive.Failed)
+	w.damage(w.names("gen/000001/drill/")[1], 300)
+	drills, err := w.Drills(w.ctx, 1, At(0))
+	require.NoError(t, err)
+	require.Len(t, drills, 1)
+	assert.Equal(t, At(20), drills[0].At)
+}

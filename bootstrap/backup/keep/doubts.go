@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -23,7 +24,7 @@ func doubts(policy Policy, facts Facts) (all []string) {
 	}
 	newest := *history.Newest()
 	for _, doubt := range []string{
-		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
+		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofAJump(policy, facts), ofTheListing(facts, newest), ofVerification(facts, newest),
 	} {
 		if doubt != "" {
 			all = append(all, doubt)
@@ -88,13 +89,35 @@ func ofSilence(policy Policy, facts Facts, g archive.Generational) string {
 	return ""
 }
 
+// ofAJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
+// A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points.
+func ofAJump(policy Policy, facts Facts) string {
+	var all []time.Time
+	for _, g := range facts.History.Generations {
+		all = append(all, times(g)...)
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	long := max(policy.Points, quiet)
+	for i := 1; i < len(all); i++ {
+		begin, end := all[i-1], all[i]
+		if !begin.IsZero() && end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
+			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
+		}
+	}
+	return ""
+}
+
 // ofTheListing finds out that less is listed, or can be read, than there is.
 func ofTheListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
-	for _, chain := range g.Chains {
+	for i, chain := range g.Chains {
 		last = max(last, chain.To)
-		if chain.Beyond != nil {
-			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, chain.Beyond)
+		why := chain.Beyond
+		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
+			why = cmp.Or(why, chain.Behind)
+		}
+		if why != nil {
+			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
 		}
 	}
 	if last < facts.Known {

@@ -45,6 +45,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
 		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Beyond = errors.New("it is damaged") }},
+		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].Behind = errors.New("there is a hole") }},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
@@ -56,6 +57,15 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		assert.Contains(t, p.Doubts[0], doubt.sentence)
 		assert.Empty(t, p.Goes())
 	}
+}
+
+// It is there for good, and does not grow.
+func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
+	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
+	h.Generations[0].Chains[0].Behind = errors.New("there is a hole")
+	p := plan(h)
+	assert.Empty(t, p.Doubts)
+	assert.NotEmpty(t, p.Goes())
 }
 
 // A failure that a later verification has made good is no doubt.
@@ -76,4 +86,29 @@ func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
 	assert.Contains(t, stay(p), 25, "the window begins with it")
 	fulls[window+2].Time = time.Unix(0, 0)
 	assert.Contains(t, plan(history(chain(fulls...))).Doubts[0], "a clock was wrong")
+}
+
+// A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
+func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
+	fulls := hourly(5*day, 0)
+	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
+	then := now.Add(365*day + 2*time.Hour)
+	p := Make(policy, Facts{History: h, Now: then, Store: then})
+	require.Len(t, p.Doubts, 1)
+	assert.Contains(t, p.Doubts[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
+	assert.Empty(t, p.Goes())
+
+	then = then.Add(day)
+	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
+	p = Make(policy, Facts{History: h, Now: then, Store: then})
+	assert.Empty(t, p.Doubts, "the machine was off for a year: that is over after a day")
+	assert.NotEmpty(t, p.Goes())
+}
+
+// shifted are fulls up to now as they would be up to another time.
+func shifted(fulls []archive.KeptFull, to time.Time) (all []archive.KeptFull) {
+	for _, full := range fulls {
+		all = append(all, fullAt(full.Time.Add(to.Sub(now))))
+	}
+	return all
 }

@@ -196,3 +196,27 @@ func TestTheStoresClockIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
 	_, err = keep.StoreClock(t.Context(), w.store)
 	assert.ErrorIs(t, err, store.ErrDenied)
 }
+
+// The full behind a hole leads to nothing before it.
+func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
+	w := newWorld(t)
+	w.judge(w.fulls[0], archive.Verified)
+	for range 4 {
+		w.pass(30 * time.Minute)
+		w.write(2)
+		if len(w.unmerged) == 2 {
+			w.merge()
+		}
+	}
+	for _, name := range w.names("gen/000001/minute/") {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	w.judge(w.full(false), archive.Verified)
+	w.pass(30 * time.Minute)
+	w.write(2)
+	plan := w.look(keep.Policy{Points: time.Hour})
+	history, err := w.archive.History(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, history.Newest().Chains[0].Behind, archive.ErrHole)
+	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
+}

@@ -23,6 +23,9 @@ import (
 func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
+		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
+			w.full(false) // by the schedule: a longer silence is a doubt
+		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
 		case step < 8:
 			w.write(rapid.Int64Range(1, 3).Draw(t, "rows"))

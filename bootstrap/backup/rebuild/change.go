@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -22,9 +23,9 @@ const (
 var errNotEtcds = fmt.Errorf("%w: it is no database of etcd, which has buckets named key and meta", ErrDamaged)
 
 // change brings the database from the full's revision to the one that is wanted.
-func change(ctx context.Context, source Source, path string, options Options, told *teller) (result Result, err error) {
+func change(ctx context.Context, source Source, file *os.File, options Options, told *teller) (result Result, err error) {
 	changes := options.Above > 0 || options.Finish != nil || source.Rows != nil
-	db, err := bolt.Open(path, 0, boltOptions(source, changes))
+	db, err := bolt.Open(file.Name(), 0, boltOptions(source, changes))
 	if errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch) {
 		return Result{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
@@ -36,7 +37,7 @@ func change(ctx context.Context, source Source, path string, options Options, to
 		return Result{}, err
 	}
 	if changes {
-		if err := insertAndFinish(ctx, source, db, options, told); err != nil {
+		if err := insertAndFinish(ctx, source, db, file, options, told); err != nil {
 			return Result{}, err
 		}
 	}
@@ -59,10 +60,10 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 	}
 }
 
-func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, options Options, told *teller) error {
+func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, told *teller) error {
 	var changed Changes
 	if source.Rows != nil {
-		rows := &inserter{ctx: ctx, db: db, told: told}
+		rows := &inserter{ctx: ctx, db: db, written: steadily(file, options.Scratch), told: told}
 		var err error
 		if changed, err = rows.insert(source); err != nil {
 			return err

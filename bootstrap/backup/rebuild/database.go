@@ -108,7 +108,7 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 		}
 	}
 	err = guarded(func() error {
-		result, err = change(ctx, source, file.Name(), options, told)
+		result, err = change(ctx, source, file, options, told)
 		return err
 	})
 	if err != nil {

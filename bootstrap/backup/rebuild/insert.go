@@ -19,6 +19,8 @@ type inserter struct {
 	ctx  context.Context
 	db   *bolt.DB
 	told *teller
+	// written is told of bytes that were committed.
+	written func(bytes int64)
 
 	tx      *bolt.Tx
 	keys    *bolt.Bucket
@@ -68,6 +70,7 @@ func (i *inserter) commit() error {
 		return err
 	}
 	i.told.add(bytes, i.pending)
+	i.written(bytes)
 	return context.Cause(i.ctx)
 }
 

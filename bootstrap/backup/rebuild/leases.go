@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"etcd-wrapper/bootstrap/backup/segment"
 )
@@ -72,14 +72,11 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 	named := map[string]int64{} // by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
 	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
-		var kv mvccpb.KeyValue
-		if kv.Unmarshal(value) != nil {
-			continue // whoever proves what was built says so
-		}
-		if (segment.Row{Key: at}).Tombstone() || kv.Lease == 0 || leases.Get(leaseKey(kv.Lease)) != nil {
-			delete(named, string(kv.Key))
+		key, lease := keyAndLease(value)
+		if (segment.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
+			delete(named, string(key))
 		} else {
-			named[string(kv.Key)] = kv.Lease
+			named[string(key)] = lease
 		}
 	}
 	missing := map[int64]bool{}
@@ -87,6 +84,33 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 		missing[id] = true
 	}
 	return missing
+}
+
+// The numbers of fields of etcd's mvccpb.KeyValue.
+const (
+	keyField   = 1
+	leaseField = 6
+)
+
+// keyAndLease reads two fields of a row's value where it lies: to copy all of it would take as long as to insert it. What cannot be read
+// names no lease; whoever proves what was built says so.
+func keyAndLease(value []byte) (key []byte, lease int64) {
+	for len(value) > 0 {
+		number, kind, tag := protowire.ConsumeTag(value)
+		length := protowire.ConsumeFieldValue(number, kind, value[max(tag, 0):])
+		if tag < 0 || length < 0 {
+			return nil, 0
+		}
+		switch field := value[tag : tag+length]; {
+		case number == keyField && kind == protowire.BytesType:
+			key, _ = protowire.ConsumeBytes(field)
+		case number == leaseField && kind == protowire.VarintType:
+			id, _ := protowire.ConsumeVarint(field)
+			lease = int64(id) //nolint:gosec // as protobuf has it
+		}
+		value = value[tag+length:]
+	}
+	return key, lease
 }
 
 // longest is the time of the longest lease, and at least that of etcd's sessions.

@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
-
-	"etcd-wrapper/bootstrap/backup/steady"
 )
 
 // chunk is how many bytes are read and written at a time.
@@ -97,28 +94,6 @@ func (r *receiver) keep(parts ...[]byte) error {
 		r.told.add(int64(len(part)), 0)
 	}
 	return nil
-}
-
-// writer is how a database gets into its file: beside an etcd that serves the disk is left to that, and without one everybody waits for
-// the last flush.
-func writer(file *os.File, scratch bool) io.Writer {
-	if scratch {
-		return &steady.Writer{File: file}
-	}
-	return &early{File: file}
-}
-
-// early has the kernel begin to write at once.
-type early struct {
-	*os.File
-	size int64
-}
-
-func (e *early) Write(p []byte) (int, error) {
-	n, err := e.File.Write(p)
-	steady.Begin(e.File, e.size, int64(n))
-	e.size += int64(n)
-	return n, err
 }
 
 func (r *receiver) verify() error {

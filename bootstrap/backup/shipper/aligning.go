@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/spool"
 )
 
@@ -53,7 +54,8 @@ func (s *Shipper) takeUp(head archive.Head) bool {
 		return false
 	}
 	manifest, err := s.spool.Manifest(first.Position, s.options.Keys)
-	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation {
+	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation ||
+		head.Outdates(manifest) {
 		return false
 	}
 	return s.queue()
@@ -91,8 +93,8 @@ func (s *Shipper) resume() error {
 	if _, ok := s.spool.First(); !ok || !s.queue() {
 		return nil
 	}
-	same, err := s.has(s.tail.Position.Revision-1, s.tail.Last)
-	if err == nil && same && s.tail.Cluster == s.options.Etcd.ClusterID() && s.tail.Position.Revision <= s.options.Etcd.Revision()+1 {
+	same, err := s.continues(*s.tail)
+	if same && s.tail.Cluster == s.options.Etcd.ClusterID() && s.tail.Position.Revision <= s.options.Etcd.Revision()+1 {
 		return nil
 	}
 	s.tail, s.waiting = nil, nil
@@ -101,6 +103,15 @@ func (s *Shipper) resume() error {
 		s.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
 	}
 	return failed
+}
+
+// continues tells whether etcd's data go on from where a chain ends, be it as is remembered.
+func (s *Shipper) continues(end segment.Start) (bool, error) {
+	compared, same, err := s.compare(end)
+	if err == nil && !compared {
+		same = s.came.Cluster == end.Cluster && s.came.Generation == end.Generation
+	}
+	return same, err
 }
 
 // lead follows etcd's leadership.
@@ -148,7 +159,7 @@ func (s *Shipper) watchGrowth(head archive.Head, grew bool) {
 }
 
 func (s *Shipper) takeOver(patience int) {
-	if s.tookOver || s.leads || s.looked.times < patience {
+	if s.tookOver || s.leads || s.strange || s.looked.times < patience {
 		return
 	}
 	s.tookOver, s.tail = true, nil

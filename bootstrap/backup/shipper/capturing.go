@@ -22,7 +22,7 @@ const (
 
 // observe looks at etcd, which costs microseconds.
 func (s *Shipper) observe() {
-	s.lead(s.options.Etcd.IsLeader())
+	s.lead(s.options.Etcd.IsLeader() && !s.deposed())
 	revision := s.options.Etcd.Revision()
 	if revision > s.revision && s.tail != nil && s.writes() && len(s.markers) < mostMarkers {
 		s.markers = append(s.markers, segment.Marker{Revision: revision, Time: s.time()})

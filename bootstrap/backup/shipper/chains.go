@@ -55,6 +55,9 @@ func (s *Shipper) abandon(head archive.Head, why error) {
 		s.failed(aboutLook, "cannot go on from what the store has", why)
 		return
 	}
+	if !s.onTheWay(head) {
+		return
+	}
 	s.succeeded(aboutLook)
 	s.stale, s.storedAt, s.beyond = false, time.Now(), head.Beyond
 	if s.chainless {

@@ -1,12 +1,10 @@
 package shipper
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/capture"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
@@ -33,46 +31,73 @@ func (s *Shipper) tooFarAhead(head archive.Head) bool {
 	}
 	s.patience = time.Now().Add(time.Second)
 	if s.leads && time.Since(s.ahead) > s.pace.ahead {
+		s.goAstray()
 		s.mustNot(fmt.Sprintf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			s.archive, head.Revision(), head.Cluster, s.revision))
 	}
 	return true
 }
 
-// onTheWay compares the rows of the last revision in the store with this member's own, where it has them still.
+// onTheWay tells whether the chain is of the history that this member's data are of. That both have one cluster id says little: etcd
+// computes it of the configuration, so two clusters of one configuration have the same, and so have data that were put back. But a
+// revision has the same rows for ever, so those of the last one in the store are compared with this member's own.
+//
+// Where etcd has compacted these, as it does while a store is away for long, the data must have been on the way before, as far
+// as that is remembered beside them. Older rows that are left would not do instead: clusters that were set up alike have
+// the same, and whoever writes what is encrypted cannot read it.
 func (s *Shipper) onTheWay(head archive.Head) bool {
-	if head.Empty() || head.Last == (segment.Digest{}) {
+	s.strange = false
+	if head.Empty() && head.Beyond.IsZero() {
 		return true
 	}
-	same, err := s.has(head.Revision(), head.Last)
-	if err != nil {
+	compared, same, err := s.compare(head.Start)
+	switch {
+	case err != nil:
 		s.failed(aboutLook, "cannot compare etcd's data with its backups", err)
 		return false
-	}
-	if !same {
+	case compared && !same:
+		s.goAstray()
 		s.mustNot(fmt.Sprintf("revision %d in %s is not the one in etcd's data, though both are cluster %s's: the data took another way than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			head.Revision(), s.archive, head.Cluster))
+		return false
+	case !compared && !s.cameAlong():
+		return s.stranger(head)
 	}
-	return same
+	s.goAlong()
+	return true
 }
 
-// has compares the rows of a revision with a digest. Rows that were compacted can't be, and count as the same: there is a
-// gap then anyway.
-func (s *Shipper) has(revision int64, digest segment.Digest) (bool, error) {
-	rows, err := s.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: 1})
-	var gap *capture.GapError
-	if errors.As(err, &gap) {
-		return true, nil
+// stranger is for data of which it cannot be told whether the chain is theirs. Whoever writes must not; others may watch.
+func (s *Shipper) stranger(head archive.Head) bool {
+	s.strange = true
+	if s.writes() {
+		s.mustNot(fmt.Sprintf("%s may have the backups of another cluster of the same configuration, since both have the id %s: they end with revision %d, which cannot be compared with etcd's data any more, and these were not seen to go with them before; point --backup-store at another place, or, if you know that they are of this cluster, write %s into %s",
+			s.archive, s.generation.Cluster, max(0, head.Revision()), wayOf(s.generation), s.options.WayFile))
 	}
-	if err != nil {
-		return false, err
+	return !s.foreign
+}
+
+// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
+// and etcd may have compacted some.
+func (s *Shipper) compare(end segment.Start) (compared, same bool, err error) {
+	if end.Last == (segment.Digest{}) {
+		empty := end.Position == segment.After(1) // every history begins so
+		return empty, empty, nil
 	}
+	own, whole, err := s.digest(end.Position.Revision - 1)
+	same = err == nil && own == end.Last
+	return same || err == nil && whole, same, err
+}
+
+// digest is that of the rows of a revision, as far as they are left, and tells whether all are.
+func (s *Shipper) digest(revision int64) (own segment.Digest, whole bool, err error) {
+	rows, whole, err := s.reader.Left(revision)
 	chain := segment.Continue(segment.Digest{}, segment.Position{Revision: revision})
-	for _, row := range rows.Rows {
-		if err := chain.Add(row); err != nil {
-			return false, err
+	for _, row := range rows {
+		if err == nil {
+			err = chain.Add(row)
 		}
 	}
-	_, last := chain.End()
-	return last == digest, nil
+	_, own = chain.End()
+	return own, whole, err
 }

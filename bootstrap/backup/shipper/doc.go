@@ -64,6 +64,9 @@ type Options struct {
 	// there.
 	SpoolDir   string
 	SpoolLimit int64
+	// WayFile is where it is remembered which backups etcd's data go with. It lies among these, so that it is moved, copied, put back
+	// and removed with them.
+	WayFile string
 	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where other members have
 	// gone on since, there is nothing to bring, and Flush says ErrRowsOnly.
 	Reconciled bool

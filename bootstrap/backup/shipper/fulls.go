@@ -234,6 +234,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
 			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
 		}
+		s.tail.Last, _, _ = s.digest(f.Revision) // for those who look later whether these are their rows
 		if s.beyond.Compare(s.tail.Position) > 0 {
 			s.tail.Position = s.beyond
 		}

@@ -49,11 +49,12 @@ func never(string, time.Time) time.Time { return time.Time{} }
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()
-	s := &stand{T: t, etcd: etcdtest.Start(t, t.TempDir()), store: memory.New(), log: &logtest.Lines{}}
+	dir := t.TempDir()
+	s := &stand{T: t, etcd: etcdtest.Start(t, dir), store: memory.New(), log: &logtest.Lines{}}
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
-		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, Log: zerolog.New(s.log),
+		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, WayFile: filepath.Join(dir, "member", "backups.json"), Log: zerolog.New(s.log),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -60,7 +60,9 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 func (s *stand) other(rows ...segment.Row) {
 	s.Helper()
 	a := archive.New(s.store, keys)
-	head, err := a.Head(s.Context(), 1)
+	generation, err := a.GenerationOf(s.Context(), s.options.Etcd.ClusterID())
+	require.NoError(s, err)
+	head, err := a.Head(s.Context(), generation.Number)
 	require.NoError(s, err)
 	builder, err := segment.NewBuilder(keys, head.Start)
 	require.NoError(s, err)

@@ -118,6 +118,8 @@ func (s *Shipper) reconcile(head archive.Head) {
 		s.beginAnew()
 		return
 	}
+	s.heed(head)
+	s.observe()
 	grew := s.stored.Compare(head.Position) < 0 && !head.Empty()
 	switch {
 	case !head.Empty() && s.surpassed(head):

@@ -15,6 +15,8 @@ type owned struct {
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
 	foreign    bool               // the store must not be written
+	came       way                // that etcd's data were last known to go; zero if none is remembered
+	strange    bool               // whether the chain is of these data cannot be told
 	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
 	busy       bool               // a request about the chain is under way; there is one at a time
 	asked      time.Time          // since when it is
@@ -35,6 +37,7 @@ type owned struct {
 	newest   string           // the newest full in the store, as far as this member knows; empty if it knows none
 	checked  time.Time        // when the store was last asked whether it still has that
 	stale    bool             // the head must be looked at before anything is stored
+	fence    fence            // a later leader's end of the chain
 	ahead    time.Time        // since when the chain in the store has been ahead of this member's data; zero if it isn't
 
 	tail     *segment.Start            // what the next segment goes on from; nil if it is unknown

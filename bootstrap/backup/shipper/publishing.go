@@ -41,7 +41,7 @@ func (f *full) running() *Running {
 
 func (s *Shipper) role() Role {
 	switch {
-	case s.foreign, s.generation.Number == 0 && s.tail == nil:
+	case s.foreign, s.strange, s.generation.Number == 0 && s.tail == nil:
 		return Unknown
 	case s.writes():
 		return Writing

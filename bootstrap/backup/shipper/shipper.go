@@ -42,7 +42,9 @@ func New(options Options) (*Shipper, error) {
 		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
 		events: make(chan func()), ended: make(chan struct{}),
 	}
+	s.recall()
 	if former := options.Former; former != nil {
+		s.came = former.came
 		s.archive, s.abilities, s.generation, s.vetted = former.archive, former.abilities, former.generation, former.vetted
 		s.stored, s.last, s.newest = former.stored, former.last, former.newest
 		s.reserving.revision, s.merging.at = former.reserving.revision, time.Now()

@@ -133,7 +133,7 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 	}
 	s.succeeded(aboutSegment)
 	own, known := s.manifest(which)
-	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After {
+	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After && winner.Term <= own.Term {
 		s.advance(which)
 		s.secondTo(own)
 		return

@@ -127,6 +127,7 @@ func (s *Shipper) finished(done FullDone) {
 	if f.opens {
 		s.stored, s.storedAt, s.last = f.Next, time.Now(), segment.Position{}
 		s.stale = true // should another member have begun a chain as well, the newest one counts
+		s.goAlong()
 	}
 	s.publish()
 	s.tellAsked(f, fullResult{FullDone: done})

@@ -104,7 +104,7 @@ func newMembers(t *testing.T, size int) *cluster {
 		member := &stand{T: t, etcd: c.etcd, store: c.store, log: c.log, options: c.options}
 		paused := &pausing{Store: c.store}
 		member.options.Etcd = one{Etcd: c.options.Etcd, cluster: c, number: int32(number + 1)}
-		member.options.SpoolDir = filepath.Join(t.TempDir(), "spool")
+		member.options.SpoolDir, member.options.WayFile = filepath.Join(t.TempDir(), "spool"), filepath.Join(t.TempDir(), "backups.json")
 		member.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(paused, keys), nil }
 		c.members, c.pauses = append(c.members, member), append(c.pauses, paused)
 	}

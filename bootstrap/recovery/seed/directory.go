@@ -41,10 +41,13 @@ type Result struct {
 // runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
 // members.
 func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.Options) (Result, error) {
-	s.DataDir = filepath.Clean(s.DataDir)
+	s.DataDir = Place(s.DataDir)
 	c, err := s.found()
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	if err := s.CheckFree(); err != nil {
+		return Result{}, err
 	}
 	if err := s.prepare(); err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
@@ -61,7 +64,7 @@ func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
 
 // CheckRoom is a rebuild.ErrNoRoom, with both numbers, if the volume has not the room for what Build would make.
 func (s Seed) CheckRoom(source rebuild.Source) error {
-	return rebuild.CheckRoom(filepath.Dir(s.DataDir), source, rebuild.Options{Beside: logBytes()})
+	return rebuild.CheckRoom(filepath.Dir(Place(s.DataDir)), source, rebuild.Options{Beside: logBytes()})
 }
 
 // ClusterID is that of the cluster which the members and the token make.
@@ -73,15 +76,32 @@ func (s Seed) ClusterID() (uint64, error) {
 	return uint64(c.ID()), nil
 }
 
-// prepare makes an empty directory of the other name.
-func (s Seed) prepare() error {
-	entries, err := os.ReadDir(s.DataDir)
+// CheckFree says why the data directory cannot be made; Build says it, too.
+func (s Seed) CheckFree() error {
+	place := Place(s.DataDir)
+	err := CheckPlace(place)
+	if err == nil {
+		err = checkEmpty(place)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	return nil
+}
+
+func checkEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	case len(entries) > 0:
 		return fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
 	}
+	return nil
+}
+
+// prepare makes an empty directory of the other name.
+func (s Seed) prepare() error {
 	if err := os.RemoveAll(s.DataDir + unfinished); err != nil {
 		return err
 	}

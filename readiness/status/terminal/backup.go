@@ -16,7 +16,7 @@ func backup(b *status.Backup, now time.Time) (all []fact) {
 	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
 	if trouble := b.Trouble; trouble != nil {
 		add("backup trouble", trouble.Message)
-		add("", fmt.Sprintf("since %s, %d times%s", ago(trouble.Since, now), trouble.Times, nextTry(trouble.NextTry, now)))
+		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now)))
 	}
 	if b.Revision > 0 {
 		add("in the store", inTheStore(b))
@@ -29,6 +29,8 @@ func backup(b *status.Backup, now time.Time) (all []fact) {
 	}
 	if run := b.FullRunning; run != nil {
 		add("full in the making", making(run))
+	} else if !b.NextFull.IsZero() {
+		add("next full", moment(b.NextFull))
 	}
 	add("last verified", verified(b.LastVerified, now))
 	if b.SpoolBytes > 0 {
@@ -49,11 +51,15 @@ func making(run *status.BackupRun) string {
 }
 
 func inTheStore(b *status.Backup) string {
+	stored := ""
+	if b.StoredBytes > 0 {
+		stored = "; " + size(b.StoredBytes) + " in all"
+	}
 	if b.BehindRevisions == 0 {
-		return fmt.Sprintf("everything up to revision %d", b.Revision)
+		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
 	}
 	behind := time.Duration(b.BehindSeconds * float64(time.Second))
-	return fmt.Sprintf("up to revision %d; %d behind, for %v", b.Revision, b.BehindRevisions, Rounded(behind))
+	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.BehindRevisions, Rounded(behind), stored)
 }
 
 func verified(proof *status.BackupProof, now time.Time) string {
@@ -65,6 +71,14 @@ func verified(proof *status.BackupProof, now time.Time) string {
 	default:
 		return fmt.Sprintf("revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
 	}
+}
+
+// often is how many times something went wrong in a row.
+func often(times int) string {
+	if times == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", times)
 }
 
 func nextTry(at, now time.Time) string {

@@ -22,13 +22,13 @@ func printed(t *testing.T, b *status.Backup) string {
 func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 	now := time.Now()
 	out := printed(t, &status.Backup{
-		Store: "s3://b/main", Role: "writes", Revision: 90, SpoolLimit: 1 << 30,
+		Store: "s3://b/main", Role: "writes", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFull: now.Add(time.Hour),
 		Window:       &status.BackupWindow{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
 		LastFull:     &status.BackupFull{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
 		LastVerified: &status.BackupProof{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
 	})
 	for _, line := range []string{
-		`^backups +s3://b/main, this member writes$`, `^in the store +everything up to revision 90$`,
+		`^backups +s3://b/main, this member writes$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
 		`^can go back to +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
 		`^last verified +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
 	} {
@@ -36,6 +36,10 @@ func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 	}
 	assert.NotContains(t, out, "backup trouble")
 	assert.NotContains(t, out, "spool", "nothing waits")
+}
+
+func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
+	assert.Contains(t, printed(t, &status.Backup{Trouble: &status.BackupError{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
 }
 
 func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {

@@ -17,7 +17,7 @@ func renewed(all []status.Lease, now time.Time) (facts []fact) {
 		facts = append(facts, fact{name, leaseLine(lease, now)})
 		if trouble := lease.Trouble; trouble != nil {
 			facts = append(facts, fact{"lease trouble", trouble.Message},
-				fact{"", fmt.Sprintf("since %s, %d times%s", ago(trouble.Since, now), trouble.Times, nextTry(trouble.NextTry, now))})
+				fact{"", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now))})
 		}
 	}
 	return facts

@@ -1,0 +1,55 @@
+package seed
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap/backup/rebuild"
+)
+
+func TestAPlaceIsWhereLinksLead(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.Mkdir(in("there"), 0o700))
+	require.NoError(t, os.Symlink("there", in("relative")))
+	require.NoError(t, os.Symlink(in("relative")+"/etcd", in("link")))
+	require.NoError(t, os.Symlink("circle", in("circle")))
+	for path, place := range map[string]string{
+		"there/": "there", "relative": "there", "relative/etcd/": "there/etcd", "link": "there/etcd", "no/such/etcd": "no/such/etcd", "circle": "circle",
+	} {
+		assert.Equal(t, in(place), Place(in("")+"/"+path), path)
+	}
+}
+
+func TestNothingIsBuiltForAMountPoint(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount(t.TempDir(), dir, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	_, err := alone(dir).Build(t.Context(), rebuild.Source{Snapshot: func(context.Context) (io.ReadCloser, error) {
+		t.Error("something is fetched")
+		return nil, io.ErrUnexpectedEOF
+	}}, rebuild.Options{})
+	require.ErrorContains(t, err, dir+" is a mount point")
+}
+
+func TestALinkToAnEmptyDirectoryStaysOne(t *testing.T) {
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	source, _ := old(t)
+	_, err := alone(link).Build(t.Context(), source, rebuild.Options{})
+	require.NoError(t, err)
+	target, err := os.Readlink(link)
+	require.NoError(t, err)
+	assert.Equal(t, dir, target)
+	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
+}
