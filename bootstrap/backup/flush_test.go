@@ -167,3 +167,20 @@ func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
 	require.LessOrEqual(t, len(asked), 12, "%v", asked) // 23, if everything had to be found out again
 	require.Equal(t, int64(12), s.stored(t))
 }
+
+// Leases and users are granted before anybody has written a key.
+func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
+	s := newSubjectIn(t, memory.New(), archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	_, err := s.etcd.Client.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	s.etcd.Server.Stop()
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	in := archive.New(s.store, &seal.Keys{})
+	head, err := in.Head(t.Context(), 1)
+	require.NoError(t, err)
+	require.NotNil(t, head.Segment)
+	require.Contains(t, head.Segment.Buckets, "lease")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"syscall"
 )
 
@@ -32,9 +33,13 @@ func refuse(format, wayOut string) refusal {
 	return kind
 }
 
-// because is the error for one directory; the arguments are those of the format.
+// because is the error for one directory; the arguments are those of the format. What may not be read has a way out of its own.
 func (r refusal) because(args ...any) error {
-	return &refused{cause: fmt.Errorf(r.format, args...), wayOut: r.wayOut}
+	cause := fmt.Errorf(r.format, args...)
+	if errors.Is(cause, fs.ErrPermission) {
+		return &refused{cause: cause, wayOut: letRead}
+	}
+	return &refused{cause: cause, wayOut: r.wayOut}
 }
 
 // refused is an error that names the way out.

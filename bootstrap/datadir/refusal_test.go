@@ -3,9 +3,11 @@ package datadir
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -63,4 +65,11 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 		require.NoError(t, err)
 		assert.NotContains(t, string(content), "fmt.Errorf(", "%s refuses with a kind, which has a way out", name)
 	}
+}
+
+// Whoever restored a database as another user need not restore it once more.
+func TestWhatMayNotBeReadIsToBeMadeReadable(t *testing.T) {
+	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
+	assert.EqualError(t, corruptDatabase.because("db", denied), "database db: open db: permission denied; way out: "+letRead)
+	assert.EqualError(t, corruptDatabase.because("db", errors.New("torn")), "database db: torn; way out: "+restoreBackup)
 }

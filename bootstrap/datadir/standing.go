@@ -40,8 +40,8 @@ func Stand(dataDir string) (s Standing, err error) {
 	if !beyond.members {
 		s.Voters = found.voters()
 	}
-	if s.Reach = s.Revision; beyond.changes > 0 {
-		s.Reach = max(s.Revision, 1) + beyond.changes // the first change makes revision 2
+	if s.Reach = s.Revision; s.MemberID != 0 || beyond.changes > 0 {
+		s.Reach = max(s.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
 	}
 	return s, errors.Join(unread, err)
 }

@@ -45,6 +45,16 @@ func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, stands.Reach)
 }
 
+// It must not look as if it were behind its own first backup.
+func TestAMemberThatNobodyHasWrittenToStandsWhereEtcdSaysItDoes(t *testing.T) {
+	dir := t.TempDir()
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	revision := server.Server.KV().Rev()
+	server.Close()
+	assert.Equal(t, revision, stand(t, dir).Reach)
+}
+
 func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
 
 func TestStandingOfNothingIsZero(t *testing.T) {

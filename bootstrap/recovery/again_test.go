@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
 )
@@ -120,4 +121,36 @@ func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log alone")
 	require.Len(t, w.asides(), 1)
+}
+
+// The kernel may have had no memory for the process that looks at what was built.
+func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
+	w := cutOff(t, InstallData)
+	verify := w.options.Validate
+	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
+	err := w.run()
+	var refusal *Refusal
+	require.ErrorAs(t, err, &refusal)
+	assert.False(t, refusal.Final)
+	assert.DirExists(t, w.member.DataDir+restored, "it is claimed, and all there is")
+	w.options.Validate = verify
+	require.NoError(t, w.run())
+	w.requireEnd([]string{"a", "key"}, 1)
+	assert.Len(t, w.generations(), 2)
+}
+
+// Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
+func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
+	for _, before := range []Action{ClaimGeneration, InstallData} {
+		w := cutOff(t, before)
+		w.options.Archive, w.options.Request = nil, nil
+		err := w.run()
+		var refusal *Refusal
+		require.ErrorAs(t, err, &refusal, before)
+		assert.True(t, refusal.Final)
+		require.ErrorContains(t, err, "start with --backup-store")
+	}
+	w := cutOff(t, Remember)
+	w.options.Archive, w.options.Request = nil, nil
+	require.NoError(t, w.run(), "it is installed")
 }

@@ -150,6 +150,8 @@ func (r *run) proveData() (Event, Payload) {
 	switch {
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
+	case datadir.SaysNothing(err): // as when there is no memory for it
+		return broke(err)
 	case err != nil:
 		return Unproved, Payload{Err: err}
 	case r.asked || r.core.Facts.Condition != Valid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/child"
@@ -28,6 +29,7 @@ const (
 // verdict is the line of JSON with which a child ends.
 type verdict struct {
 	Valid    bool     `json:"valid"`
+	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
 	Reason   string   `json:"reason,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
@@ -38,7 +40,7 @@ type verdict struct {
 func RunChild(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := datadir.Verify(ctx, dataDir, mode)
-	outcome := verdict{Valid: err == nil, Warnings: bounded(warnings)}
+	outcome := verdict{Valid: err == nil, Unable: datadir.SaysNothing(err), Warnings: bounded(warnings)}
 	if err != nil {
 		outcome.Reason = fmt.Sprintf("%.*s", maxReason, err)
 	}
@@ -81,13 +83,23 @@ func judge(ended child.Ended) (warnings []string, _ error) {
 	switch {
 	case readable && outcome.Valid && ended.Status == childValid:
 		return outcome.Warnings, nil
+	case readable && outcome.Unable && ended.Status == childBroken:
+		return outcome.Warnings, fmt.Errorf("%w: %s", datadir.ErrUnable, outcome.Reason)
 	case readable && !outcome.Valid && ended.Status == childBroken:
 		return outcome.Warnings, errors.New(outcome.Reason)
 	case ended.Status < 0:
 		return nil, fmt.Errorf("%w: the validation was ended by a %s", datadir.ErrUnable, ended.Crash)
+	case starved(ended.Crash):
+		return nil, fmt.Errorf("%w: the validation ended: %s", datadir.ErrUnable, ended.Crash)
 	case ended.Status == 0:
 		return nil, errors.New("validation ended without a verdict")
 	default:
 		return nil, datadir.Crashed(ended.Crash)
 	}
+}
+
+// starved tells whether the Go runtime gave up for want of something, such as memory or a thread. Over what it reads it gives up
+// only where pages refer to each other in a circle, or where the disk does not give a page.
+func starved(crash string) bool {
+	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
@@ -106,6 +107,35 @@ func TestAChildThatCouldNotLookIsNoVerdictAgainstTheData(t *testing.T) {
 	missing := InChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
 	assert.True(t, datadir.SaysNothing(errorOf(missing)(t.Context(), dir, bootstrap.Full)))
 	assert.False(t, datadir.SaysNothing(errorOf(inChild("child-panic"))(t.Context(), dir, bootstrap.Full)))
+}
+
+// The Go runtime ends in one way over what it reads and over what the system does not give it.
+func TestAChildThatGotNoThreadOrMemoryIsNoVerdictAgainstTheData(t *testing.T) {
+	for what, says := range map[string]bool{"child-starved": false, "child-fault": true, "child-overflow": true, "child-panic": true} {
+		assert.Equal(t, says, !datadir.SaysNothing(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
+	}
+}
+
+// What a child cannot read may be whole. Nobody may take it for broken: that would be set aside, and an older state brought back.
+func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
+	dir := datadirtest.New(t)
+	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
+	require.NoError(t, err)
+	for _, verify := range []VerifyFunc{datadir.Verify, inChild("child-verify")} {
+		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
+		require.ErrorContains(t, err, "locked by another process")
+		assert.True(t, datadir.SaysNothing(err))
+	}
+	require.NoError(t, held.Close())
+	require.NoError(t, errorOf(inChild("child-verify"))(t.Context(), dir, bootstrap.Full))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal"), nil, 0o600))
+	for _, verify := range []VerifyFunc{datadir.Verify, inChild("child-verify")} {
+		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
+		require.Error(t, err)
+		assert.False(t, datadir.SaysNothing(err), "that is what is there: %v", err)
+	}
 }
 
 func TestChildEndsWithItsContext(t *testing.T) {

@@ -33,6 +33,10 @@ func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 		time.Sleep(time.Hour)
 	case "child-silent":
 		return childValid
+	case "child-starved", "child-fault", "child-overflow":
+		why := map[string]string{"child-starved": "newosproc", "child-fault": "fault", "child-overflow": "stack overflow"}[what]
+		fmt.Fprintf(os.Stderr, "runtime: noise\nfatal error: %s\n\nruntime stack:\n", why)
+		return 2
 	case "child-liar":
 		fmt.Println(`{"valid":true}`)
 		return 3

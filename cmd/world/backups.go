@@ -142,7 +142,7 @@ func lastVerified(facts backup.Facts) *status.BackupProof {
 	if proof.Passed {
 		proof.Reason = "restored in " + time.Duration(verdict.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
 		if verdict.Hash != nil {
-			proof.Reason += fmt.Sprintf("; the hash of its rows is etcd's own, %d", verdict.Hash.Hash)
+			proof.Reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", verdict.Hash.Revision, verdict.Hash.Hash)
 		}
 	}
 	return proof

@@ -53,17 +53,14 @@ func Open(path string, identity Identity) (*Etcd, error) {
 	return e, nil
 }
 
-// lastRevision is that of the last row.
+// lastRevision is that of the last row; 1, as etcd counts, if there is none.
 func lastRevision(tx *bolt.Tx) int64 {
-	rows := tx.Bucket(schema.Key.Name())
-	if rows == nil {
-		return 0
+	if rows := tx.Bucket(schema.Key.Name()); rows != nil {
+		if key, _ := rows.Cursor().Last(); key != nil {
+			return mvcc.BytesToBucketKey(key).Main
+		}
 	}
-	key, _ := rows.Cursor().Last()
-	if key == nil {
-		return 0
-	}
-	return mvcc.BytesToBucketKey(key).Main
+	return 1
 }
 
 // Close ends reading. Nothing may be read afterwards.

@@ -52,6 +52,17 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	assert.GreaterOrEqual(t, closed.AppliedIndex(), uint64(300))
 }
 
+func TestAnEtcdThatNobodyHasWrittenToIsAtTheRevisionThatItWasAt(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	etcd := etcdtest.Start(t, dir)
+	revision := shipper.Server(etcd.Server).Revision()
+	etcd.Server.Stop()
+	closed, err := atrest.Open(filepath.Join(dir, "member", "snap", "db"), atrest.Identity{})
+	require.NoError(t, err)
+	defer closed.Close()
+	assert.Equal(t, revision, closed.Revision())
+}
+
 func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	etcd := etcdtest.Start(t, dir)

@@ -24,7 +24,7 @@ func doubts(policy Policy, facts Facts) (all []string) {
 	}
 	newest := *history.Newest()
 	for _, doubt := range []string{
-		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofAJump(policy, facts), ofTheListing(facts, newest), ofVerification(facts, newest),
+		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofAJump(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
 	} {
 		if doubt != "" {
 			all = append(all, doubt)
@@ -90,17 +90,16 @@ func ofSilence(policy Policy, facts Facts, g archive.Generational) string {
 }
 
 // ofAJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
-// A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points.
-func ofAJump(policy Policy, facts Facts) string {
-	var all []time.Time
-	for _, g := range facts.History.Generations {
-		all = append(all, times(g)...)
-	}
+// A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points. It begins with
+// what everything is kept behind: before that, silence is only what has gone.
+func ofAJump(policy Policy, facts Facts, g archive.Generational) string {
+	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
+	all := slices.DeleteFunc(times(g), func(at time.Time) bool { return at.IsZero() || at.Before(from) })
 	slices.SortFunc(all, time.Time.Compare)
 	long := max(policy.Points, quiet)
 	for i := 1; i < len(all); i++ {
 		begin, end := all[i-1], all[i]
-		if !begin.IsZero() && end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
+		if end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
 			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}

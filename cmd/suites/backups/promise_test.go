@@ -191,3 +191,23 @@ func TestAnExportOfWhatIsNotKeptSaysWhatIs(t *testing.T) {
 	assert.Contains(t, log, "revision 999 is not kept")
 	assert.Regexp(t, `which has revisions \d to 2 `, log)
 }
+
+// Whoever sets up an etcd may grant leases and make users before there is any key.
+func TestAMemberThatHasNoKeyYetLosesNothingByARestart(t *testing.T) {
+	t.Parallel()
+	m := newMemberOn(t, newDepot(t))
+	for count := range 3 {
+		run := m.StartReady()
+		leases, err := m.Etcd().Leases(t.Context())
+		require.NoError(t, err)
+		require.Len(t, leases.Leases, count)
+		_, err = m.Etcd().Grant(t.Context(), 7200)
+		require.NoError(t, err)
+		run.StopCleanly()
+		assert.Len(t, run.Log.Containing("backups: everything that etcd took on is in the store"), 1)
+		m.generation(t) // the only one
+		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
+		require.NoError(t, err)
+		assert.Empty(t, asides)
+	}
+}
