@@ -44,7 +44,7 @@ func (s *Shipper) tooFarAhead(head archive.Head) bool {
 //
 // Where etcd has compacted these, as it does while a store is away for long, the data must have been on the way before, as far
 // as that is remembered beside them. Older rows that are left would not do instead: clusters that were set up alike have
-// the same, and whoever writes what is encrypted cannot read it.
+// the same, and whoever writes what is encrypted cannot read it. A member that looked before there was a chain has seen it begin.
 func (s *Shipper) onTheWay(head archive.Head) bool {
 	s.strange = false
 	if head.Empty() && head.Beyond.IsZero() {
@@ -60,7 +60,7 @@ func (s *Shipper) onTheWay(head archive.Head) bool {
 		s.mustNot(fmt.Sprintf("revision %d in %s is not the one in etcd's data, though both are cluster %s's: the data took another way than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
 			head.Revision(), s.archive, head.Cluster))
 		return false
-	case !compared && !s.cameAlong():
+	case !compared && !s.looked.young && !s.cameAlong():
 		return s.stranger(head)
 	}
 	s.goAlong()
