@@ -69,6 +69,7 @@ type FullDone struct {
 // Trouble is what keeps backups from going on.
 type Trouble struct {
 	Since   time.Time
+	Times   int    // in a row
 	Text    string // a sentence
 	NextTry time.Time
 	Fatal   bool // no retry helps: the store is another cluster's, or is ahead of this data

@@ -107,14 +107,14 @@ func (s *Shipper) begin(ctx context.Context) {
 	s.full = &full{asked: s.fullsDue, doing: "waits until nothing else holds the database", begun: time.Now(), since: s.options.Now()}
 	s.fullsDue = nil
 	s.job(func() func() {
-		end, err := s.options.Gate.Begin(ctx, "a full backup copies the database")
+		end, err := s.options.Gate.Begin(ctx, "a full backup")
 		return func() { s.passed(ctx, end, err) }
 	})
 }
 
 // scheduled asks for the full that the schedule wants.
 func (s *Shipper) scheduled() {
-	now := s.options.Now()
+	now := s.options.Now().Round(0) // by its monotonic reading it would never be before an earlier one
 	if now.Before(s.wall) && !s.nextFull.IsZero() {
 		s.plan(now) // the clock was set back
 	}
