@@ -60,7 +60,9 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
 		return err
 	}
-	if !verdict.Drill {
+	if verdict.Drill {
+		c.suspect = false
+	} else {
 		c.judged = verdict.Full
 	}
 	log := c.backups.options.Log
@@ -74,21 +76,24 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if verdict.Outcome == archive.Verified {
 		return err
 	}
-	return errors.Join(err, c.replace(ctx))
+	return errors.Join(err, c.replace(ctx, "the test restore of the last one failed"))
 }
 
 // replace makes a full in the place of one that could not be restored, but not one after the other.
-func (c *chores) replace(ctx context.Context) error {
+func (c *chores) replace(ctx context.Context, reason string) error {
 	if time.Since(c.replaced) < replaceEvery {
 		return nil
 	}
 	c.replaced = time.Now()
-	_, err := c.shipper.FullNow(ctx, "the test restore of the last one failed")
+	_, err := c.shipper.FullNow(ctx, reason)
 	return err
 }
 
-// drill restores a random revision of the window, with segments.
+// drill restores a random revision of the window, with segments; the latest one if something may be missing.
 func (c *chores) drill(ctx context.Context) error {
+	if c.suspect {
+		return c.examine(ctx)
+	}
 	kept := c.backups.kept.Load()
 	if kept == nil || kept.To <= kept.From || !c.canOpen() {
 		return nil
@@ -106,6 +111,28 @@ func (c *chores) drill(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// examine restores the latest revision. Where a chain just ended and another one began, that succeeds; where the store has lost a
+// segment nothing else would tell, since whoever writes does not look back.
+func (c *chores) examine(ctx context.Context) error {
+	if !c.canOpen() {
+		c.suspect = false // nobody can tell here, and verify says so
+		return nil
+	}
+	facts := c.shipper.Facts()
+	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
+	switch {
+	case errors.Is(err, archive.ErrNotKept):
+		return errors.Join(err, c.replace(ctx, "segments before the last ones are missing"))
+	case err != nil:
+		return err
+	case path.Revision == path.Full.Revision:
+		c.suspect = false // nothing behind the newest full is needed
+		return nil
+	default:
+		return c.judge(ctx, path)
+	}
 }
 
 // drillTries is how often a revision is drawn until one needs segments.
