@@ -3,6 +3,7 @@ package backup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -124,7 +125,7 @@ func (c *chores) examine(ctx context.Context) error {
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
 	switch {
 	case errors.Is(err, archive.ErrNotKept):
-		return errors.Join(err, c.replace(ctx, "segments before the last ones are missing"))
+		return errors.Join(fmt.Errorf("the store has lost segments: %w", err), c.replace(ctx, "the store has lost segments"))
 	case err != nil:
 		return err
 	case path.Revision == path.Full.Revision:

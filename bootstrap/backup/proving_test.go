@@ -143,7 +143,7 @@ func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.
 	s.Begin(shipper.Server(s.etcd.Server))
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
-	assert.Equal(t, "segments before the last ones are missing", s.Facts().Shipped.LastFull.Reason)
+	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
 }

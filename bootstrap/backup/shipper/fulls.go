@@ -214,7 +214,7 @@ func (s *Shipper) catchUp(revision int64) error {
 // second is the time that names a full: two of one revision must not share it.
 func (s *Shipper) second() time.Time {
 	now := s.time().Truncate(time.Second)
-	if last := s.statistic.LastFull; last != nil && !now.After(last.Time) {
+	if last := s.statistic.LastFull; last != nil && last.Name == s.newest && !now.After(last.Time) {
 		return last.Time.Add(time.Second)
 	}
 	return now

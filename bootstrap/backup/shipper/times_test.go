@@ -73,6 +73,8 @@ func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	s.awaitStored(s.put("a", "1"))
 	wall.Add(86_400)
 	s.awaitStored(s.put("a", "2"))
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.NoError(t, err)
 	wall.Add(-86_400)
 	s.awaitStored(s.put("a", "3"))
 	return s, wall
@@ -87,6 +89,32 @@ func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
 	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
 	s.store.Heal()
 	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
+}
+
+// Within a history nobody gets rid of the times of a clock that was ahead.
+func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
+	for name, begin := range map[string]func(s *stand){
+		"at another place": func(s *stand) {
+			s.end()
+			s.store = memory.New()
+			s.run()
+		},
+		"where the store was emptied": (*stand).empty,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, wall := jumped(t)
+			s.tune = append(s.tune, func(s *Shipper) { s.pace.watch = 0 })
+			first := s.Facts().LastFull.Name
+			begin(s)
+			s.eventually(func(f Facts) bool {
+				s.put("a", "anew")
+				return f.LastFull != nil && (f.LastFull.Name != first || f.Fulls == 1)
+			}, "another beginning")
+			s.awaitStored(s.put("a", "behind it"))
+			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
+			assert.Less(t, s.chains()[0].End.Unix(), wall.Load()+60)
+		})
+	}
 }
 
 func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
