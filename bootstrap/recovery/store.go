@@ -45,6 +45,8 @@ func (r *run) askTheStore() (Event, Payload) {
 	switch {
 	case errors.Is(err, seal.ErrUntrusted):
 		return KeysLacking, Payload{Err: err}
+	case err != nil && r.asked && r.member.Peers != nil:
+		return StoreSilent, Payload{Err: fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", err, r.options.Request.ID)}
 	case err != nil:
 		return StoreSilent, Payload{Err: err}
 	}
@@ -125,7 +127,7 @@ func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
-	case owner != Nobody && r.core.Facts.mayBeFounded():
+	case owner != Nobody && r.core.Facts.mayBeFounded() && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()

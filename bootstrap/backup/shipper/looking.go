@@ -132,7 +132,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 	}
 	s.succeeded(aboutLook)
 	s.watchGrowth(head, grew)
-	s.stale, s.beyond = false, segment.Position{}
+	s.stale = false
 	s.remember(head)
 	if head.Empty() {
 		s.discard() // it goes on from a full that is not there
@@ -140,6 +140,7 @@ func (s *Shipper) reconcile(head archive.Head) {
 		s.startChain("there was no full yet")
 		return
 	}
+	s.beyond = segment.Position{}
 	s.align(head)
 	s.replace(head.Newer)
 }
