@@ -13,6 +13,9 @@ import (
 // replaceEvery bounds how often what could not be restored is replaced.
 const replaceEvery = time.Hour
 
+// failedTest is why a full is made then.
+const failedTest = "the test restore of the last one failed"
+
 // verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
 // started, is replaced.
 func (c *chores) verify(ctx context.Context) error {
@@ -21,7 +24,7 @@ func (c *chores) verify(ctx context.Context) error {
 	case full == nil || full.Err != nil:
 		return nil
 	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
-		return c.replace(ctx)
+		return c.replace(ctx, failedTest)
 	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
@@ -77,7 +80,7 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if verdict.Outcome == archive.Verified {
 		return err
 	}
-	return errors.Join(err, c.replace(ctx, "the test restore of the last one failed"))
+	return errors.Join(err, c.replace(ctx, failedTest))
 }
 
 // replace makes a full in the place of one that could not be restored, but not one after the other.
@@ -117,10 +120,6 @@ func (c *chores) drill(ctx context.Context) error {
 // examine restores the latest revision. Where a chain just ended and another one began, that succeeds; where the store has lost a
 // segment nothing else would tell, since whoever writes does not look back.
 func (c *chores) examine(ctx context.Context) error {
-	if !c.canOpen() {
-		c.suspect = false // nobody can tell here, and verify says so
-		return nil
-	}
 	facts := c.shipper.Facts()
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
 	switch {
@@ -128,8 +127,8 @@ func (c *chores) examine(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("the store has lost segments: %w", err), c.replace(ctx, "the store has lost segments"))
 	case err != nil:
 		return err
-	case path.Revision == path.Full.Revision:
-		c.suspect = false // nothing behind the newest full is needed
+	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says
+		c.suspect = false
 		return nil
 	default:
 		return c.judge(ctx, path)
