@@ -118,6 +118,7 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 // lost is a subject whose store has lost the segment of a revision after it was told to be there.
 func lost(t *testing.T, merged bool) *subject {
 	t.Helper()
+	t.Parallel()
 	in := memory.New()
 	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
 	s := newSubjectIn(t, in, archive.Verified)
