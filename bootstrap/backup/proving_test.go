@@ -148,12 +148,19 @@ func TestTheLatestRevisionIsRestoredAsATestWhenTheStoreMayHaveLostASegment(t *te
 	s.Begin(shipper.Server(s.etcd.Server))
 	s.put(t, 1)
 	last := s.etcd.Revision()
+	var drilled archive.Path
 	examined := func(backup.Facts) bool {
 		s.proof.mu.Lock()
 		defer s.proof.mu.Unlock()
-		return slices.ContainsFunc(s.proof.paths, func(p archive.Path) bool { return p.Revision == last && p.Full.Revision < last })
+		i := slices.IndexFunc(s.proof.paths, func(p archive.Path) bool { return p.Revision == last && p.Full.Revision < last })
+		if i >= 0 {
+			drilled = s.proof.paths[i]
+		}
+		return i >= 0
 	}
 	s.eventually(t, examined, "a drill of the latest revision")
+	_, err := archive.New(s.store, &seal.Keys{}).Read(t.Context(), drilled, func(segment.Row) error { return nil })
+	require.ErrorIs(t, err, archive.ErrHole, "a real one fails, though names show nothing")
 	require.NoError(t, s.End(soon(t)))
 }
 
