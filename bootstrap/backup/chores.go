@@ -37,6 +37,9 @@ type chores struct {
 	failing map[string]*Unable // chores that are not done, by their names
 
 	replaced time.Time // when a full was last made because a test restore had failed
+
+	holes   int64 // that the shipper had found when it was last looked
+	suspect bool  // the store may have lost something that the latest revision needs
 }
 
 func newChores(b *Backups, s *shipper.Shipper, member string) *chores {
@@ -83,6 +86,9 @@ func (c *chores) look(ctx context.Context) {
 	if facts.Fulls != c.listed {
 		c.listed = facts.Fulls
 		c.due["list"] = time.Time{}
+	}
+	if facts.Holes != c.holes {
+		c.holes, c.suspect, c.due["drill"] = facts.Holes, true, time.Time{}
 	}
 	for _, chore := range all {
 		switch {

@@ -3,6 +3,7 @@ package backup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 // replaceEvery bounds how often what could not be restored is replaced.
 const replaceEvery = time.Hour
 
+// failedTest is why a full is made then.
+const failedTest = "the test restore of the last one failed"
+
 // verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
 // started, is replaced.
 func (c *chores) verify(ctx context.Context) error {
@@ -20,7 +24,7 @@ func (c *chores) verify(ctx context.Context) error {
 	case full == nil || full.Err != nil:
 		return nil
 	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
-		return c.replace(ctx)
+		return c.replace(ctx, failedTest)
 	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
@@ -60,7 +64,9 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
 		return err
 	}
-	if !verdict.Drill {
+	if verdict.Drill {
+		c.suspect = false
+	} else {
 		c.judged = verdict.Full
 	}
 	log := c.backups.options.Log
@@ -74,21 +80,24 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if verdict.Outcome == archive.Verified {
 		return err
 	}
-	return errors.Join(err, c.replace(ctx))
+	return errors.Join(err, c.replace(ctx, failedTest))
 }
 
 // replace makes a full in the place of one that could not be restored, but not one after the other.
-func (c *chores) replace(ctx context.Context) error {
+func (c *chores) replace(ctx context.Context, reason string) error {
 	if time.Since(c.replaced) < replaceEvery {
 		return nil
 	}
 	c.replaced = time.Now()
-	_, err := c.shipper.FullNow(ctx, "the test restore of the last one failed")
+	_, err := c.shipper.FullNow(ctx, reason)
 	return err
 }
 
-// drill restores a random revision of the window, with segments.
+// drill restores a random revision of the window, with segments; the latest one if something may be missing.
 func (c *chores) drill(ctx context.Context) error {
+	if c.suspect {
+		return c.examine(ctx)
+	}
 	kept := c.backups.kept.Load()
 	if kept == nil || kept.To <= kept.From || !c.canOpen() {
 		return nil
@@ -106,6 +115,24 @@ func (c *chores) drill(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// examine restores the latest revision. Where a chain just ended and another one began, that succeeds; where the store has lost a
+// segment nothing else would tell, since whoever writes does not look back.
+func (c *chores) examine(ctx context.Context) error {
+	facts := c.shipper.Facts()
+	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
+	switch {
+	case errors.Is(err, archive.ErrNotKept):
+		return errors.Join(fmt.Errorf("the store has lost segments: %w", err), c.replace(ctx, "the store has lost segments"))
+	case err != nil:
+		return err
+	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says
+		c.suspect = false
+		return nil
+	default:
+		return c.judge(ctx, path)
+	}
 }
 
 // drillTries is how often a revision is drawn until one needs segments.

@@ -2,6 +2,7 @@ package backup_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/segment"
 	"etcd-wrapper/bootstrap/backup/shipper"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -110,5 +112,64 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
 	assert.Zero(t, s.proof.count())
+	require.NoError(t, s.End(soon(t)))
+}
+
+// lost is a subject whose store has lost the segment of a revision after it was told to be there.
+func lost(t *testing.T, merged bool) *subject {
+	t.Helper()
+	t.Parallel()
+	in := memory.New()
+	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
+	s := newSubjectIn(t, in, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	var objects []archive.Object
+	for len(objects) < 6 {
+		s.put(t, 1)
+		last := s.etcd.Revision()
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == last }, "a segment")
+		var err error
+		objects, err = archive.New(in, &seal.Keys{}).Objects(t.Context(), 1, archive.Segment, segment.Position{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.End(soon(t)))
+	a, from := archive.New(in, &seal.Keys{}), objects[len(objects)-3]
+	if merged {
+		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
+		require.NoError(t, err)
+	}
+	require.NoError(t, in.Delete(t.Context(), from.Name()))
+	s.Backups = s.another(t, &seal.Keys{})
+	return s
+}
+
+func TestTheLatestRevisionIsRestoredAsATestWhenTheStoreMayHaveLostASegment(t *testing.T) {
+	s := lost(t, false)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.put(t, 1)
+	last := s.etcd.Revision()
+	var drilled archive.Path
+	examined := func(backup.Facts) bool {
+		s.proof.mu.Lock()
+		defer s.proof.mu.Unlock()
+		i := slices.IndexFunc(s.proof.paths, func(p archive.Path) bool { return p.Revision == last && p.Full.Revision < last })
+		if i >= 0 {
+			drilled = s.proof.paths[i]
+		}
+		return i >= 0
+	}
+	s.eventually(t, examined, "a drill of the latest revision")
+	_, err := archive.New(s.store, &seal.Keys{}).Read(t.Context(), drilled, func(segment.Row) error { return nil })
+	require.ErrorIs(t, err, archive.ErrHole, "a real one fails, though names show nothing")
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
+	s := lost(t, true)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.put(t, 1)
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
+	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
 }

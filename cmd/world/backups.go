@@ -152,7 +152,7 @@ func lastVerified(facts backup.Facts) *status.BackupProof {
 func trouble(facts backup.Facts) *status.BackupError {
 	unable := facts.Unable
 	if is := facts.Shipped.Trouble; unable == nil && is != nil {
-		return &status.BackupError{Since: is.Since, Times: 1, Message: is.Text, NextTry: is.NextTry}
+		return &status.BackupError{Since: is.Since, Times: is.Times, Message: is.Text, NextTry: is.NextTry}
 	}
 	if unable == nil {
 		unable = facts.Undone

@@ -29,15 +29,16 @@ var steps = []step{
 // Merger merges what is in an archive. One goroutine uses it; if two members do so at once, they only do the same work twice.
 type Merger struct {
 	archive *archive.Archive
-	now     func() time.Time     // the wall clock
-	clock   func() time.Time     // one that doesn't jump
-	seen    map[string]time.Time // since when a merged object has been known to be there, by the monotonic clock
-	holes   map[string]bool      // objects that the one behind does not follow
+	now     func() time.Time          // the wall clock
+	clock   func() time.Time          // one that doesn't jump
+	seen    map[string]time.Time      // since when a merged object has been known to be there, by the monotonic clock
+	holes   map[string]bool           // objects that the one behind does not follow
+	gaps    map[segment.Position]bool // where one ends and nothing begins
 }
 
 // New returns a merger; now is the clock that the ages of objects are reckoned by.
 func New(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, holes: map[string]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, holes: map[string]bool{}, gaps: map[segment.Position]bool{}}
 }
 
 // Done is what was done.
@@ -45,6 +46,7 @@ type Done struct {
 	Merged  int  // objects that were made
 	Deleted int  // objects that they were made of
 	Left    bool // there is something to do later, though nothing new may come
+	Holes   int  // places that were not known yet where something is missing, or where a chain ended and another one began
 }
 
 // Run merges what is old enough, and deletes what was merged long enough ago. What is locked is left for later. It may be
@@ -67,6 +69,7 @@ func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
 			return done, err
 		}
 	}
+	done.Holes += m.newGaps(levels)
 	return done, nil
 }
 
@@ -82,6 +85,9 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 		made, err := m.archive.Merge(ctx, step.to, group)
 		if errors.Is(err, archive.ErrHole) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
 			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted or merged it: it stays as it is
+			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
+				done.Holes++
+			}
 			continue
 		}
 		if err != nil {

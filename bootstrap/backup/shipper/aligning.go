@@ -65,7 +65,7 @@ func (s *Shipper) takeUp(head archive.Head) bool {
 func (s *Shipper) queue() bool {
 	s.waiting = nil
 	for _, entry := range s.spool.Entries() {
-		s.waiting = append(s.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: s.time()})
+		s.waiting = append(s.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: time.Now()})
 	}
 	last, err := s.spool.Manifest(s.waiting[len(s.waiting)-1].position, s.options.Keys)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Shipper) queue() bool {
 	}
 	s.waiting[0].before, s.last = first.Before, first.Position // the store may have it
 	if !first.From.IsZero() {
-		s.waiting[0].since = first.From
+		s.waiting[0].since = time.Now().Add(-max(0, s.options.Now().Sub(first.From)))
 	}
 	tail := last.Start()
 	s.tail, s.lastTime = &tail, later(s.lastTime, last.To)

@@ -25,7 +25,7 @@ func (s *Shipper) observe() {
 	s.lead(s.options.Etcd.IsLeader() && !s.deposed())
 	revision := s.options.Etcd.Revision()
 	if revision > s.revision && s.tail != nil && s.writes() && len(s.markers) < mostMarkers {
-		s.markers = append(s.markers, segment.Marker{Revision: revision, Time: s.time()})
+		s.markers = append(s.markers, marker{segment.Marker{Revision: revision, Time: s.time()}, time.Now()})
 	}
 	s.revision = revision
 }
@@ -97,7 +97,7 @@ func (s *Shipper) captureUpTo(revision int64, beyond bool) (again bool, err erro
 type drawn struct {
 	*segment.Builder
 	upTo      int64
-	markers   []segment.Marker // that are not added yet
+	markers   []marker // that are not added yet
 	compacted int64
 	small     []*segment.Bucket // all of them; nil if they were not looked at
 	more      bool
@@ -148,7 +148,7 @@ func (d *drawn) add(rows capture.Rows) error {
 // mark adds the markers up to a revision.
 func (d *drawn) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
-		if err := d.Marker(d.markers[0]); err != nil {
+		if err := d.Marker(d.markers[0].Marker); err != nil {
 			return err
 		}
 		d.markers = d.markers[1:]
@@ -198,10 +198,18 @@ func (s *Shipper) keep(d *drawn, changed []*segment.Bucket) error {
 		s.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
 		s.held = &object
 	}
-	s.waiting = append(s.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: object.From})
+	s.waiting = append(s.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: s.changedAt()})
 	tail := object.Start()
 	s.tail, s.markers = &tail, d.markers
 	return nil
+}
+
+// changedAt is when the first change was seen that is not captured.
+func (s *Shipper) changedAt() time.Time {
+	if len(s.markers) == 0 {
+		return time.Now()
+	}
+	return s.markers[0].seen
 }
 
 // end adds what comes behind the rows.

@@ -43,8 +43,8 @@ type Etcd interface {
 // Gate keeps apart what must not happen to the database at once: a snapshot of it and its defragmentation, which otherwise
 // freeze etcd until the snapshot is closed.
 type Gate interface {
-	// Begin waits until nobody else is inside, or for the end of ctx. What is for people: a clause such as "a full backup
-	// copies the database". The caller must call end.
+	// Begin waits until nobody else is inside, or for the end of ctx. What is for people: a noun such as "a full backup".
+	// The caller must call end.
 	Begin(ctx context.Context, what string) (end func(), err error)
 }
 

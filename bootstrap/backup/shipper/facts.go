@@ -42,6 +42,7 @@ type Facts struct {
 	Failures       int64 // of requests to the store since the start of the process
 	Yielded        int64 // segments that another member had stored first
 	Merged         int64 // objects that this process merged others into
+	Holes          int64 // places that this process found where a segment is missing, or where a chain ended
 }
 
 // Running is a full in the making.
@@ -69,6 +70,7 @@ type FullDone struct {
 // Trouble is what keeps backups from going on.
 type Trouble struct {
 	Since   time.Time
+	Times   int    // in a row
 	Text    string // a sentence
 	NextTry time.Time
 	Fatal   bool // no retry helps: the store is another cluster's, or is ahead of this data

@@ -107,14 +107,14 @@ func (s *Shipper) begin(ctx context.Context) {
 	s.full = &full{asked: s.fullsDue, doing: "waits until nothing else holds the database", begun: time.Now(), since: s.options.Now()}
 	s.fullsDue = nil
 	s.job(func() func() {
-		end, err := s.options.Gate.Begin(ctx, "a full backup copies the database")
+		end, err := s.options.Gate.Begin(ctx, "a full backup")
 		return func() { s.passed(ctx, end, err) }
 	})
 }
 
 // scheduled asks for the full that the schedule wants.
 func (s *Shipper) scheduled() {
-	now := s.options.Now()
+	now := s.options.Now().Round(0) // by its monotonic reading it would never be before an earlier one
 	if now.Before(s.wall) && !s.nextFull.IsZero() {
 		s.plan(now) // the clock was set back
 	}
@@ -214,7 +214,7 @@ func (s *Shipper) catchUp(revision int64) error {
 // second is the time that names a full: two of one revision must not share it.
 func (s *Shipper) second() time.Time {
 	now := s.time().Truncate(time.Second)
-	if last := s.statistic.LastFull; last != nil && !now.After(last.Time) {
+	if last := s.statistic.LastFull; last != nil && last.Name == s.newest && !now.After(last.Time) {
 		return last.Time.Add(time.Second)
 	}
 	return now

@@ -155,7 +155,8 @@ func (s *Shipper) reconcile(head archive.Head) {
 	s.stale = false
 	s.remember(head)
 	if head.Empty() {
-		s.discard() // it goes on from a full that is not there
+		s.discard()              // it goes on from a full that is not there
+		s.lastTime = time.Time{} // that of another history, whose clock may have been ahead
 		s.startChain("there was no full yet")
 		return
 	}

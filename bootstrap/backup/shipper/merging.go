@@ -44,6 +44,7 @@ func (s *Shipper) merge(ctx context.Context) {
 func (s *Shipper) merged(done merge.Done, err error) {
 	s.merging.running, s.merging.left = false, done.Left || err != nil
 	s.statistic.Merged += int64(done.Merged)
+	s.statistic.Holes += int64(done.Holes)
 	if err != nil && !s.ending {
 		s.statistic.Failures++
 		s.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")

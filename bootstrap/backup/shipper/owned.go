@@ -43,7 +43,7 @@ type owned struct {
 	tail     *segment.Start            // what the next segment goes on from; nil if it is unknown
 	waiting  []waiting                 // segments that are not in the store, in order
 	held     *segment.Object           // the last of them, if the volume would not take it
-	markers  []segment.Marker          // since the last capture
+	markers  []marker                  // since the last capture
 	lastTime time.Time                 // of any marker in this generation
 	buckets  map[string]segment.Digest // of the small ones, as the chain has them; nil if that is unknown
 	hashes   map[segment.CompactionHash]bool
@@ -80,7 +80,13 @@ type waiting struct {
 	position, next segment.Position
 	before         segment.Digest // the chain's digest at the position
 	size           int64          // bytes
-	since          time.Time      // when its first revision was the present one
+	since          time.Time      // when its first change was seen, by the monotonic clock
+}
+
+// marker tells when a revision was the present one.
+type marker struct {
+	segment.Marker
+	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
 }
 
 // writes tells whether this member extends the chain.

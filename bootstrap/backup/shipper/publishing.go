@@ -54,11 +54,11 @@ func (s *Shipper) role() Role {
 func (s *Shipper) behindFor() time.Duration {
 	switch {
 	case len(s.waiting) > 0:
-		return max(0, s.options.Now().Sub(s.waiting[0].since))
+		return time.Since(s.waiting[0].since)
 	case s.statistic.Broken != nil:
 		return max(0, s.options.Now().Sub(s.statistic.Broken.Since))
 	case len(s.markers) > 0:
-		return max(0, s.options.Now().Sub(s.markers[0].Time))
+		return time.Since(s.markers[0].seen)
 	default:
 		return 0
 	}

@@ -28,6 +28,7 @@ type trouble struct {
 	since time.Time // for people
 	text  string
 	next  time.Time // for people: when it is tried again
+	times int       // in a row
 	waits *backoff.ExponentialBackOff
 }
 
@@ -64,13 +65,14 @@ func (s *Shipper) failed(about about, doing string, err error) time.Duration {
 	return wait
 }
 
-// trouble begins a row of failures, unless there is one.
+// trouble adds to a row of failures, or begins one.
 func (s *Shipper) trouble(about about) *trouble {
 	if s.troubles[about] == nil {
 		waits := backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(s.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
 		s.troubles[about] = &trouble{began: time.Now(), since: s.options.Now(), waits: waits}
 	}
+	s.troubles[about].times++
 	return s.troubles[about]
 }
 
@@ -128,6 +130,7 @@ func (s *Shipper) stuck(err error) {
 		s.options.Log.Warn().Msg("backups: " + text)
 		s.local = &Trouble{Since: s.options.Now()}
 	}
+	s.local.Times++
 	s.local.Text = text
 }
 
@@ -135,7 +138,7 @@ func (s *Shipper) stuck(err error) {
 func (s *Shipper) troubleNow() *Trouble {
 	var told Trouble
 	var texts []string
-	add := func(text string, since, next time.Time) {
+	add := func(text string, since, next time.Time, times int) {
 		texts = append(texts, text)
 		if told.Since.IsZero() || since.Before(told.Since) {
 			told.Since = since
@@ -143,18 +146,19 @@ func (s *Shipper) troubleNow() *Trouble {
 		if told.NextTry.IsZero() || next.Before(told.NextTry) && !next.IsZero() {
 			told.NextTry = next
 		}
+		told.Times = max(told.Times, times)
 	}
 	for _, t := range s.troubles {
 		if t != nil {
-			add(t.text, t.since, t.next)
+			add(t.text, t.since, t.next, t.times)
 		}
 	}
 	if s.silent() {
 		waited := time.Since(s.asked).Truncate(time.Second)
-		add(fmt.Sprintf("the store has not answered for %s", waited), s.options.Now().Add(-waited), time.Time{})
+		add(fmt.Sprintf("the store has not answered for %s", waited), s.options.Now().Add(-waited), time.Time{}, 1)
 	}
 	if s.local != nil {
-		add(s.local.Text, s.local.Since, time.Time{})
+		add(s.local.Text, s.local.Since, time.Time{}, s.local.Times)
 	}
 	if len(texts) == 0 {
 		return nil

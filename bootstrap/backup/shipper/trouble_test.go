@@ -288,3 +288,25 @@ func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 	assert.Contains(t, s.troubleNow().Text, "the store has not answered for 1m")
 	assert.True(t, s.away())
 }
+
+func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.tell(t.Context(), func() {
+		s.failed(aboutReservation, "cannot", memory.ErrUnreachable)
+		assert.Equal(t, 1, s.troubleNow().Times)
+		for range 3 {
+			s.failed(aboutFull, "cannot", memory.ErrUnreachable)
+		}
+		assert.Equal(t, 3, s.troubleNow().Times, "of two the one that fails more often")
+		s.stuck(memory.ErrUnreachable)
+		s.succeeded(aboutReservation)
+		s.succeeded(aboutFull)
+		assert.Equal(t, 1, s.troubleNow().Times)
+		s.stuck(memory.ErrUnreachable)
+		assert.Equal(t, 2, s.troubleNow().Times)
+		s.local = nil
+		assert.Nil(t, s.troubleNow())
+		s.failed(aboutFull, "cannot", memory.ErrUnreachable)
+		assert.Equal(t, 1, s.troubleNow().Times, "it begins anew")
+	}))
+}
