@@ -43,6 +43,8 @@ func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
 	}
 	require.NoError(t, w.run(), "valid data are started")
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.ErrorContains(t, w.run(), "gen/000001/")
-	assert.NoDirExists(t, w.member.DataDir)
+	for _, w.member.Alone = range []bool{true, false} { // also if the others are found by discovery
+		require.ErrorContains(t, w.run(), "gen/000001/")
+		assert.NoDirExists(t, w.member.DataDir)
+	}
 }

@@ -96,6 +96,7 @@ var misfortunes = []misfortune{
 	{"all killed", nil, func(c *trio, _ *member) {
 		for _, each := range c.members {
 			each.run.Kill()
+			each.old = keep(each.Pod)
 		}
 		for _, each := range c.members {
 			each.run = each.Start(quiet)
@@ -118,7 +119,16 @@ var misfortunes = []misfortune{
 		c.depot.back()
 	}, true},
 	{"all volumes rolled back", nil, func(c *trio, _ *member) {
-		c.putAllBack()
+		c.rollBack(c.members...)
+		c.startAll()
+	}, true},
+	{"two volumes rolled back", nil, func(c *trio, m *member) {
+		victims := []*member{m, c.other(m)}
+		c.rollBack(victims...)
+		for _, each := range victims {
+			each.run = each.Start(quiet)
+		}
+		c.askAllToGoBack()
 	}, true},
 	{"two volumes lost", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
@@ -129,11 +139,11 @@ var misfortunes = []misfortune{
 	}, true},
 }
 
-// putAllBack has every member's volume be as it was once: as it was when the member was killed some time ago, if it was, and
-// else as it is now, before clients go on.
-func (c *trio) putAllBack() {
+// rollBack kills members and has their volumes be as they were once: when they were killed some time ago, if they were, and else
+// as they are now, before clients go on.
+func (c *trio) rollBack(victims ...*member) {
 	var highest int64
-	for _, each := range c.members {
+	for _, each := range victims {
 		each.run.Kill()
 		if each.old == "" {
 			each.old = keep(each.Pod)
@@ -142,17 +152,16 @@ func (c *trio) putAllBack() {
 		require.NoError(c.t, err)
 		highest = max(highest, stands.Reach)
 	}
-	for _, each := range c.members {
+	for _, each := range victims {
 		each.run = each.Start(quiet)
 	}
 	c.awaitReady()
 	c.writeUntilStored(highest)
-	for _, each := range c.members {
+	for _, each := range victims {
 		each.run.Kill()
 		putBack(each.Pod, each.old)
 		each.old = ""
 	}
-	c.startAll()
 }
 
 // writeUntilStored has clients write until the store is beyond a revision.
