@@ -130,7 +130,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
+		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
 	case TellLoss:
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
@@ -196,6 +196,9 @@ func examinations(given lot, now truth) []outcome {
 // answers are what a store says: once somebody has begun another generation the volume is behind.
 func answers(given lot, now truth) []outcome {
 	now.rolled = false
+	if given.owner == Unknown && now.place != "restored" && (!given.alone || given.found != Valid || given.behind || asks(given, now)) {
+		return []outcome{{event: Disbelieved, after: now}}
+	}
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
 	if now.place == "restored" {
@@ -356,7 +359,7 @@ var promises = []struct {
 		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened", func(p place) bool {
-		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
+		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours && p.lot.owner != Unknown
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
@@ -415,10 +418,10 @@ func explore(table []Row, elsewhere []machine.Default) *explorer {
 // lots are all that a run can be given and that makes sense.
 func lots() (all []lot) {
 	for _, found := range []Condition{Empty, Valid, Broken} {
-		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others} {
+		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others, Unknown} {
 			for bits := range 32 {
 				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				if owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
+				if owner == Unknown && given.kept || owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
 					continue
 				}
 				all = append(all, given.among()...)

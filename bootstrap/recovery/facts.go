@@ -23,6 +23,7 @@ const (
 	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
 	Ours     Owner = "ours"       // this cluster's
 	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
+	Unknown  Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
 	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
 )
 
@@ -171,6 +172,7 @@ var conditions = map[Guard]func(Facts) bool{
 	NotBehind: func(f Facts) bool {
 		return f.Alone && !f.Asked && f.Condition == Valid && (f.Owner == Nobody || f.Owner == Ours && !f.Behind)
 	},
+	NoneTheWiser: func(f Facts) bool { return f.Alone && !f.Asked && f.Condition == Valid && f.Owner == Unknown },
 	RolledBack:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Valid },
 	BrokenKept:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Broken },
 	LostKept:     func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Empty },

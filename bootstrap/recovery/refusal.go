@@ -55,6 +55,7 @@ var wayOut = map[spoken]string{
 	{Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
 	{Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
 	{KeysLacking, always}:        "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id",
+	{Disbelieved, always}:        "put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store",
 	{RoomLacking, always}:        "make the volume larger, or move away what is not needed",
 	{Unbuildable, always}:        "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
 	{Grown, always}:              "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
