@@ -146,7 +146,7 @@ func (r *run) undone() string {
 	case r.asked:
 		return ""
 	default:
-		return "; what came after it and was not in the store is lost"
+		return "; what came after it and was not in the store is lost" + r.beforeTheEnd()
 	}
 }
 
