@@ -12,10 +12,16 @@ import (
 // replaceEvery bounds how often what could not be restored is replaced.
 const replaceEvery = time.Hour
 
-// verify restores the newest full that was not restored yet.
+// verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
+// started, is replaced.
 func (c *chores) verify(ctx context.Context) error {
-	full := c.unverified()
-	if full == nil {
+	full := c.newestFull()
+	switch {
+	case full == nil || full.Err != nil:
+		return nil
+	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
+		return c.replace(ctx)
+	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
 	if !c.canOpen() {
@@ -35,19 +41,13 @@ func (c *chores) canOpen() bool {
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// unverified is the newest full, if there is no verdict on it.
-func (c *chores) unverified() *archive.KeptFull {
-	if c.history == nil || c.history.Newest() == nil {
+// newestFull is the last one of the newest generation; nil if there is none.
+func (c *chores) newestFull() *archive.KeptFull {
+	if c.history == nil || c.history.Newest() == nil || len(c.history.Newest().Fulls) == 0 {
 		return nil
 	}
 	fulls := c.history.Newest().Fulls
-	if len(fulls) == 0 {
-		return nil
-	}
-	if newest := &fulls[len(fulls)-1]; newest.Err == nil && newest.Verdict == nil && newest.Label != c.judged {
-		return newest
-	}
-	return nil
+	return &fulls[len(fulls)-1]
 }
 
 // judge restores a path, keeps the verdict, and answers a failed one with a full.

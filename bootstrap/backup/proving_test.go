@@ -29,6 +29,24 @@ func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *tes
 	require.NoError(t, s.End(soon(t)))
 }
 
+// Somebody may have tested it by hand, or the process was killed before it could do anything about it.
+func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	made := *s.Facts().Kept.LastFull
+	require.NoError(t, s.End(soon(t)))
+	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutVerdict(t.Context(), archive.Verdict{
+		Cluster: made.Cluster, Generation: made.Generation, Full: made.Label, Revision: made.Revision,
+		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
+	}))
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name) }, "another full, which is tested as well")
+	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
+	require.NoError(t, s.End(soon(t)))
+}
+
 func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	once := func(seen func(backup.Facts) bool, what string) {

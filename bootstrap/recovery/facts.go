@@ -15,18 +15,6 @@ const (
 	Broken Condition = "broken"
 )
 
-// Owner is whose backups a store has, as seen by the member that asks.
-type Owner string
-
-// The owners.
-const (
-	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
-	Ours     Owner = "ours"       // this cluster's
-	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
-	Unknown  Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
-	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
-)
-
 // Listing is how the other members have this one in their list.
 type Listing = peers.Listing
 

@@ -10,6 +10,18 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
+// Owner is whose backups a store has, as seen by the member that asks.
+type Owner string
+
+// The owners.
+const (
+	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
+	Ours     Owner = "ours"       // this cluster's
+	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
+	Unknown  Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
+	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
+)
+
 // born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The certificate is the oldest object,
 // and the first that a bucket lets go of which keeps nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,84 +15,6 @@ import (
 	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/recovery/peers"
 )
-
-// others are the other two members of a cluster, as they are asked.
-type others struct {
-	listing  Listing
-	cluster  uint64
-	inTheWay []error // of the next answers
-	outdated error
-	silent   int    // so many answers have no quorum
-	fail     string // the change that fails once: "before" it is done, or "after"
-	changes  []string
-	told     bool // they have heard of this member before it has asked
-	holds    peers.Holds
-	run      int                      // how many of them run
-	older    int                      // how many run none, and have data that the store has more than
-	voters   int                      // of the volume's cluster, as one of them tells
-	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
-	late     bool                     // one of them has not brought what only its volume has
-	brought  bool                     // what this member was heard to say of itself last
-}
-
-func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
-	o.brought = self.Brought
-	if o.holds = self.Holds; o.hears != nil {
-		o.listing = o.hears(self)
-	}
-	if o.listing == peers.Unknown || o.listing == peers.Gone {
-		return peers.Census{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Older: o.older, Voters: o.voters, Brought: !o.late}
-	}
-	if o.silent > 0 {
-		o.silent--
-		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer")}
-	}
-	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
-	c.Own.PeerURLs = []string{"http://m-2"}
-	other := peers.Member{ID: 1}
-	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
-	c.Members = []peers.Member{other, c.Own}
-	c.Brought = !o.late
-	if self.MemberID != 0 {
-		c.Outdated = o.outdated
-	}
-	if len(o.inTheWay) > 0 {
-		c.InTheWay, o.inTheWay = o.inTheWay[0], o.inTheWay[1:]
-	}
-	return c
-}
-
-func (o *others) Tell(self peers.Self) { o.told, o.holds = true, self.Holds }
-
-func (o *others) Remove(context.Context, *peers.Census) error {
-	return o.change("removed", peers.Unlisted)
-}
-func (o *others) Add(context.Context, *peers.Census) error { return o.change("added", peers.Added) }
-
-func (o *others) change(what string, to Listing) error {
-	fail := o.fail
-	o.fail = ""
-	if fail == "before" {
-		return errors.New("no quorum")
-	}
-	o.listing, o.changes = to, append(o.changes, what)
-	if fail == "after" {
-		return errors.New("no reply")
-	}
-	return nil
-}
-
-// ofThree is a member whose cluster has two others.
-func ofThree(t *testing.T) (*world, *others) {
-	t.Helper()
-	w := newWorld(t)
-	w.used()
-	o := &others{listing: peers.Started, cluster: stand(t, w.member.DataDir).ClusterID}
-	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
-	return w, o
-}
-
-var takenIn = Start{InitialCluster: "m-0=http://m-0,m-2=http://m-2"}
 
 func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 	for name, of := range map[string]struct {
@@ -228,37 +149,6 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	assert.Contains(t, w.log.String(), "one of the others may have data")
 }
 
-// All are gone, or ask: one restores, as the only member of a new cluster.
-func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*world, *others)
-		asides  int
-	}{
-		"lost": {func(w *world, o *others) {
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
-			o.listing = peers.Founding
-		}, 0},
-		"broken": {func(w *world, o *others) { w.spoil(); o.listing = peers.Gone }, 1},
-		"asked": {func(w *world, o *others) {
-			o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
-		}, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			of.happens(w, o)
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Empty(t, start, "it is the cluster")
-			assert.True(t, o.told)
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
-			assert.Len(t, w.asides(), of.asides)
-			assert.Len(t, w.generations(), 2)
-			assert.Empty(t, o.changes)
-		})
-	}
-}
-
 // Validating a large database takes longer than a quorum without data waits for the rest.
 func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 	w, o := ofThree(t)
@@ -266,83 +156,6 @@ func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 	_, err := New(w.options).Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
 	require.NoError(t, err)
 	assert.True(t, heard)
-}
-
-func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
-	for _, id := range []string{"", "back"} {
-		t.Run("restore "+id, func(t *testing.T) {
-			w, o := ofThree(t)
-			o.listing = peers.Gone
-			if id == "" {
-				w.spoil()
-			} else {
-				o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: id}
-			}
-			err := w.runWith(func(action Action) error {
-				if action == ClaimGeneration { // another one was faster, and runs
-					o.listing, o.cluster = peers.Unlisted, 0xbeef
-					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
-				}
-				return nil
-			})
-			if err != nil { // the interruption is made once
-				require.ErrorIs(t, err, store.ErrExists)
-			}
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Equal(t, []string{"added"}, o.changes)
-			if start.InitialCluster == "" {
-				start = takenIn // the first run has come so far already
-			}
-			assert.Equal(t, takenIn, start)
-			assert.Len(t, w.asides(), 1)
-			assert.Empty(t, w.leftovers())
-		})
-	}
-}
-
-// As long as not all ask, nothing is touched; the store says what is asked of whom.
-func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
-	w, o := ofThree(t)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
-	ctx, cancel := context.WithCancel(t.Context())
-	waits := 0
-	w.options.Pause = func(context.Context, int) {
-		if waits++; waits == 3 {
-			cancel()
-		}
-	}
-	_, err := w.startWithin(ctx, nil)
-	require.ErrorIs(t, err, context.Canceled)
-	assert.Empty(t, w.asides())
-	assert.Len(t, w.generations(), 1)
-	assert.Empty(t, o.changes)
-	assert.Contains(t, w.log.String(), "ask for the same restore")
-}
-
-// What was claimed after a crash, while the cluster lives on, would be a second one.
-func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
-	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	o.listing = peers.Founding
-	require.ErrorIs(t, w.runWith(func(action Action) error {
-		if action == ClaimGeneration {
-			return errCut
-		}
-		return nil
-	}), errCut)
-	other := newWorld(t)
-	other.used()
-	other.put("a", "b")
-	other.archive = w.archive
-	cluster := w.generations()[0].Cluster
-	require.Equal(t, cluster, hex(stand(t, other.member.DataDir).ClusterID))
-	other.backUp(1)
-	o.listing = peers.Started
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start, "the others have it")
-	assert.Len(t, w.generations(), 1)
 }
 
 func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
@@ -409,4 +222,16 @@ func TestMembersThatLackOneThatIsGoneForGoodSayTheWayOut(t *testing.T) {
 	o.listing, w.options.Archive = peers.Unknown, nil
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	assert.NotContains(t, w.waits(o), without, "there is no store")
+}
+
+// The flags may stay, and only the store knows whether what they ask for was done.
+func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Request = &Request{ID: "drop"}
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, take --restore-to away`)
+	w.options.Request = nil
+	require.NoError(t, w.run())
+	assert.Equal(t, []string{"removed", "added"}, o.changes)
 }

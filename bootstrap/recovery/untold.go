@@ -16,6 +16,9 @@ func disbelieved(err error) bool {
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
 // trouble of backups alone, unless names speak for it that the volume was put back.
 func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
+	if r.asked && r.member.Peers != nil {
+		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
+	}
 	if !disbelieved(why) {
 		return StoreSilent, Payload{Err: why}
 	}

@@ -78,7 +78,7 @@ const drillsFor = 31 * 24 * time.Hour
 func Look(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
 	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
 	kept := settings.Archive()
-	history, err := kept.History(ctx)
+	history, err := kept.Examined(ctx)
 	if err != nil {
 		return Overview{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}

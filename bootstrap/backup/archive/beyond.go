@@ -73,7 +73,7 @@ func (g Generational) beyond(chain Chain) error {
 func (g Generational) lookBehind() {
 	for i := range g.Chains {
 		chain := &g.Chains[i]
-		chain.Behind = cmp.Or(chain.Beyond, chain.hole(chain.index.all()))
+		chain.Behind = cmp.Or(chain.Beyond, chain.index.faults.at(chain.end), chain.hole(chain.index.all()))
 		if i == len(g.Chains)-1 {
 			chain.Behind = g.beyond(*chain)
 		}

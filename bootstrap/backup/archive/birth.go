@@ -208,6 +208,6 @@ func Restores(generations []Generation) (ids []string) {
 // BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = heading(generationKind)
-	generation.Created = generation.Created.UTC().Truncate(time.Second)
+	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
 	return a.state(ctx, generationName(generation.Number), generation)
 }

@@ -47,6 +47,14 @@ func (f faults) of(object string) error {
 	return nil
 }
 
+// at is what is wrong at a position; nil if nothing is known.
+func (f faults) at(position segment.Position) error {
+	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.From == position }); i >= 0 {
+		return f[i].Err
+	}
+	return nil
+}
+
 // between tells whether something between two positions cannot be read. Names of segments don't show it.
 func (f faults) between(a, b segment.Position) bool {
 	return slices.ContainsFunc(f, func(o *Fault) bool { return o.From.Compare(a) > 0 && o.From.Compare(b) < 0 })

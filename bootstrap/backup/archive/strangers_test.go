@@ -48,11 +48,15 @@ func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 			assert.Equal(t, revision, path.Revision, "at the time of %d", revision)
 		}
 	}
-	chains := w.history().Newest().Chains
-	require.Len(t, chains, 1)
-	assert.Equal(t, []int64{10, 30}, []int64{chains[0].From, chains[0].To})
-	assert.ErrorIs(t, chains[0].Behind, archive.ErrForeign, "it is told of")
-	_, err := w.Find(w.ctx, archive.Target{Revision: 505})
+	examined, err := w.Examined(w.ctx)
+	require.NoError(t, err)
+	for _, history := range []*archive.History{w.history(), examined} {
+		chains := history.Newest().Chains
+		require.Len(t, chains, 1)
+		assert.Equal(t, []int64{10, 30}, []int64{chains[0].From, chains[0].To})
+		assert.ErrorIs(t, chains[0].Behind, archive.ErrForeign, "it is told of")
+	}
+	_, err = w.Find(w.ctx, archive.Target{Revision: 505})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
 
@@ -63,34 +67,4 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.ErrorIs(t, err, archive.ErrHole)
 	assert.Empty(t, w.objects(archive.Minute))
-}
-
-func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
-	for last := int64(12); last <= 30; last += 2 {
-		w.segment(last)
-		if last == 24 {
-			w.full()
-		}
-	}
-	whole := w.history().Newest().Chains
-	require.Len(t, whole, 1)
-	require.NoError(t, whole[0].Behind)
-	segments := w.objects(archive.Segment)
-	w.merge(archive.Minute, segments[:2]...)
-	lost := w.merge(archive.Minute, segments[2:4]...)
-	require.NoError(t, w.store.Delete(w.ctx, lost.Name()))
-	w.gap(40)
-	w.segment(42)
-
-	chains := w.history().Newest().Chains
-	require.Len(t, chains, 3)
-	assert.Equal(t, []window{{10, 14, 1, 1}, {24, 30, 1, 3}, {40, 42, 1, 1}}, windows(w.history()))
-	require.ErrorIs(t, chains[0].Behind, archive.ErrHole)
-	require.ErrorContains(t, chains[0].Behind, "nothing begins at "+segment.After(14).String())
-	require.NoError(t, chains[1].Behind, "a chain that was begun anew is no hole")
-	require.NoError(t, chains[2].Behind)
-	for _, chain := range chains {
-		require.NoError(t, chain.Beyond)
-	}
 }

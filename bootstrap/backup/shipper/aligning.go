@@ -109,7 +109,7 @@ func (s *Shipper) resume() error {
 func (s *Shipper) continues(end segment.Start) (bool, error) {
 	compared, same, err := s.compare(end)
 	if err == nil && !compared {
-		same = s.came.Cluster == end.Cluster && s.came.Generation == end.Generation
+		same, _ = s.went(func(w way) bool { return w.Cluster == end.Cluster && w.Generation == end.Generation })
 	}
 	return same, err
 }

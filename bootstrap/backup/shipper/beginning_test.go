@@ -5,10 +5,12 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/aside"
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -134,4 +136,29 @@ func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 	assert.EqualValues(t, 1, s.Facts().Fulls)
 	s.requireChains(1)
 	s.requireAllKept()
+}
+
+// What the store has of the chain before is no remains that anybody has to look at.
+func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
+	c := newMembers(t, 1)
+	member := c.members[0]
+	member.run()
+	c.requireEventuallyStored(c.put("a", "1"))
+	require.NoError(t, member.Flush(t.Context()))
+	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
+	c.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	capturesAfter := func(interval time.Duration) {
+		require.NoError(t, member.tell(t.Context(), func() { member.Shipper.options.Interval = interval }))
+	}
+	capturesAfter(100 * patience)
+	c.compact(c.put("a", "nobody captures this"))
+	capturesAfter(member.options.Interval)
+	member.eventually(storesItsCopy, "it begins a chain behind the gap")
+	c.put("a", "2")
+	member.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "what comes behind it waits")
+	member.end()
+	_, err := New(member.options)
+	require.NoError(t, err)
+	assert.Empty(t, aside.Beside(member.options.SpoolDir))
+	assert.NotContains(t, c.log.String(), "set aside")
 }

@@ -1,7 +1,6 @@
 package shipper
 
 import (
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -17,16 +16,8 @@ import (
 // paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
 func (s *stand) paused() Etcd {
 	s.Helper()
-	path := filepath.Join(s.TempDir(), "paused")
-	file, err := os.Create(path)
-	require.NoError(s, err)
-	snapshot := s.etcd.Server.Backend().Snapshot()
-	_, err = snapshot.WriteTo(file)
-	require.NoError(s, err)
-	require.NoError(s, snapshot.Close())
-	require.NoError(s, file.Close())
 	is := Server(s.etcd.Server)
-	etcd, err := atrest.Open(path, atrest.Identity{MemberID: "1", ClusterID: is.ClusterID(), Leader: true, Term: is.Term() - 1})
+	etcd, err := atrest.Open(s.copied(), atrest.Identity{MemberID: "1", ClusterID: is.ClusterID(), Leader: true, Term: is.Term() - 1})
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = etcd.Close() })
 	return etcd

@@ -229,6 +229,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 	f.Reason = f.asked[0].reason
 	f.database = snapshot.Size
 	if s.chainless {
+		s.discard() // what is kept of the chain before
 		f.opens, f.behind = true, s.stored
 		s.tail = &segment.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),

@@ -125,7 +125,10 @@ func rows(t *testing.T, path string) (found []segment.Row) {
 }
 
 // current are the rows of etcd's database now.
-func (s *stand) current() []segment.Row {
+func (s *stand) current() []segment.Row { return rows(s.T, s.copied()) }
+
+// copied is etcd's database as it is now.
+func (s *stand) copied() string {
 	s.Helper()
 	path := filepath.Join(s.TempDir(), "current")
 	file, err := os.Create(path)
@@ -135,7 +138,7 @@ func (s *stand) current() []segment.Row {
 	require.NoError(s, err)
 	require.NoError(s, snapshot.Close())
 	require.NoError(s, file.Close())
-	return rows(s.T, path)
+	return path
 }
 
 // kept reads everything up to a target back from the store, and checks all of it.

@@ -15,7 +15,7 @@ type owned struct {
 	abilities  store.Abilities    // of its store
 	generation archive.Generation // Number is 0 until it is known
 	foreign    bool               // the store must not be written
-	came       way                // that etcd's data were last known to go; zero if none is remembered
+	came       []way              // that etcd's data are known to have gone, oldest first
 	strange    bool               // whether the chain is of these data cannot be told
 	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
 	busy       bool               // a request about the chain is under way; there is one at a time

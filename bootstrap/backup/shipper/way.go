@@ -1,9 +1,12 @@
 package shipper
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"slices"
+	"strings"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -11,35 +14,43 @@ import (
 	"etcd-wrapper/exitcode/smallfile"
 )
 
-// way is the history that data go along with: a generation, which begins once. Copies of a store have the same ones. A cluster alone
-// says that the data go with none of its generations.
+// way is a history that data went along with: a generation, which begins once. Copies of a store have the same ones.
 type way struct {
 	Cluster    string    `json:"cluster"`
 	Generation int       `json:"generation"`
 	Created    time.Time `json:"created"`
+	Left       bool      `json:"left,omitempty"` // the data took another one
 }
 
 func wayOf(g archive.Generation) way {
 	return way{Cluster: g.Cluster, Generation: g.Number, Created: g.Created.UTC()}
 }
 
-func (w way) is(other way) bool { return w.String() == other.String() }
-
-// String is what the file has.
+// String is a line of the file.
 func (w way) String() string {
 	line, _ := json.Marshal(w) // which has nothing that could fail
 	return string(line)
 }
 
-// wayLimit is more bytes than a way has.
-const wayLimit = 4 << 10
+// of tells whether both are about one generation.
+func (w way) of(other way) bool {
+	return w.Cluster == other.Cluster && w.Generation == other.Generation && w.Created.Equal(other.Created)
+}
 
-// recall reads which way the data went as that was last known. Whoever knows better may have written it.
+const (
+	mostWays = 16      // that are remembered: there is one for each store that the data were ever kept in
+	wayLimit = 4 << 10 // bytes of the file
+)
+
+// recall reads which ways the data are known to have gone, oldest first. Whoever knows better may have written it.
 func (s *Shipper) recall() {
-	var came way
 	content, err := smallfile.ReadHere(s.options.WayFile, wayLimit)
-	if err == nil {
-		err = json.Unmarshal(content, &came)
+	var came []way
+	for lines := json.NewDecoder(bytes.NewReader(content)); err == nil && lines.More(); {
+		var one way
+		if err = lines.Decode(&one); err == nil {
+			came = append(came, one)
+		}
 	}
 	switch {
 	case err == nil:
@@ -53,14 +64,23 @@ func (s *Shipper) recall() {
 func (s *Shipper) goAlong() { s.goes(wayOf(s.generation)) }
 
 // goAstray remembers that they don't, for when nothing shows it any more.
-func (s *Shipper) goAstray() { s.goes(way{Cluster: s.generation.Cluster}) }
+func (s *Shipper) goAstray() {
+	left := wayOf(s.generation)
+	left.Left = true
+	s.goes(left)
+}
 
 func (s *Shipper) goes(now way) {
-	if s.came.is(now) {
+	if count := len(s.came); count > 0 && s.came[count-1].String() == now.String() {
 		return
 	}
-	s.came = now
-	if err := durable.Replace(s.options.WayFile, []byte(now.String()+"\n")); err != nil {
+	s.came = append(slices.DeleteFunc(slices.Clone(s.came), now.of), now)
+	s.came = s.came[max(0, len(s.came)-mostWays):]
+	var lines strings.Builder
+	for _, one := range s.came {
+		lines.WriteString(one.String() + "\n")
+	}
+	if err := durable.Replace(s.options.WayFile, []byte(lines.String())); err != nil {
 		s.options.Log.Warn().Err(err).Msg("backups: it is not remembered which backups etcd's data go with")
 	}
 }
@@ -68,8 +88,21 @@ func (s *Shipper) goes(now way) {
 // cameAlong tells whether the data are known to go with the present generation. The id of a restored cluster is nobody else's, so
 // there it is enough that nothing is known to the contrary.
 func (s *Shipper) cameAlong() bool {
-	if !s.came.is(wayOf(s.generation)) {
-		s.recall()
+	along := wayOf(s.generation)
+	if known, _ := s.went(along.of); known {
+		return true
 	}
-	return s.came.is(wayOf(s.generation)) || s.generation.Parent != 0 && s.came == way{}
+	s.recall()
+	known, left := s.went(along.of)
+	return known || s.generation.Parent != 0 && !left
+}
+
+// went tells what was remembered last of a way.
+func (s *Shipper) went(is func(way) bool) (along, left bool) {
+	for _, one := range slices.Backward(s.came) {
+		if is(one) {
+			return !one.Left, one.Left
+		}
+	}
+	return false, false
 }

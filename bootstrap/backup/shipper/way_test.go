@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,7 +131,7 @@ func TestDataThatWereNotSeenOnTheWayGoOnOnceSomebodySaysThatTheyAre(t *testing.T
 			}
 			generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), s.options.Etcd.ClusterID())
 			require.NoError(t, err)
-			line := fmt.Sprintf(`{"cluster":%q,"generation":1,"created":%q}`, generation.Cluster, generation.Created.Format(time.RFC3339))
+			line := fmt.Sprintf(`{"cluster":%q,"generation":1,"created":%q}`, generation.Cluster, generation.Created.Format(time.RFC3339Nano))
 			s.run()
 			s.requireUntouched("another cluster of the same configuration", "write "+line+" into "+s.options.WayFile)
 			require.NoError(t, os.WriteFile(s.options.WayFile, []byte(line+"\n"), 0o600))
@@ -197,6 +198,41 @@ func TestAStoreThatWasBegunAnewIsNotTheOneThatIsRemembered(t *testing.T) {
 	s.compact(s.write(30, "meanwhile"))
 	s.run()
 	s.requireUntouched("another cluster of the same configuration")
+}
+
+// Somebody has tried another store meanwhile, and by mistake one that has the backups of a twin.
+func TestDataGoOnWithEachStoreThatTheyWereKeptIn(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	first, second := s.store, memory.New()
+	s.store = second
+	s.run()
+	s.awaitStored(s.put("a", "in the second"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.store = memory.New()
+	twin := s.twin()
+	twin.write(20, "twin")
+	twin.run()
+	twin.awaitStored(twin.put("a", "of the twin"))
+	twin.end()
+	s.write(30, "of this one")
+	s.run()
+	s.requireUntouched("another way")
+	s.end()
+	s.put("first", "meanwhile")
+	s.put("a", "meanwhile")
+	s.compact(s.write(10, "meanwhile"))
+	for _, kept := range []*memory.Store{first, second, first} {
+		s.store = kept
+		s.run()
+		s.requireGoesOn()
+		s.end()
+		s.compactedMeanwhile()
+	}
+	content, err := os.ReadFile(s.options.WayFile)
+	require.NoError(t, err)
+	assert.Len(t, strings.Split(strings.TrimSpace(string(content)), "\n"), 3, "each once: %s", content)
 }
 
 // Nobody else has a cluster id that a restore has made.

@@ -10,6 +10,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap/backup/rebuild"
 	"etcd-wrapper/exitcode/durable"
@@ -49,9 +50,11 @@ func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.
 	if err := s.CheckFree(); err != nil {
 		return Result{}, err
 	}
-	if err := s.prepare(); err != nil {
+	held, err := s.prepare()
+	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
+	defer held.Close() // nothing was written
 	rebuilt, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
@@ -100,12 +103,37 @@ func checkEmpty(dir string) error {
 	return nil
 }
 
-// prepare makes an empty directory of the other name.
-func (s Seed) prepare() error {
-	if err := os.RemoveAll(s.DataDir + unfinished); err != nil {
-		return err
+// prepare makes an empty directory of the other name, which is this process's until the file is closed.
+func (s Seed) prepare() (*os.File, error) {
+	dir := s.DataDir + unfinished
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	return os.MkdirAll(filepath.Join(s.DataDir+unfinished, "member", "snap"), 0o700)
+	held, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if errors.Is(unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) { // not every file system has locks
+		err = errors.New("another process is about to")
+	} else {
+		err = empty(dir)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o700)
+	}
+	if err != nil {
+		return nil, errors.Join(err, held.Close())
+	}
+	return held, nil
+}
+
+// empty removes what one that was interrupted has left in a directory.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return err
 }
 
 func (s Seed) build(ctx context.Context, c *cluster, source rebuild.Source, options rebuild.Options) (rebuild.Result, error) {

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 func TestAPlaceIsWhereLinksLead(t *testing.T) {
@@ -52,4 +54,28 @@ func TestALinkToAnEmptyDirectoryStaysOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, dir, target)
 	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
+}
+
+// The second one would have the first one end with a mixture of both, and call it done.
+func TestOneProcessAtATimeRestoresIntoADataDirectory(t *testing.T) {
+	plan := alone(filepath.Join(t.TempDir(), "etcd"))
+	source, _ := old(t)
+	slow, begun, goOn := source, make(chan struct{}), make(chan struct{})
+	slow.Snapshot = func(ctx context.Context) (io.ReadCloser, error) {
+		close(begun)
+		<-goOn
+		return source.Snapshot(ctx)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := plan.Build(t.Context(), slow, rebuild.Options{})
+		ended <- err
+	}()
+	<-begun
+	_, err := plan.Build(t.Context(), source, rebuild.Options{})
+	require.ErrorContains(t, err, "cannot restore into "+plan.DataDir+": another process is about to")
+	close(goOn)
+	require.NoError(t, <-ended)
+	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
+	require.NoError(t, err)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
@@ -80,12 +81,44 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 
 	second := newMember(t)
 	second.StartReady().StopCleanly() // into a folder of its own
-	second.depot = first.depot
-	second.Flags = append(second.Flags, second.flag())
+	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingInTrouble(other, "another cluster's")
 	other.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
+}
+
+// The second one was begun with the first one's configuration, and comes to its store when etcd has nothing left to compare.
+func TestTheStoreOfAClusterOfTheSameConfigurationIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	former := m.StartReady()
+	m.write("whose", "the first one's")
+	former.StopCleanly()
+	first := m.depot
+	before := files(t, first.dir)
+	require.NoError(t, os.RemoveAll(m.Volume))
+	require.NoError(t, os.Mkdir(m.Volume, 0o700))
+	m.keepIn(newDepot(t))
+	run := m.StartReady()
+	last := m.write("whose", "the second one's")
+	m.write("whose", "still")
+	_, err := m.Etcd().Compact(t.Context(), last, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	awaitStored(run, last+1)
+	run.StopCleanly()
+
+	m.keepIn(first)
+	again := m.StartReady()
+	m.requireServingInTrouble(again, "another cluster of the same configuration")
+	again.StopCleanly()
+	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
+}
+
+// keepIn has the next run keep its backups elsewhere.
+func (m *member) keepIn(elsewhere depot) {
+	m.depot = elsewhere
+	m.Flags = append(m.Flags, m.flag())
 }
 
 // files are all below a directory, with their sizes.

@@ -2,7 +2,6 @@ package recovery_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/segment"
@@ -20,56 +18,6 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
-
-// lived is a member alone with a key in its data and in its store, that does not run, and a copy of its volume from before it
-// had the newest value.
-type lived struct {
-	*harness.Pod
-	depot
-	before string
-}
-
-func newLived(t *testing.T) *lived {
-	t.Helper()
-	l := &lived{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
-	l.Flags = append(l.Flags, l.flag())
-	for _, value := range []string{"old", "new"} {
-		run := l.StartReady()
-		l.Put("key", value)
-		run.StopCleanly()
-		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
-		if value == "old" {
-			l.before = keep(l.Pod)
-		}
-	}
-	return l
-}
-
-// volumes are how a volume can be found.
-var volumes = map[string]func(l *lived){
-	"valid":       func(*lived) {},
-	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
-	"broken":      func(l *lived) { breakDatabase(l.Pod) },
-	"empty":       func(l *lived) { lose(l.Pod) },
-}
-
-// stores are how a store can be found.
-var stores = map[string]func(l *lived){
-	"this cluster's": func(*lived) {},
-	"empty": func(l *lived) {
-		require.NoError(l.T, os.RemoveAll(l.dir))
-		require.NoError(l.T, os.Mkdir(l.dir, 0o700))
-	},
-	"certified":   func(l *lived) { require.NoError(l.T, os.RemoveAll(filepath.Join(l.dir, "gen", "000001", "full"))) },
-	"unreachable": func(l *lived) { l.away() },
-	"another's": func(l *lived) {
-		other := newDepot(l.T)
-		_, err := other.archive().Found(l.T.Context(), "abc123", time.Now())
-		require.NoError(l.T, err)
-		l.Flags = append(l.Flags, other.flag())
-	},
-	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },
-}
 
 // How a cell ends, if it is not refused.
 const (
@@ -150,39 +98,6 @@ var ends = map[string]func(l *lived){
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 	},
-}
-
-// count is how many keys there are.
-func (l *lived) count() int64 {
-	ctx, cancel := context.WithTimeout(l.T.Context(), harness.Patience)
-	defer cancel()
-	reply, err := l.Etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	require.NoError(l.T, err)
-	return reply.Count
-}
-
-// requireRefused holds that the program says why in a sentence, and has touched nothing.
-func (l *lived) requireRefused(why string) {
-	l.T.Helper()
-	l.ExpectTerminationMessage()
-	before := l.files()
-	run := l.Start()
-	require.Equal(l.T, 70, run.Exit(harness.Patience))
-	message, err := os.ReadFile(l.TerminationMessage())
-	require.NoError(l.T, err)
-	assert.Contains(l.T, string(message), why)
-	assert.Equal(l.T, before, l.files(), "nothing is moved")
-}
-
-// files are the data directory's, and what lies beside it.
-func (l *lived) files() (all []string) {
-	l.T.Helper()
-	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {
-		found, err := filepath.Glob(filepath.Join(l.Volume, pattern))
-		require.NoError(l.T, err)
-		all = append(all, found...)
-	}
-	return all
 }
 
 // The members are found when etcd starts, so nobody can be asked before whether it was started then.

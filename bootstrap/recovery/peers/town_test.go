@@ -1,0 +1,128 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// fake is another member, as it answers peers and clients at one address.
+type fake struct {
+	*httptest.Server
+
+	id      uint64
+	cluster string
+	members func() []Member
+	runs    string
+	metrics string
+	vars    string
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/members":
+		w.Header().Set("X-Etcd-Cluster-ID", f.cluster)
+		_ = json.NewEncoder(w).Encode(f.members())
+	case "/version":
+		_ = json.NewEncoder(w).Encode(version.Versions{Server: f.runs})
+	case "/metrics":
+		_, _ = fmt.Fprint(w, f.metrics)
+	case "/debug/vars":
+		_, _ = fmt.Fprint(w, f.vars)
+	}
+}
+
+// town is a cluster of which one member asks.
+type town struct {
+	*testing.T
+
+	fakes []*fake
+	list  []Member // what all of them tell
+	peers *Peers
+	now   time.Time
+}
+
+const own = uint64(0xc2)
+
+// newTown has m-2 ask m-0 and m-1, who know it as started.
+func newTown(t *testing.T) *town {
+	t.Helper()
+	town := &town{T: t, now: time.Now()}
+	config := embed.NewConfig()
+	config.Name, config.InitialClusterToken = "m-2", "token"
+	pairs := []string{"m-2=http://127.0.0.1:1"}
+	for i := range 2 {
+		f := &fake{id: 0xc0 + uint64(i), cluster: "abc", members: func() []Member { return town.list }, runs: version.Version, metrics: "# nothing\n"}
+		f.Server = httptest.NewServer(f)
+		t.Cleanup(f.Close)
+		town.fakes = append(town.fakes, f)
+		town.list = append(town.list, member(f.id, fmt.Sprintf("m-%d", i), f.URL))
+		pairs = append(pairs, fmt.Sprintf("m-%d=%s", i, f.URL))
+	}
+	town.list = append(town.list, member(own, "m-2", "http://127.0.0.1:1"))
+	config.InitialCluster = strings.Join(pairs, ",")
+	config.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:1"}}
+	var err error
+	town.peers, err = Of(config, Options{})
+	require.NoError(t, err)
+	t.Cleanup(town.peers.Close)
+	town.peers.listens = nil // nobody calls
+	town.peers.now = func() time.Time { return town.now }
+	town.peers.answersHere = func(context.Context, []string) error { return nil }
+	return town
+}
+
+func member(id uint64, name, at string) (m Member) {
+	m.Name, m.PeerURLs, m.ClientURLs = name, []string{at}, []string{at}
+	_ = json.Unmarshal(fmt.Appendf(nil, `{"id":%d}`, id), &m)
+	return m
+}
+
+func (w *town) ask() Census { return w.peers.Ask(w.Context(), Self{}) }
+
+// alter has a member tell a list of its own.
+func (w *town) alter(which int, change func(list []Member) []Member) {
+	w.fakes[which].members = func() []Member { return change(append([]Member(nil), w.list...)) }
+}
+
+func without(list []Member) []Member { return list[:2] }
+
+func unstarted(id uint64) func([]Member) []Member {
+	return func(list []Member) []Member {
+		list[2] = member(id, "", "http://127.0.0.1:1")
+		list[2].ClientURLs = nil
+		return list
+	}
+}
+
+func connectedTo(from, to uint64, count int) string {
+	return fmt.Sprintf("etcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} %d\n", from, to, count)
+}
+
+// ofTwo has the town be a cluster of two, of which m-2 asks m-1.
+func ofTwo(t *testing.T) *town {
+	t.Helper()
+	w := newTown(t)
+	w.list = w.list[1:]
+	w.peers.others = map[string][]string{"m-1": w.peers.others["m-1"]}
+	return w
+}
+
+// volume is of a member whose log ends with entry 100.
+func volume(cluster, member uint64, voters int) Self {
+	return Self{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100, Holds: Data}
+}
+
+func confirmed(member, entry uint64) string {
+	return fmt.Sprintf(`{"raft.status": {"id":"c1","progress":{"%x":{"match":%d,"next":7,"state":"StateReplicate"}}}}`, member, entry)
+}

@@ -1,0 +1,130 @@
+package recovery_test
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// requireRestored holds that a new cluster has what the store had, and that clients of the old one are told to list again.
+func (c *trio) requireRestored() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
+	defer cancel()
+	c.requireVoters()
+	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
+	require.NoError(c.t, err)
+	require.NotEqual(c.t, c.id, reply.Header.ClusterId, "it is a new cluster")
+	require.Greater(c.t, reply.Header.Revision, c.book.highest(), "no revision is handed out twice")
+	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.book.highest()))
+	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
+	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
+	for _, m := range c.members {
+		c.listen(m)
+	}
+	at := c.restored
+	require.GreaterOrEqual(c.t, at, c.must, "what the store had is back")
+	wrong, undone := c.book.settle(lasting(reply.Kvs), at, true)
+	require.Empty(c.t, wrong)
+	c.id, c.must = reply.Header.ClusterId, at
+	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
+}
+
+// listen notes the revision that a member says it brings the cluster back with. All of them find the same in the store.
+func (c *trio) listen(m *member) {
+	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
+		if of, has := line["restored_revision"].(float64); has {
+			c.restored = max(c.restored, int64(of))
+		}
+	}
+}
+
+// lasting is what etcd has, without what is soon gone.
+func lasting(kvs []*mvccpb.KeyValue) found {
+	have := found{}
+	for _, kv := range kvs {
+		if !strings.HasPrefix(string(kv.Key), "brief/") {
+			have[string(kv.Key)] = kv
+		}
+	}
+	return have
+}
+
+// settle holds what is there against what clients know. There is none but them who writes.
+func (c *trio) settle() {
+	c.t.Helper()
+	c.requireVoters()
+	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
+	defer cancel()
+	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
+	require.NoError(c.t, err)
+	if c.id == 0 {
+		c.id = reply.Header.ClusterId
+	}
+	require.Equal(c.t, c.id, reply.Header.ClusterId, "it is the same cluster")
+	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not go back")
+	wrong, undone := c.book.settle(lasting(reply.Kvs), reply.Header.Revision, false)
+	require.Empty(c.t, wrong)
+	require.Zero(c.t, undone)
+	c.book.saw(reply.Header.Revision)
+	c.requireEqual()
+	c.informer.requireRight()
+	c.watching = c.informer.listed()
+	c.requireTidy()
+}
+
+// requireVoters waits until all three have a vote.
+func (c *trio) requireVoters() {
+	c.t.Helper()
+	harness.Eventually(c.t, "there are three voters", func() bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+		defer cancel()
+		list, err := c.etcd.MemberList(ctx)
+		if err != nil || len(list.Members) != 3 {
+			return false
+		}
+		for _, m := range list.Members {
+			if m.IsLearner || m.Name == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// requireEqual holds that all members have the same, by etcd's own hash of all revisions since the last compaction.
+func (c *trio) requireEqual() {
+	c.t.Helper()
+	harness.Eventually(c.t, "all members have the same", func() bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+		defer cancel()
+		hashes := map[[3]int64]int{}
+		for _, m := range c.members {
+			reply, err := c.etcd.HashKV(ctx, m.Endpoint(), 0)
+			if err != nil {
+				return false
+			}
+			hashes[[3]int64{reply.Header.Revision, reply.CompactRevision, int64(reply.Hash)}]++
+		}
+		return len(hashes) == 1
+	})
+}
+
+// requireTidy removes what was set aside: each takes as much room as the data.
+func (c *trio) requireTidy() {
+	c.t.Helper()
+	for _, m := range c.members {
+		for _, aside := range asides(m.Pod) {
+			require.NoError(c.t, os.RemoveAll(aside))
+		}
+		assert.Empty(c.t, halves(m.Pod), "nothing half-done is left")
+	}
+}
