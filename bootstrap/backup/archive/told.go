@@ -6,7 +6,7 @@ import (
 )
 
 // Told is the last revision that names tell of, in the newest generation of which there is anything. It is for whoever does not
-// believe what lies below them: names prove nothing, as anybody who may write can make them. Where that generation has nothing
+// believe what lies below them: names prove nothing, as anybody who may write can make them, and that of the last segment does not tell its end. Where that generation has nothing
 // yet, it is what it was begun with.
 func (a *Archive) Told(ctx context.Context) (last int64, err error) {
 	newest := 0
