@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Told is the last revision that names tell of, in the newest generation of which there is anything. It is for whoever does not
-// believe what lies below them: names prove nothing, as anybody who may write can make them, and that of the last segment does not tell its end. Where that generation has nothing
-// yet, it is what it was begun with.
+// Told is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
+// it was begun with. It is for whoever does not believe what lies below the names. They prove nothing, as anybody who may write can
+// make them, and that of the last segment does not tell its end.
 func (a *Archive) Told(ctx context.Context) (last int64, err error) {
 	newest := 0
 	for number := 0; ; newest = number {
