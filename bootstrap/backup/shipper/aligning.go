@@ -140,7 +140,11 @@ func (s *Shipper) watchGrowth(head archive.Head, grew bool) {
 	if s.leads {
 		return
 	}
-	behind := head.Empty() || head.Revision() < s.revision
+	if head.Empty() {
+		s.sawNone()
+		return
+	}
+	behind := head.Revision() < s.revision
 	switch {
 	case grew:
 		s.looked.times = 0
@@ -150,12 +154,8 @@ func (s *Shipper) watchGrowth(head archive.Head, grew bool) {
 	default:
 		s.looked.times = 0
 	}
-	s.looked.behind = behind
-	if head.Empty() {
-		s.takeOver(stalledAtBirth)
-	} else {
-		s.takeOver(stalled)
-	}
+	s.looked.behind, s.looked.young = behind, false
+	s.takeOver(stalled)
 }
 
 func (s *Shipper) takeOver(patience int) {

@@ -49,6 +49,7 @@ func (s *Shipper) fullIsGone() { s.busy, s.stale, s.vetted = false, true, time.T
 // that loses its volume would take the store for one that was never used.
 func (s *Shipper) beginAnew() {
 	s.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
+	s.beyond = s.stored // what was stored before that was noticed is left alone
 	s.generation, s.stored, s.last, s.newest, s.stale = archive.Generation{}, segment.Position{}, segment.Position{}, "", true
 	s.reserving.revision = 0 // it went as well
 }

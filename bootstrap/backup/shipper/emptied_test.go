@@ -45,6 +45,27 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, look, "so is the reservation")
 }
 
+// It looks for the full every few seconds only: what it stores until then lands in the empty store.
+func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Shipper) { s.pace.watch = patience })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.empty()
+	s.awaitStored(s.put("a", "2"))
+	s.addUser("someone")
+	require.NoError(t, s.Flush(t.Context()))
+	require.NotEmpty(t, s.names(), "it has not noticed")
+	require.NoError(t, s.tell(t.Context(), func() { s.checked, s.stale = time.Time{}, true }))
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil }, "another full begins another chain")
+	s.addUser("someone else")
+	s.awaitStored(s.put("a", "3"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
+	s.requireUsers(2)
+}
+
 // leaking is a store that loses what is read.
 type leaking struct{ store.Store }
 

@@ -105,6 +105,9 @@ func (f *found) believe(ctx context.Context) error {
 	if f.known.full != "" && (head.Empty() || head.Full.Name() < f.known.full) {
 		what = "full " + f.known.full
 		_, err = f.archive.Full(ctx, f.generation.Number, f.known.full)
+		if head.Empty() && errors.Is(err, store.ErrNotFound) {
+			return nil // whatever was stored since leads nowhere
+		}
 	}
 	if isMissing(err) && head.Position.Compare(f.known.last) <= 0 {
 		what = "segment " + f.known.last.String()

@@ -16,9 +16,11 @@ const lookPatience = 2 * time.Minute
 
 // watched is what a member that watches saw last.
 type watched struct {
-	at     time.Time
-	behind bool // the chain had less than this member's data
-	times  int  // how often in a row it was so and had not grown
+	at      time.Time
+	young   bool      // there was no chain yet
+	counted time.Time // when it was last so, as far as it counts
+	behind  bool      // the chain had less than this member's data
+	times   int       // how often in a row it was so and had not grown, or was not there
 }
 
 // look finds out where the chain ends, if that is not known well enough.
@@ -48,7 +50,7 @@ func (s *Shipper) mustLook() bool {
 		return true
 	case s.writes() && s.tail == nil && !s.chainless:
 		return true
-	case !s.leads && time.Since(s.looked.at) >= s.watchInterval():
+	case !s.leads && time.Since(s.looked.at) >= s.lookInterval():
 		return true
 	default: // also where nothing changes: another cluster may have begun in a store that was emptied
 		return !s.knows()
@@ -58,6 +60,25 @@ func (s *Shipper) mustLook() bool {
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (s *Shipper) watchInterval() time.Duration {
 	return max(10*s.options.Interval, s.pace.watch)
+}
+
+// lookInterval is shorter where there is no chain yet: the sooner it is seen, the sooner it is known to be the one that etcd's data go
+// with. Should this member lead when its rows are compacted, nothing would show that any more.
+func (s *Shipper) lookInterval() time.Duration {
+	if s.looked.young {
+		return s.pace.young
+	}
+	return s.watchInterval()
+}
+
+// sawNone is for a member that does not lead, as long as nobody has begun a chain.
+func (s *Shipper) sawNone() {
+	s.looked.young = true
+	if time.Since(s.looked.counted) >= s.watchInterval() {
+		s.looked.times++
+		s.looked.counted = time.Now()
+	}
+	s.takeOver(stalledAtBirth)
 }
 
 // saw goes on from what a look showed.
@@ -73,9 +94,8 @@ func (s *Shipper) saw(seen found, err error) {
 	case errors.Is(err, store.ErrNotFound) && s.options.SegmentsOnly:
 		s.left = &brought{ErrNoChain}
 	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
-		s.patience = time.Now().Add(s.watchInterval())
-		s.looked.times++ // the leader has not begun yet
-		s.takeOver(stalledAtBirth)
+		s.patience = time.Now().Add(s.pace.young)
+		s.sawNone()
 	case errors.Is(err, errSuperseded):
 		s.mustNot(err.Error())
 	case s.full.begins() && (err == nil || !seen.head.Beyond.IsZero()):
@@ -132,13 +152,14 @@ func (s *Shipper) reconcile(head archive.Head) {
 	}
 	s.succeeded(aboutLook)
 	s.watchGrowth(head, grew)
-	s.stale, s.beyond = false, segment.Position{}
+	s.stale = false
 	s.remember(head)
 	if head.Empty() {
 		s.discard() // it goes on from a full that is not there
 		s.startChain("there was no full yet")
 		return
 	}
+	s.beyond = segment.Position{}
 	s.align(head)
 	s.replace(head.Newer)
 }

@@ -14,6 +14,7 @@ type pace struct {
 	ahead   time.Duration // a leader may take so long to apply what was acknowledged before it led
 	foreign time.Duration // a store that must not be written is left alone
 	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
+	young   time.Duration // the same where there is no chain yet
 	knows   time.Duration // what is known of the end of the chain is good for so long
 	merge   time.Duration // between merges
 	bear    time.Duration // whoever waits for a full waits no longer while there is trouble
@@ -22,7 +23,7 @@ type pace struct {
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

@@ -300,3 +300,19 @@ func TestWhatWaitsIsGoneOnWithBehindACompactionOnlyIfTheDataAreKnownToBeOfThatWa
 		})
 	}
 }
+
+// Should it lead soon, and etcd be compacted, nothing but what it remembers tells that the chain is of its data.
+func TestAMemberThatWatchesSeesSoonThatAChainHasBegun(t *testing.T) {
+	c := newMembers(t, 2)
+	watcher := c.members[1]
+	watcher.tune = append(watcher.tune, func(s *Shipper) { s.pace.watch = time.Hour })
+	watcher.run()
+	require.Eventually(t, func() bool {
+		none := make(chan bool, 1)
+		require.NoError(t, watcher.tell(t.Context(), func() { none <- watcher.looked.young }))
+		return <-none
+	}, patience, look, "it has looked, and there was no chain")
+	c.members[0].run()
+	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.WayFile); return err == nil }, patience, look)
+	require.Equal(t, Watching, watcher.Facts().Role)
+}
