@@ -18,7 +18,7 @@ func (r *run) beforeTheEnd() string {
 	if end.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("; it is at most %s before the end, when etcd last wrote to the volume", rounded(max(0, end.Sub(from))))
+	return fmt.Sprintf("; that is at most %s before the end, when etcd last wrote to the volume", rounded(max(0, end.Sub(from))))
 }
 
 // everythingUntil is a time from before which nothing is missing in what comes back; zero if that is not known.

@@ -19,10 +19,11 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 		happen func(*world)
 		says   string
 	}{
-		"a moment":  {730 * time.Millisecond, (*world).spoil, "is lost; it is at most 0.8 s before the end, when etcd last wrote to the volume"},
-		"nothing":   {-time.Minute, (*world).spoil, "it is at most 0.0 s before the end"},
-		"hours":     {3*time.Hour + time.Millisecond, (*world).spoil, "it is at most 3h0m1s before the end"},
-		"not known": {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "was not in the store is lost\""},
+		"a moment":                 {730 * time.Millisecond, (*world).spoil, "is lost; that is at most 0.8 s before the end, when etcd last wrote to the volume"},
+		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; that is at most 0.8 s before the end"},
+		"nothing":                  {-time.Minute, (*world).spoil, "that is at most 0.0 s before the end"},
+		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "that is at most 3h0m1s before the end"},
+		"not known":                {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "was not in the store is lost\""},
 		"log is gone": {time.Second, func(w *world) {
 			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
 			w.spoil()
@@ -33,8 +34,8 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 			w.used()
 			head, err := w.archive.Head(t.Context(), 1)
 			require.NoError(t, err)
-			w.writtenAt(head.Full.Time.Add(of.gap))
 			of.happen(w)
+			w.writtenAt(head.Full.Time.Add(of.gap))
 			_, err = New(w.options).Run(t.Context(), w.member, func(context.Context) error {
 				if _, err := os.Stat(w.member.DataDir); err != nil {
 					return nil
@@ -52,7 +53,6 @@ func (w *world) writtenAt(at time.Time) {
 	w.t.Helper()
 	segments, err := filepath.Glob(filepath.Join(w.member.DataDir, "member", "wal", "*.wal"))
 	require.NoError(w.t, err)
-	require.NotEmpty(w.t, segments)
 	for _, segment := range segments {
 		require.NoError(w.t, os.Chtimes(segment, at, at))
 	}

@@ -142,7 +142,7 @@ func (r *run) undone() string {
 	case gone > 0 && r.asked:
 		return fmt.Sprintf("; %d revisions are undone", gone)
 	case gone > 0:
-		return fmt.Sprintf("; %d revisions are lost", gone)
+		return fmt.Sprintf("; %d revisions are lost", gone) + r.beforeTheEnd()
 	case r.asked:
 		return ""
 	default:
