@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 )
 
@@ -63,6 +64,16 @@ func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T
 			w.opens()
 		})
 	}
+}
+
+func TestAValidVolumeIsStartedThoughNobodyCanOpenItsBackups(t *testing.T) {
+	w, pair := newWorld(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.put("a")
+	w.ship()
+	w.sealedBy(sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys, Identities: sealtest.New(t).Identities}))
+	w.opens()
 }
 
 // reserves is what a cluster has reserved that has come to a revision.
