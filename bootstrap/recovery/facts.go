@@ -15,17 +15,6 @@ const (
 	Broken Condition = "broken"
 )
 
-// Owner is whose backups a store has, as seen by the member that asks.
-type Owner string
-
-// The owners.
-const (
-	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
-	Ours     Owner = "ours"       // this cluster's
-	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
-	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
-)
-
 // Listing is how the other members have this one in their list.
 type Listing = peers.Listing
 
@@ -171,6 +160,7 @@ var conditions = map[Guard]func(Facts) bool{
 	NotBehind: func(f Facts) bool {
 		return f.Alone && !f.Asked && f.Condition == Valid && (f.Owner == Nobody || f.Owner == Ours && !f.Behind)
 	},
+	NoneTheWiser: func(f Facts) bool { return f.Alone && !f.Asked && f.Condition == Valid && f.Owner == Unknown },
 	RolledBack:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Valid },
 	BrokenKept:   func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Broken },
 	LostKept:     func(f Facts) bool { return f.comesBack() && !f.Never && f.Condition == Empty },

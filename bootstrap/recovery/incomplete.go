@@ -48,8 +48,8 @@ func (r *run) untrusted(now inStore) error {
 	switch {
 	case needed && errors.Is(now.notKept, seal.ErrUntrusted):
 		return now.notKept
-	case !needed && errors.Is(now.path.Beyond, seal.ErrUntrusted) && now.path.Known > r.stands.Reach:
-		return now.path.Beyond
+	case !needed && errors.Is(now.path.Beyond, seal.ErrUntrusted):
+		return r.perhapsPutBack(now.path.Known, now.path.Beyond)
 	}
 	return nil
 }

@@ -25,10 +25,10 @@ type lot struct {
 // lots are all that a run can be given and that makes sense.
 func lots() (all []lot) {
 	for _, found := range []Condition{Empty, Valid, Broken} {
-		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others} {
+		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others, Unknown} {
 			for bits := range 32 {
 				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				if owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
+				if owner == Unknown && given.kept || owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
 					continue
 				}
 				all = append(all, given.among()...)

@@ -10,18 +10,35 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
+// Owner is whose backups a store has, as seen by the member that asks.
+type Owner string
+
+// The owners.
+const (
+	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
+	Ours     Owner = "ours"       // this cluster's
+	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
+	Unknown  Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
+	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
+)
+
 // born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The certificate is the oldest object,
-// and the first that a bucket lets go of which keeps nothing for ever: the first generation names the cluster as well.
+// and the first that a bucket lets go of which keeps nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
-	first, err = r.options.Archive.Cluster(ctx)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return first, nil, err
+	first, why := r.options.Archive.Cluster(ctx)
+	if why != nil && !errors.Is(why, store.ErrNotFound) && !disbelieved(why) {
+		return first, nil, why
 	}
 	generations, err = r.options.Archive.Generations(ctx)
-	if first.Cluster == "" && len(generations) > 0 {
-		first.Cluster = generations[0].Cluster
+	switch {
+	case err != nil:
+		return first, nil, err
+	case why != nil && len(generations) > 0:
+		first = archive.Cluster{Cluster: generations[0].Cluster}
+	case disbelieved(why):
+		return first, nil, why
 	}
-	return first, generations, err
+	return first, generations, nil
 }
 
 // unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.

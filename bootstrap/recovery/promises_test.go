@@ -25,7 +25,7 @@ var promises = []struct {
 		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened", func(p place) bool {
-		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours
+		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours && p.lot.owner != Unknown
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial

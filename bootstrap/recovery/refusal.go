@@ -43,18 +43,19 @@ type spoken struct {
 
 // wayOut is what to do about a refusal, for the rows that lead to one. What is missing here is said by what was wrong itself.
 var wayOut = map[spoken]string{
-	{Examined, AmongOthersAsked}: "take --restore-to away, or name all members in initial-cluster",
+	{Examined, AmongOthersAsked}: "take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away",
 	{PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
 	{PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
 	{PeersTold, BornBroken}:      "move the data directory away if that is so",
 	{StoreSilent, WillNotWait}:   "see that the store can be reached",
 	{Answered, UnnamedLost}:      "name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
-	{Answered, OtherCluster}:     "point --backup-store at this cluster's store, or mount the volume that the store belongs to",
+	{Answered, OtherCluster}:     "point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to",
 	{Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
 	{Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
 	{Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
 	{Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
 	{KeysLacking, always}:        "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id",
+	{Disbelieved, always}:        "put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store",
 	{RoomLacking, always}:        "make the volume larger, or move away what is not needed",
 	{Unbuildable, always}:        "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
 	{Grown, always}:              "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",

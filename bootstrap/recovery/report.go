@@ -142,11 +142,11 @@ func (r *run) undone() string {
 	case gone > 0 && r.asked:
 		return fmt.Sprintf("; %d revisions are undone", gone)
 	case gone > 0:
-		return fmt.Sprintf("; %d revisions are lost", gone)
+		return fmt.Sprintf("; %d revisions are lost", gone) + r.beforeTheEnd()
 	case r.asked:
 		return ""
 	default:
-		return "; what came after it and was not in the store is lost"
+		return "; what came after it and was not in the store is lost" + r.beforeTheEnd()
 	}
 }
 

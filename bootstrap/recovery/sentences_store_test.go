@@ -13,6 +13,7 @@ var (
 	asVolume    = func(c Condition) Facts { return Facts{Alone: true, Store: true, Condition: c} }
 	asNever     = func(c Condition) Facts { return Facts{Alone: true, Store: true, Condition: c, Never: true} }
 	nothing     = Payload{Owner: Nobody}
+	unread      = Payload{Owner: Unknown}
 	kept        = Payload{Owner: Ours, Kept: true}
 	ahead       = Payload{Owner: Ours, Kept: true, Behind: true}
 	certificate = Payload{Owner: Ours, Behind: true}
@@ -98,6 +99,12 @@ var sentencesOfStore = []sentence{
 	{"valid, nothing kept: start", AskStore, asVolume(Valid), Answered, nothing, Ready, nil},
 	{"valid, not behind: start", AskStore, asVolume(Valid), Answered, kept, Ready, nil},
 	{"valid, not behind, no chain yet: start", AskStore, asVolume(Valid), Answered, Payload{Owner: Ours}, Ready, nil},
+	{"valid, store not believed: start", AskStore, asVolume(Valid), Answered, unread, Ready, nil},
+	{"broken, store not believed: refuse", AskStore, asVolume(Broken), Answered, unread, Refused, nil},
+	{"empty, store not believed: no new cluster", AskStore, asVolume(Empty), Answered, unread, Refused, nil},
+	{"valid, store not believed: nothing is gone back to", AskStore, asVolume(Valid), Answered, Payload{Owner: Unknown, Asked: true}, Refused, nil},
+	{"what the store says of itself is damaged", AskStore, alone, Disbelieved, Payload{}, Refused, nil},
+	{"several: also if all are here", AskStore, gone(Empty, peers.Founding), Disbelieved, Payload{}, Refused, nil},
 	{"valid, behind: restore", AskStore, asVolume(Valid), Answered, ahead, MakeRoom, bringBack},
 	{"valid, behind, no chain: refuse", AskStore, asVolume(Valid), Answered, certificate, Refused, nil},
 	{"broken, chain: restore", AskStore, asVolume(Broken), Answered, kept, MakeRoom, bringBack},

@@ -42,13 +42,8 @@ func (r *run) askTheStore() (Event, Payload) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
-	switch {
-	case errors.Is(err, seal.ErrUntrusted):
-		return KeysLacking, Payload{Err: err}
-	case err != nil && r.asked && r.member.Peers != nil:
-		return StoreSilent, Payload{Err: fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", err, r.options.Request.ID)}
-	case err != nil:
-		return StoreSilent, Payload{Err: err}
+	if err != nil {
+		return r.untold(ctx, err)
 	}
 	if why := r.lives(now); why != nil {
 		return Alive, Payload{Err: why}

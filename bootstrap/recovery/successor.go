@@ -67,6 +67,13 @@ func (r *run) overtaken(c *peers.Census) error {
 func (r *run) storeHasMore() (older, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
+	if older, err = r.compareStore(ctx); err != nil && r.stands.Voters == 1 {
+		return r.byNames(ctx, err)
+	}
+	return older, err
+}
+
+func (r *run) compareStore(ctx context.Context) (older, err error) {
 	generations, err := r.generations(ctx)
 	if errors.Is(err, errNoGenerations) {
 		return nil, nil

@@ -88,6 +88,7 @@ var written = []entry{
 	{AskStore, Answered, Asked, MakeRoom, []Action{TellLoss, MeasureRoom}, "go back once; of the volume nothing can be read"},
 	{AskStore, Answered, NewCluster, Ready, nil, "a new cluster, for the only time in its life"},
 	{AskStore, Answered, NotBehind, Ready, nil, "the volume has everything that the store has"},
+	{AskStore, Answered, NoneTheWiser, Ready, nil, "no name in the store tells of more than the volume has: that the rest is not believed is a trouble of backups, with which etcd serves"},
 	{AskStore, Answered, RolledBack, MakeRoom, []Action{TellLoss, MeasureRoom}, "the volume was put back to an older state: the store has the newest"},
 	{AskStore, Answered, BrokenKept, MakeRoom, []Action{TellLoss, MeasureRoom}, "the volume is broken, the store has the newest"},
 	{AskStore, Answered, LostKept, MakeRoom, []Action{TellLoss, MeasureRoom}, "the volume was lost, the store has the newest"},
@@ -96,6 +97,7 @@ var written = []entry{
 
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose what waits on the volume, and waiting does not help"},
 	{AskStore, KeysLacking, always, Refused, nil, keysLacking},
+	{AskStore, Disbelieved, always, Refused, nil, "what the store says of itself is damaged, so what it keeps cannot be brought back, and nothing was moved"},
 	{weighing, KeysLacking, always, Refused, nil, keysLacking},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "the store does not have what it has told of: that may be listed late, or be merged at this moment, so it is looked for again before anything older comes back"},
 
@@ -147,6 +149,7 @@ var Elsewhere = []machine.Default{
 	{On: Alive, Answer: machine.Reject, Why: "only AskStore looks whether the backups go on"},
 	{On: Missing, Answer: machine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
 	{On: KeysLacking, Answer: machine.Reject, Why: "only what reads the store needs keys"},
+	{On: Disbelieved, Answer: machine.Reject, Why: "only AskStore asks what is kept"},
 	{On: Flushed, Answer: machine.Reject, Why: "only Flush brings anything into the store"},
 	{On: RoomEnough, Answer: machine.Reject, Why: "only MakeRoom measures"},
 	{On: RoomLacking, Answer: machine.Reject, Why: "only MakeRoom and Build need room"},

@@ -52,6 +52,7 @@ const (
 	Alive        Event = "alive"         // the cluster whose backups these are was seen to go on with them, not long ago
 	Missing      Event = "missing"       // what the store has told of is not there, or not yet
 	KeysLacking  Event = "keys lacking"  // what the store has is signed, or encrypted, with keys that are not given
+	Disbelieved  Event = "disbelieved"   // what the store says of itself is damaged
 	Flushed      Event = "flushed"       // the store has what the volume has, or it is known why not
 	RoomEnough   Event = "room enough"   // the volume has the room for what is to be built
 	RoomLacking  Event = "room lacking"  // it has not
@@ -120,6 +121,7 @@ const (
 	AskedNotKept     Guard = "restore asked for, target not kept"
 	NewCluster       Guard = "empty, no certificate"
 	NotBehind        Guard = "valid, not behind"
+	NoneTheWiser     Guard = "valid, store not believed"
 	RolledBack       Guard = "valid, behind, kept"
 	BrokenKept       Guard = "broken, kept"
 	LostKept         Guard = "empty, kept"

@@ -134,6 +134,9 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	if news := i.why.set(err); !news {
 		line = log.Debug()
 	}
+	if errors.Is(err, context.Canceled) && i.stopped.Err() != nil { // somebody has asked for it
+		line = log.Info().Err(err)
+	}
 	line.Str("verdict", string(verdict)).Stringer("duration", time.Since(began).Round(time.Millisecond)).
 		Msg("validation ended")
 	i.conclude(verdict, config)

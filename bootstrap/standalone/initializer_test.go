@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -109,6 +110,30 @@ func TestCloseStopsAndWaits(t *testing.T) {
 		require.ErrorContains(t, initializer.Trigger(t.Context(), bootstrap.Full), "closed")
 		initializer.Close()
 	})
+}
+
+// Somebody has asked for it.
+func TestAStopInTheMiddleIsNoError(t *testing.T) {
+	for name, of := range map[string]struct {
+		with Options
+		said string
+	}{
+		"of a validation": {Options{DataDir: "/data", Verify: inChild("child-hang")}, "validation ended"},
+		"of a recovery": {Options{DataDir: "/data", Recover: func(ctx context.Context, yaml []byte, _ string, _ func(context.Context) error) ([]byte, error) {
+			<-ctx.Done()
+			return yaml, fmt.Errorf("recovery was stopped in Build: %w", ctx.Err())
+		}}, "recovery was stopped in Build"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			of.with.Log = zerolog.New(&log)
+			initializer := New(of.with)
+			require.NoError(t, initializer.Trigger(t.Context(), bootstrap.Full))
+			initializer.Close()
+			require.NotContains(t, log.String(), `"level":"error"`)
+			require.Contains(t, log.String(), of.said)
+		})
+	}
 }
 
 func TestCloseKillsAChild(t *testing.T) {

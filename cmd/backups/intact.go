@@ -29,9 +29,20 @@ func intact(ctx context.Context, path string) error {
 		return err
 	}
 	if told, err := io.ReadAll(io.LimitReader(file, sha256.Size)); err != nil || size <= 0 || !bytes.Equal(told, sum.Sum(nil)) {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; perhaps it was cut off", rebuild.ErrDamaged)
+		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", rebuild.ErrDamaged, perhaps(path, info.Size()))
 	}
 	return nil
+}
+
+// sector is what the size of a snapshot without a digest is a multiple of, as etcdutl tells one.
+const sector = 512
+
+// perhaps is what a file may be that is no snapshot, and what to do with it.
+func perhaps(path string, size int64) string {
+	if size == 0 || size%sector != 0 {
+		return "perhaps it was cut off"
+	}
+	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is whole", path)
 }
 
 // cancelable is a reader that ends with its context.

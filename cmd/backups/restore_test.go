@@ -81,6 +81,16 @@ func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
 	}
 }
 
+func TestADatabaseThatWasCopiedIsNoSnapshotAndTheWayIsNamed(t *testing.T) {
+	t.Parallel()
+	l, file, plan := live(t), filepath.Join(t.TempDir(), "db"), planned(t)
+	require.NoError(t, os.WriteFile(file, l.snapshot[:len(l.snapshot)-sha256.Size], 0o600))
+	_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
+	require.ErrorIs(t, err, rebuild.ErrDamaged)
+	require.ErrorContains(t, err, "etcd-wrapper etcdutl snapshot restore "+file+" --skip-hash-check")
+	assert.NoDirExists(t, plan.DataDir)
+}
+
 // The natural name of a snapshot of DIR is DIR.snapshot.
 func TestWhatStandsBesideADataDirectoryIsNobodysToRemove(t *testing.T) {
 	t.Parallel()

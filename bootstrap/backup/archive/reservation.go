@@ -49,20 +49,28 @@ func (a *Archive) Reserve(ctx context.Context, reservation Reservation) error {
 
 // Reserved returns the reservation of the highest revision. store.ErrNotFound says that there is none.
 func (a *Archive) Reserved(ctx context.Context) (Reservation, error) {
-	highest := ""
-	for object, err := range a.store.List(ctx, reservationPrefix, "") {
-		if err != nil {
-			return Reservation{}, err
-		}
-		highest = object.Name
+	highest, err := a.highestReservation(ctx)
+	if err != nil {
+		return Reservation{}, err
 	}
 	if highest == "" {
 		return Reservation{}, a.named(reservationPrefix, store.ErrNotFound)
 	}
 	var reservation Reservation
-	err := a.statement(ctx, highest, reservationKind, &reservation)
+	err = a.statement(ctx, highest, reservationKind, &reservation)
 	if err == nil && reservationName(reservation.Revision) != highest {
 		err = a.damaged(highest)
 	}
 	return reservation, err
+}
+
+// highestReservation is the name of the one of the highest revision; empty if there is none.
+func (a *Archive) highestReservation(ctx context.Context) (highest string, err error) {
+	for object, err := range a.store.List(ctx, reservationPrefix, "") {
+		if err != nil {
+			return "", err
+		}
+		highest = object.Name
+	}
+	return highest, nil
 }

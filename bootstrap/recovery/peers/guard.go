@@ -32,19 +32,30 @@ var ErrTooFew = errors.New("the others are no quorum, which it takes to replace 
 
 // inTheWay says what keeps this member from being replaced, or added, now.
 func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
+	if err := tooFew(c); err != nil && c.Listing == Started { // so nobody else can be promoted, or removed, either
+		return err
+	}
 	if err := p.unfinished(c); err != nil {
 		return err
 	}
 	if c.Listing == Unlisted {
 		return nil
 	}
-	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
-		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
+	if err := tooFew(c); err != nil {
+		return err
 	}
 	if err := p.skew(ctx, by); err != nil {
 		return err
 	}
 	return p.busy(ctx, c)
+}
+
+// tooFew says that the others cannot replace this member, as they are no quorum without it.
+func tooFew(c *Census) error {
+	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
+		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
+	}
+	return nil
 }
 
 // skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade.

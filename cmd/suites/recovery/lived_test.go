@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -60,6 +61,15 @@ var stores = map[string]func(l *lived){
 		_, err := other.archive().Found(l.T.Context(), "abc123", time.Now())
 		require.NoError(l.T, err)
 		l.Flags = append(l.Flags, other.flag())
+	},
+	"damaged": func(l *lived) {
+		for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
+			harness.FlipBits(l.T, filepath.Join(l.dir, name), 0, 10)
+		}
+	},
+	"not trusted": func(l *lived) {
+		keys := sealtest.New(l.T)
+		l.Flags = append(l.Flags, "--backup-signing-key="+keys.SigningKey, "--backup-trusted-keys="+keys.TrustedKeys)
 	},
 	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },
 }

@@ -25,6 +25,7 @@ const (
 	restores = "comes back from the store"
 	founds   = "a new cluster"
 	waits    = "waits for the store"
+	troubled = "starts with its data, and has trouble with its backups"
 )
 
 // cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
@@ -35,6 +36,11 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "none", starts},
 	{"valid", "unreachable", waits},
 	{"valid", "another's", "another cluster's backups are never restored here"},
+	{"valid", "damaged", troubled},
+	{"valid", "not trusted", troubled},
+	{"broken", "damaged", "put that object back"},
+	{"empty", "damaged", "put that object back"},
+	{"empty", "not trusted", "add the key"},
 	{"rolled back", "this cluster's", restores},
 	{"rolled back", "another's", "another cluster's backups are never restored here"},
 	{"broken", "this cluster's", restores},
@@ -75,6 +81,14 @@ var ends = map[string]func(l *lived){
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		assert.Nil(l.T, run.Status().Recovery)
+	},
+	troubled: func(l *lived) {
+		run := l.StartReady()
+		assert.Equal(l.T, "new", l.Get("key"))
+		harness.Eventually(l.T, "the trouble is told", func() bool {
+			return run.Status().Backup.Trouble != nil && strings.Contains(run.Status().Backup.Trouble.Message, "cluster.json")
+		})
+		assert.Equal(l.T, 200, run.Readyz())
 	},
 	restores: func(l *lived) {
 		run := l.StartReady()
@@ -159,8 +173,8 @@ func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 	run.StopCleanly()
 	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
 	require.NoError(t, err)
-	require.Len(t, fulls, 2)
-	harness.FlipBits(t, fulls[1], 200, 100)
+	require.GreaterOrEqual(t, len(fulls), 2, "of one that a stop came before the data are left")
+	harness.FlipBits(t, fulls[len(fulls)-1], 200, 100)
 	breakDatabase(l.Pod)
 
 	again := l.StartReady()

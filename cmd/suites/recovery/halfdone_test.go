@@ -1,0 +1,37 @@
+package recovery_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// TestHalfOfARestoreIsNoEmptyVolume kills a restore when nothing has the data directory's name, and starts without the store. By
+// its looks the volume is empty.
+func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
+	t.Parallel()
+	harness.NeedStrace(t)
+	s := newStricken(t, lose, 0)
+	s.Straced(harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1}.Hit("signal=KILL:when=1")...)
+	<-s.Start().Ended
+	s.Under = nil
+	require.NoDirExists(t, s.DataDir())
+	require.DirExists(t, s.DataDir()+".restored")
+
+	withStore := slices.Clone(s.Flags)
+	s.Flags = slices.DeleteFunc(s.Flags, func(flag string) bool { return flag == s.flag() })
+	s.ExpectTerminationMessage()
+	require.Equal(t, 70, s.Start().Exit(harness.Patience))
+	message, err := os.ReadFile(s.TerminationMessage())
+	require.NoError(t, err)
+	assert.Contains(t, string(message), "start with --backup-store")
+	assert.NoDirExists(t, s.DataDir())
+
+	s.Flags = withStore
+	s.requireEnd(t, "with the store")
+}
