@@ -17,7 +17,8 @@ import (
 // and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay
 // until somebody deletes what Superseded returns.
 //
-// ErrHole says that the sources don't follow one another, or that one of them cannot be believed: they stay as they are.
+// ErrHole says that the sources don't follow one another, that one of them cannot be believed, or that another segment begins within
+// them: they stay as they are.
 // store.ErrExists says that another object of that level, or of a higher one, holds the first of them already: there was another
 // writer, and merging goes on behind that object.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Object, error) {
@@ -44,7 +45,8 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Obj
 	return merged, err
 }
 
-// oneChain is an ErrHole if a segment of another chain begins within one that is to be made of segments: it would count as held.
+// oneChain is an ErrHole if another segment begins within one that is to be made of segments: it would count as held, and may be of
+// another chain.
 func (a *Archive) oneChain(ctx context.Context, merged Object, sources []Object) error {
 	if merged.Level != Minute {
 		return nil // of what was merged before
