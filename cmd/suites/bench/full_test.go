@@ -32,9 +32,9 @@ const (
 	fillValue = 8000 // bytes: two rows fill four pages
 	fillOnce  = 10   // of these in a transaction
 
-	calm        = 20 * time.Second // for which memory that is given back no longer falls
-	calmAtLast  = 3 * time.Minute  // two of which Go may wait until it collects garbage
-	fallsEnough = 1.0              // MiB
+	calm        = 130 * time.Second // for which memory does not fall any more: when nothing happens, Go collects garbage every two minutes
+	calmAtLast  = 6 * time.Minute
+	fallsEnough = 1.0 // MiB
 )
 
 // fullBackup fills a database, and has it backed up while nobody writes and while everybody does.
