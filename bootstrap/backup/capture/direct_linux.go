@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// directPiece is how many bytes are written to the disk at a time. After each, whoever copies waits for a processor, among all that
+// serve clients, and so does the transaction; what is much larger has etcd's own flushes wait.
+const directPiece = 16 << 20
+
 // direct copies a section of one file to another, from the page cache to the disk. It is unsupported, and nothing is copied,
 // where the file system cannot do that.
 func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
@@ -34,7 +38,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	defer restore()
 	for at := begin; at < end && err == nil; {
 		var n int
-		n, err = p.Write(mapped[at:min(end, at+piece)])
+		n, err = p.Write(mapped[at:min(end, at+directPiece)])
 		at, copied = at+int64(n), copied+int64(n)
 	}
 	if copied == 0 && errors.Is(err, unix.EINVAL) {
