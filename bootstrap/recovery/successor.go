@@ -94,7 +94,7 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 
 // olderThan compares the volume with what its cluster has in the store.
 func (r *run) olderThan(head archive.Head, reservation archive.Reservation) error {
-	stands, writer := r.stands, lastWriter(head)
+	stands, writer := r.stands, head.Writer()
 	switch reached := reservation.Revision - margin; {
 	case !head.Empty() && head.Revision() > stands.Reach:
 		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.Reach, head.Revision())
@@ -104,18 +104,6 @@ func (r *run) olderThan(head archive.Head, reservation archive.Reservation) erro
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
 	}
 	return nil
-}
-
-// lastWriter is the member that wrote what a generation ends with; empty if that is not known.
-func lastWriter(head archive.Head) string {
-	switch {
-	case head.Segment != nil:
-		return head.Segment.Member
-	case head.Full != nil:
-		return head.Full.Member
-	default:
-		return ""
-	}
 }
 
 var errNoGenerations = errors.New("there is no store, or nothing in it")

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"etcd-wrapper/bootstrap/backup/archive"
@@ -10,7 +11,7 @@ import (
 
 // disbelieved tells whether the store has answered, and its answer is not believed: asking again does not help.
 func disbelieved(err error) bool {
-	return is(err, seal.ErrDamaged, seal.ErrUntrusted, seal.ErrNewer, archive.ErrForeign)
+	return archive.Disbelieved(err) || errors.Is(err, seal.ErrNewer)
 }
 
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a

@@ -80,7 +80,7 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 		if err == nil {
 			chain.End = later(chain.Begin, at)
 		}
-		if err == nil || !disbelieved(err) {
+		if err == nil || !Disbelieved(err) {
 			return end, err
 		}
 		chain.Beyond = err
@@ -119,7 +119,7 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 		return false, nil
 	}
 	manifest, err := a.firstManifest(ctx, object)
-	if disbelieved(err) {
+	if Disbelieved(err) {
 		return false, nil
 	}
 	if manifest.Position == full.Next {

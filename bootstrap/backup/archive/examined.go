@@ -60,7 +60,7 @@ func (a *Archive) missing(ctx context.Context, objects []Object, cluster string)
 	switch {
 	case errors.Is(err, ErrForeign): // it stands between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil
-	case disbelieved(err):
+	case Disbelieved(err):
 		return &Fault{Object: objects[0].Name(), From: objects[0].Start, Err: err}, nil
 	case err != nil || objects[1].Start.Compare(end) <= 0:
 		return nil, err

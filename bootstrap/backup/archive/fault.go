@@ -24,7 +24,7 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 // faulty makes a Fault of an error if it is about what lies in the store, and not about getting there.
 func faulty(err error, object string, from segment.Position) error {
-	if disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound) {
+	if Disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound) {
 		return &Fault{Object: object, From: from, Err: err}
 	}
 	return err

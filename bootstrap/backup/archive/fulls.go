@@ -69,7 +69,7 @@ func (a *Archive) readFull(ctx context.Context, generation Generation, kept *Kep
 	if err == nil && kept.Cluster != generation.Cluster {
 		err = a.foreign(ManifestName(generation.Number, kept.Label), kept.Cluster, generation.Cluster)
 	}
-	if err != nil && disbelieved(err) {
+	if err != nil && Disbelieved(err) {
 		kept.Err = err
 		return nil
 	}
@@ -79,7 +79,7 @@ func (a *Archive) readFull(ctx context.Context, generation Generation, kept *Kep
 	read, err := a.verdict(ctx, verdict)
 	if err == nil {
 		kept.Verdict = &read
-	} else if disbelieved(err) { // anybody may have put it there
+	} else if Disbelieved(err) { // anybody may have put it there
 		kept.VerdictErr, err = err, nil
 	}
 	return err

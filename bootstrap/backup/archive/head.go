@@ -35,22 +35,6 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Term is that of raft's in which its end was written; 0 if there is none.
-func (h Head) Term() uint64 {
-	switch {
-	case h.Segment != nil:
-		return h.Segment.Term
-	case h.Full != nil:
-		return h.Full.Term
-	default:
-		return 0
-	}
-}
-
-// Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
-// place by their revisions, but leases or users as a leader knew them before the one that wrote the end.
-func (h Head) Outdates(next segment.Manifest) bool { return next.Rows == 0 && next.Term < h.Term() }
-
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
 // of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
 func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
@@ -69,7 +53,7 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	full, newer, err := a.newestFull(ctx, generation, names)
-	if disbelieved(err) {
+	if Disbelieved(err) {
 		beyond, failed := a.beyond(ctx, generation, names)
 		return Head{Beyond: beyond}, errors.Join(err, failed)
 	}
@@ -81,7 +65,7 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	further, err := a.Advance(ctx, head)
-	if disbelieved(err) {
+	if Disbelieved(err) {
 		head.overlook(Object{Level: Segment, Start: head.Position}, err)
 		return head, nil
 	}
@@ -103,7 +87,7 @@ func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.P
 		if err == nil {
 			head.arrive(last)
 		}
-		if !disbelieved(err) {
+		if !Disbelieved(err) {
 			return err
 		}
 		useless[newest.Name()] = true
@@ -188,7 +172,7 @@ func (a *Archive) fullNames(ctx context.Context, generation int) (names []string
 func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
 	for i := len(names) - 1; i >= 0; i-- {
 		full, err = a.Full(ctx, generation, names[i])
-		if !disbelieved(err) {
+		if !Disbelieved(err) {
 			return full, newer, err
 		}
 		if newer == nil {

@@ -81,7 +81,7 @@ func (a *Archive) history(ctx context.Context, known faults) (*History, error) {
 	switch {
 	case err == nil:
 		history.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !disbelieved(err): // what is kept can be read without it
+	case !errors.Is(err, store.ErrNotFound) && !Disbelieved(err): // what is kept can be read without it
 		return nil, err
 	}
 	generations, err := a.Generations(ctx)
@@ -117,7 +117,7 @@ func (a *Archive) generational(ctx context.Context, generation Generation, known
 	return kept, err
 }
 
-// disbelieved tells whether it is something that was read which is wrong, and not the reading.
-func disbelieved(err error) bool {
+// Disbelieved tells whether it is something that was read which is wrong, and not the reading.
+func Disbelieved(err error) bool {
 	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
 }

@@ -148,7 +148,7 @@ func (a *Archive) append(ctx context.Context, w io.Writer, source Object, joint 
 
 // unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
 func unmergeable(err error) error {
-	if disbelieved(err) {
+	if Disbelieved(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)
 	}
 	return err

@@ -79,7 +79,7 @@ func (a *Archive) Drills(ctx context.Context, generation int, since time.Time) (
 			return nil, err
 		}
 		drill, err := a.verdict(ctx, object.Name)
-		if disbelieved(err) {
+		if Disbelieved(err) {
 			continue
 		}
 		if err != nil {

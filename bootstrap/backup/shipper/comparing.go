@@ -11,11 +11,8 @@ import (
 // surpassed tells whether the chain has all rows of a closed etcd, and another member has gone on with it, which then has to see to
 // what is beside the rows: that member's leases and users are newer.
 func (s *Shipper) surpassed(head archive.Head) bool {
-	by, writer := head.Revision()-s.options.Etcd.Revision(), head.Full.Member
-	if head.Segment != nil {
-		writer = head.Segment.Member
-	}
-	return s.options.Reconciled && (by > 0 || by == 0 && writer != s.options.Etcd.MemberID()) || s.options.SegmentsOnly && by >= 0
+	by := head.Revision() - s.options.Etcd.Revision()
+	return s.options.Reconciled && (by > 0 || by == 0 && head.Writer() != s.options.Etcd.MemberID()) || s.options.SegmentsOnly && by >= 0
 }
 
 // tooFarAhead notices that the chain has revisions that this member doesn't. A follower may be slow; a leader that stays so
