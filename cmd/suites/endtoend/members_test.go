@@ -228,3 +228,25 @@ func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.StopCleanly()
 }
+
+// The certificate does all that the password does, for the vote, too.
+func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := begin(t, harness.StandaloneMembersWithTLS(t, 3))
+	etcd := c.pods[0].Etcd()
+	for _, user := range []string{"root", "client"} { // as in --etcd-client-cert-path
+		_, err := etcd.UserAdd(t.Context(), user, "secret")
+		require.NoError(t, err)
+		_, err = etcd.UserGrantRole(t.Context(), user, "root")
+		require.NoError(t, err)
+	}
+	_, err := etcd.AuthEnable(t.Context())
+	require.NoError(t, err)
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	run := last.StartReady()
+	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
+	run.StopCleanly()
+}
