@@ -47,6 +47,8 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
 	for raw, want := range map[string]string{
 		"":                                      "is not file:///DIR",
+		" s3://bucket":                          "begins or ends with a space or a line break",
+		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
 		"ftp://host/dir":                        "is not file:///DIR",
 		"/var/backups":                          "is not file:///DIR",
 		"s3:bucket":                             "is not file:///DIR",
