@@ -54,8 +54,10 @@ func TestKeysAreChangedWhileBackupsGoOn(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	old, renewed, given := sealtest.New(t), sealtest.New(t), sealtest.New(t)
 	for _, kind := range [][2]string{
-		{given.Recipients, old.Recipients}, {given.Identities, old.Identities},
-		{given.SigningKey, old.SigningKey}, {given.TrustedKeys, old.TrustedKeys},
+		{given.Recipients, old.Recipients},
+		{given.Identities, old.Identities},
+		{given.SigningKey, old.SigningKey},
+		{given.TrustedKeys, old.TrustedKeys},
 	} {
 		replace(t, kind[0], kind[1])
 	}
