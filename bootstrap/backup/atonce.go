@@ -18,5 +18,8 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	return b.bringFrom(ctx, closed, former{wrote: true})
+	if err := b.bringFrom(ctx, closed, former{wrote: true}); err != nil {
+		return err
+	}
+	return b.FlushSpool(ctx, 0, 0) // it keeps the last segment, for an etcd that goes on from there
 }

@@ -202,5 +202,6 @@ func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.
 	require.NoError(t, err)
 	require.NotNil(t, head.Segment)
 	require.Contains(t, head.Segment.Buckets, "lease")
+	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "what the store has would be taken for other data's after the restore")
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
 }
