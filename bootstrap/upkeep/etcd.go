@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -111,7 +112,7 @@ func (e embedded) catchUp(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), ctx.Err())
 		case <-e.StopNotify():
-			return fmt.Errorf("etcd has stopped")
+			return errors.New("etcd has stopped")
 		case <-clock.C:
 		}
 	}

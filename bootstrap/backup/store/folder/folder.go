@@ -10,6 +10,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"etcd-wrapper/bootstrap/backup/store"
@@ -28,7 +30,18 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
 	}
+	if cannotBe(directory) {
+		return nil, errors.New("the path has a zero byte, or is too long for a file system")
+	}
 	return &Store{directory: filepath.Clean(directory)}, nil
+}
+
+// cannotBe tells whether no file system could ever have such a directory, so that nobody need wait for it.
+func cannotBe(directory string) bool {
+	const longestName, longest = 255, 4095 // bytes
+	names := strings.Split(directory, "/")
+	return len(directory) > longest || strings.ContainsRune(directory, 0) ||
+		slices.ContainsFunc(names, func(name string) bool { return len(name) > longestName })
 }
 
 // String is store.Store's.
