@@ -52,6 +52,11 @@ func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
 	assert.NotErrorIs(t, err, store.ErrUnavailable)
 }
 
+func TestABundleThatHasNoEndIsRefused(t *testing.T) {
+	_, err := NewTransport(Options{CAPath: "/dev/zero"})
+	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
+}
+
 func TestErrorsOfTheConnectionRepeatNothingOfTheAnswer(t *testing.T) {
 	for _, answer := range []string{"SECRET\r\n\r\n", "HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "HTTP/1.1 SECRET\r\n\r\n", ""} {
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
