@@ -87,7 +87,7 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	_, err = client.Get(server.URL)
 	require.ErrorIs(t, err, store.ErrUnavailable)
-	require.ErrorContains(t, err, "cannot read CA bundle: open "+path+": no such file or directory")
+	require.ErrorContains(t, err, "cannot read CA bundle "+path+": no such file or directory")
 	require.NoError(t, os.WriteFile(path, append(block, '\n'), 0o600))
 	response, err := client.Get(server.URL)
 	require.NoError(t, err)
