@@ -132,6 +132,7 @@ func (c *chores) examine(ctx context.Context) error {
 		if kept.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
 		}
+		c.note("drill", lost, 0) // before the full, which may take long
 		return errors.Join(lost, c.replace(ctx, lostSegments))
 	}
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})

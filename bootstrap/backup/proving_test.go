@@ -161,6 +161,16 @@ func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.
 	require.NoError(t, s.End(soon(t)))
 }
 
+// A large database takes long.
+func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
+	s := lost(t, false)
+	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
+	assert.Contains(t, s.Facts().Undone.Text, "the store has lost segments: revision 4 is the last one that can be gone back to")
+	require.NoError(t, s.End(soon(t)))
+}
+
 func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
 	s := lost(t, true)
 	s.Begin(shipper.Server(s.etcd.Server))
