@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/bootstrap/datadir"
@@ -28,7 +30,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace and BeforeCompaction are required.
+// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace, AskForVote and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -46,10 +48,13 @@ type Options struct {
 	FindsPlace bool
 	// User and Password are root's, for a member that finds its place where authentication is on; empty if it is off.
 	User, Password string
+	// AskForVote asks the others, as a client of theirs, to promote that member of that cluster. It is for a learner where
+	// authentication is on and no User is given; nil if nobody can.
+	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
-	// BeforeCompaction reads what a client's compaction is about to remove; nil if nobody cares. It is called from that
-	// client's request, and its context ends soon.
+	// BeforeCompaction reads what a compaction is about to remove, be it a client's or etcd's own; nil if nobody cares. It is
+	// called where the compaction is asked for, and its context ends soon.
 	BeforeCompaction func(context.Context)
 }
 
@@ -65,11 +70,12 @@ type Member struct {
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
 	startErr error         // valid once started is closed
 
-	upkeep    *upkeep.Keeper
-	keeping   keeping
-	crashOnce sync.Once
-	crashed   chan struct{}
-	lost      atomic.Pointer[error] // why etcd stopped by itself
+	upkeep     *upkeep.Keeper
+	compaction autoCompaction // etcd's own, if the member runs it
+	keeping    keeping
+	crashOnce  sync.Once
+	crashed    chan struct{}
+	lost       atomic.Pointer[error] // why etcd stopped by itself
 }
 
 // opensData is how far a start has come that reads the database.
@@ -97,6 +103,7 @@ func New(config *embed.Config, options Options) *Member {
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary, again))
 	if options.BeforeCompaction != nil {
+		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
 			grpc.ChainUnaryInterceptor(beforeCompaction(options.BeforeCompaction)))
 	}

@@ -50,10 +50,20 @@ func (s *Store) String() string { return "file://" + s.directory }
 // open returns the directory. Nothing beneath it is reached through a symbolic link that leads out of it.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on: %w", store.ErrNoBucket, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on", store.ErrNoBucket)
+	case err != nil && s.noDirectory():
+		return nil, fmt.Errorf("%w: what is there is not a directory", store.ErrNoBucket)
+	default:
+		return root, err
 	}
-	return root, err
+}
+
+// noDirectory is for an error of os.OpenRoot, which has none of its own for it.
+func (s *Store) noDirectory() bool {
+	info, err := os.Stat(s.directory)
+	return err == nil && !info.IsDir()
 }
 
 // Get is store.Store's.

@@ -48,6 +48,8 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 	long := strings.Repeat("a", 256)
 	for raw, want := range map[string]string{
 		"":                                      "is not file:///DIR",
+		" s3://bucket":                          "begins or ends with a space or a line break",
+		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
 		"ftp://host/dir":                        "is not file:///DIR",
 		"/var/backups":                          "is not file:///DIR",
 		"s3:bucket":                             "is not file:///DIR",
