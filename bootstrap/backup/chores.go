@@ -55,12 +55,14 @@ type chore struct {
 }
 
 // all are the chores in the order in which they are done when several are due.
-var all = []chore{
-	{"list", listEvery, false, (*chores).list},
-	{"verify", glance, true, (*chores).verify},
-	{"drill", daily, true, (*chores).drill},
-	{"prune", pruneEvery, true, (*chores).prune},
-	{"sweep", daily, true, (*chores).sweep},
+func all() []chore {
+	return []chore{
+		{"list", listEvery, false, (*chores).list},
+		{"verify", glance, true, (*chores).verify},
+		{"drill", daily, true, (*chores).drill},
+		{"prune", pruneEvery, true, (*chores).prune},
+		{"sweep", daily, true, (*chores).sweep},
+	}
 }
 
 // run does the chores until ctx ends.
@@ -90,7 +92,7 @@ func (c *chores) look(ctx context.Context) {
 	if facts.Holes != c.holes {
 		c.holes, c.suspect, c.due["list"], c.due["drill"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
-	for _, chore := range all {
+	for _, chore := range all() {
 		switch {
 		case chore.ours && facts.Role != shipper.Writing:
 			c.note(chore.name, nil, 0) // it is another member's now
@@ -133,7 +135,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 		c.failing[name] = before.again(err, pause)
 	}
 	var told *Unable
-	for _, chore := range all {
+	for _, chore := range all() {
 		if told == nil {
 			told = c.failing[chore.name]
 		}

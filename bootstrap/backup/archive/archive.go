@@ -28,6 +28,7 @@ var (
 type Archive struct {
 	store store.Store
 	keys  *seal.Keys
+	ends  ends
 }
 
 // New returns the archive in a store. It looks at nothing yet.
