@@ -59,6 +59,7 @@ func openDatabase(path string) (*bolt.DB, error) {
 type contents struct {
 	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
 	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
+	former  map[string][]byte // the IDs of those that were removed from it
 	version string            // of the cluster, such as 3.6.0; empty if it says none
 	keyless bool              // not one revision is in it
 	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
@@ -76,6 +77,7 @@ func readContents(tx *bolt.Tx) (contents, error) {
 	return contents{
 		applied: applied,
 		members: valuesOf(tx.Bucket(schema.Members.Name())),
+		former:  valuesOf(tx.Bucket(schema.MembersRemoved.Name())),
 		version: string(valueIn(tx.Bucket(schema.Cluster.Name()), schema.ClusterClusterVersionKeyName)),
 		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
 		since36: valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaStorageVersionName) != nil,

@@ -34,6 +34,9 @@ func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
 	if err := refuseLostRestore(f.member); err != nil {
 		return err
 	}
+	if err := refuseForeign(f.member, f.contents); err != nil {
+		return err
+	}
 	if err := f.refuseShort(); err != nil {
 		return err
 	}

@@ -71,8 +71,10 @@ var (
 	blockedSnapshot = refuse("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
 	brokenReplay    = refuse("%s cannot be replayed from entry %d: %w", keepDatabase)
 	lostEntries     = refuse("%s ends at entry %d, but %s", keepDatabase)
-	oldDatabase     = refuse("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
-	crashed         = refuse("validation crashed: %s", restoreBackup)
+	foreignDatabase = refuse("database %s knows none of the members that the log in %s names: they are of two clusters",
+		"put the one back that belongs to the other; otherwise, "+restoreBackup)
+	oldDatabase = refuse("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
+	crashed     = refuse("validation crashed: %s", restoreBackup)
 )
 
 // The kinds of what Inspect refuses.

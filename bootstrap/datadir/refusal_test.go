@@ -50,7 +50,7 @@ func TestEveryRefusalNamesAWayOut(t *testing.T) {
 // A kind that no code uses would be documented in vain, and an error made past the kinds would have no way out.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text []byte
-	for _, name := range []string{"verify.go", "structure.go", "unborn.go", "stranger.go", "shortlog.go", "snapshots.go", "stray.go", "restored.go", "refusal.go"} {
+	for _, name := range []string{"verify.go", "structure.go", "unborn.go", "stranger.go", "foreign.go", "shortlog.go", "snapshots.go", "stray.go", "restored.go", "refusal.go"} {
 		content, err := os.ReadFile(name)
 		require.NoError(t, err)
 		text = append(text, content...)

@@ -54,9 +54,8 @@ func (s *Standing) read(m *member) (found contents, err error) {
 	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
 		s.Revision = lastRevision(tx)
-		known := valuesOf(tx.Bucket(schema.MembersRemoved.Name()))
-		maps.Copy(known, found.members)
-		s.Known = slices.Sorted(maps.Keys(known))
+		s.Known = slices.Sorted(maps.Keys(found.members))
+		s.Known = slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(s.Known, maps.Keys(found.former)))))
 		return err
 	})
 	return found, err

@@ -41,6 +41,9 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	if err != nil {
 		return err
 	}
+	if err := refuseForeign(m, found); err != nil {
+		return err
+	}
 	if err := refuseLostRestore(m); err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
 		return err
 	}

@@ -2,6 +2,7 @@ package dataversion
 
 import (
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/version"
 )
@@ -86,4 +87,12 @@ func Announce(wanted, recorded Version) string {
 		version.Version = name
 	}
 	return name
+}
+
+// Truth is the version of the etcd that presents itself by that name, which Announce may have given it.
+func Truth(announced string) string {
+	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
+		return build
+	}
+	return announced
 }

@@ -44,3 +44,12 @@ func TestAnOlderVersionIsAnnouncedOnlyWhereTheDataAllowIt(t *testing.T) {
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{3, 4}))
 	require.Equal(t, Embedded, Announce(Of3_6, Of3_5))
 }
+
+func TestWhatIsBehindAnAnnouncedNameIsKnown(t *testing.T) {
+	t.Cleanup(func() { version.Version = Embedded })
+	require.Equal(t, Embedded, Truth(Announce(Of3_5, Of3_5)))
+	require.Equal(t, Embedded, Truth(Announce(Of3_6, Of3_6)))
+	require.Equal(t, "3.5.27", Truth("3.5.27"))
+	require.Equal(t, "3.5.27+vendor", Truth("3.5.27+vendor"))
+	require.Empty(t, Truth(""))
+}

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/bootstrap/datadir"
@@ -28,7 +30,7 @@ import (
 // gain.
 const streamWorkers = 256
 
-// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace and BeforeCompaction are required.
+// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace, AskForVote and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -46,6 +48,9 @@ type Options struct {
 	FindsPlace bool
 	// User and Password are root's, for a member that finds its place where authentication is on; empty if it is off.
 	User, Password string
+	// AskForVote asks the others, as a client of theirs, to promote that member of that cluster. It is for a learner where
+	// authentication is on and no User is given; nil if nobody can.
+	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 	// BeforeCompaction reads what a compaction is about to remove, be it a client's or etcd's own; nil if nobody cares. It is

@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"google.golang.org/grpc/metadata"
 )
@@ -75,13 +77,17 @@ func sameURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
-// asRoot is for what another member is asked: it does not take this one's word for who asks, and needs a token.
+// asRoot is for what another member is asked: it does not take this one's word for who asks, and needs a token. Where it refuses,
+// etcd would ask it again without a pause.
 func (m *Member) asRoot(ctx context.Context) (context.Context, error) {
 	server := m.etcd.Server
-	if m.options.User == "" || !server.AuthStore().IsAuthEnabled() {
+	if !server.AuthStore().IsAuthEnabled() {
 		return ctx, nil
 	}
 	reply, err := server.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: m.options.User, Password: m.options.Password})
+	if err == nil {
+		err = server.AuthStore().IsAdminPermitted(&auth.AuthInfo{Username: m.options.User, Revision: server.AuthStore().Revision()})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot become %s: %w", m.options.User, err)
 	}
@@ -94,13 +100,35 @@ func (m *Member) askForVote(ctx context.Context) error {
 	if !server.IsLearner() {
 		return nil
 	}
-	ctx, err := m.asRoot(ctx)
-	if err != nil {
-		return err
+	ask := m.askAsMember
+	if server.AuthStore().IsAuthEnabled() && m.options.User == "" {
+		ask = m.askAsClient
 	}
-	if _, err := server.PromoteMember(ctx, uint64(server.MemberID())); err != nil {
+	if err := ask(ctx); err != nil {
 		return err
 	}
 	m.options.Log.Info().Msg("this learner was promoted: the member has a vote now")
 	return nil
+}
+
+func (m *Member) askAsMember(ctx context.Context) error {
+	ctx, err := m.asRoot(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = m.etcd.Server.PromoteMember(ctx, uint64(m.etcd.Server.MemberID()))
+	return err
+}
+
+// askAsClient has the others asked with what a client has to show.
+func (m *Member) askAsClient(ctx context.Context) error {
+	server := m.etcd.Server
+	if m.options.AskForVote == nil {
+		return errors.New("authentication is on, and nobody has said who root is")
+	}
+	var members []membership.Member
+	for _, each := range server.Cluster().Members() {
+		members = append(members, *each)
+	}
+	return m.options.AskForVote(ctx, server.Cluster().ID(), server.MemberID(), members)
 }

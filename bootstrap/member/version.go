@@ -15,7 +15,7 @@ import (
 )
 
 // keeping are the goroutines that look after the member once it is ready: one keeps the data at the wanted version, one
-// keeps the database small, one compacts, one sees that the cluster knows the member as it is.
+// keeps the database small, one compacts, and one sees that the cluster knows the member as it is.
 type keeping struct {
 	keeper atomic.Pointer[dataversion.Keeper]
 	stop   context.CancelFunc

@@ -2,7 +2,9 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -58,4 +60,23 @@ func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.True(t, o.brought)
 	assert.Equal(t, 1, flushed)
+}
+
+// What brings it has an error as well where another member has brought all of it before.
+func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
+	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.options.Request = &Request{ID: "back"}
+			if lacks {
+				w.put("more")
+			}
+			w.options.Flush = func(context.Context, string, datadir.Standing) error { return errors.New("another member writes the backups") }
+			require.NoError(t, w.run())
+			assert.Equal(t, lacks, strings.Contains(w.log.String(), "does not get everything"))
+			assert.Equal(t, !lacks, strings.Contains(w.log.String(), "has every revision of the volume"))
+			assert.Contains(t, w.log.String(), "another member writes the backups")
+		})
+	}
 }

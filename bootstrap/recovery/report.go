@@ -158,13 +158,26 @@ func (r *run) flushVolume() (Event, Payload) {
 	ctx, cancel := context.WithTimeout(r.ctx, flushPatience)
 	defer cancel()
 	if err := r.options.Flush(ctx, r.member.DataDir, r.stands); err != nil {
-		r.options.Log.Warn().Err(err).Msg("recovery: the store does not get everything that the volume has; it stays on the volume, set aside")
+		r.sayKeptBack(err)
 		return Flushed, Payload{Err: err}
 	}
 	if beyond := r.stands.Reach - r.stands.Revision; beyond > 0 {
 		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log alone, as it was killed, and the store does not get them; they stay on the volume, set aside", beyond)
 	}
 	return Flushed, Payload{}
+}
+
+// sayKeptBack tells what the store lacks that was not brought there: perhaps it has all revisions, as of a member that was stopped in
+// order.
+func (r *run) sayKeptBack(why error) {
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	head, err := r.options.Archive.Head(ctx, r.kept.newest.Number)
+	if err == nil && head.Revision() >= r.stands.Revision {
+		r.options.Log.Info().Err(why).Msg("recovery: the store has every revision of the volume; leases and users that have changed since stay on the volume, set aside")
+		return
+	}
+	r.options.Log.Warn().Err(why).Msg("recovery: the store does not get everything that the volume has; it stays on the volume, set aside")
 }
 
 // flushPatience is how long the store may take for what only the volume has.

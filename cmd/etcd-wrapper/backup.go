@@ -96,6 +96,7 @@ func backupStatus(err error) exitcode.Code {
 		{backups.ErrExists, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
+		{backups.ErrNoPolicy, exitcode.Usage},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},
 		{store.ErrNoBucket, exitcode.StoreAway},

@@ -3,10 +3,13 @@ package world
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/dataversion"
@@ -37,10 +40,23 @@ func (w *World) Configure(yaml []byte) error {
 	w.etcd = member.New(checked.Etcd, member.Options{
 		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
 		DataVersion: dataversion.Parse(w.flags.DataVersion()), Upkeep: w.upkeep(),
-		FindsPlace: w.flags.Standalone, User: root.User, Password: root.Password, BeforeCompaction: w.beforeCompaction(),
+		FindsPlace: w.flags.Standalone, User: root.User, Password: root.Password, AskForVote: w.askForVote, BeforeCompaction: w.beforeCompaction(),
 	})
 	w.opening.Store(w.etcd)
 	return nil
+}
+
+// askForVote asks the other members as recovery does, with the certificate that it shows them.
+func (w *World) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
+	others, err := peers.Of(w.config.Etcd, peers.OptionsOf(w.flags.EtcdCertPath, w.flags.EtcdKeyPath))
+	if err != nil {
+		return err
+	}
+	if others == nil {
+		return errors.New("etcd's configuration names no other member that could be asked")
+	}
+	defer others.Close()
+	return others.Promote(ctx, &peers.Census{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
 }
 
 // upkeep is when the flags have the database defragmented.

@@ -46,6 +46,15 @@ func (p *Peers) Add(ctx context.Context, c *Census) error {
 	})
 }
 
+// Promote has the cluster of that census give its own member a vote: a quorum is asked. It may be repeated. etcd grants it as soon as
+// the member has caught up.
+func (p *Peers) Promote(ctx context.Context, c *Census) error {
+	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
+		_, err := client.MemberPromote(ctx, uint64(c.Own.ID))
+		return err
+	})
+}
+
 func votes(members []*etcdserverpb.Member) (count int) {
 	for _, m := range members {
 		if !m.IsLearner {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/bootstrap/dataversion"
 )
 
 const (
@@ -58,23 +60,19 @@ func tooFew(c *Census) error {
 	return nil
 }
 
-// skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade.
+// skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade. Those whose data an
+// older etcd has to be able to read present themselves as one, and are none.
 func (p *Peers) skew(ctx context.Context, by []*answer) error {
 	for _, a := range by {
 		var runs version.Versions
 		if _, err := p.fetch(ctx, p.peer, a.url+"/version", &runs); err != nil {
 			return fmt.Errorf("the version of the member at %s is not known: %w", a.url, err)
 		}
-		if minor(runs.Server) != minor(version.Version) {
-			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, plain(runs.Server), version.Version)
+		if dataversion.Parse(dataversion.Truth(runs.Server)) != dataversion.Parse(dataversion.Embedded) {
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, plain(runs.Server), dataversion.Embedded)
 		}
 	}
 	return nil
-}
-
-func minor(of string) string {
-	parts := strings.SplitN(of, ".", 3)
-	return strings.Join(parts[:min(len(parts), 2)], ".")
 }
 
 // busy says that this member's data may be in use somewhere else. It is known not to be so when the others have no

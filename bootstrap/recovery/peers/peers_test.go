@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/dataversion"
 )
 
 func TestHowTheOthersHaveThisMember(t *testing.T) {
@@ -71,12 +75,14 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 			joins.IsLearner = true
 			w.list = append(w.list, joins)
 		}, "m-3 is a learner"},
-		"the only other one that votes": {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
-		"another version":               {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
-		"no version":                    {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
-		"a connection":                  {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
-		"one of the past":               {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
-		"one of another's":              {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
+		"the only other one that votes":  {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
+		"another version":                {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
+		"an older one that it announces": {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
+		"an older one that has a vendor": {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
+		"no version":                     {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
+		"a connection":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
+		"one of the past":                {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
+		"one of another's":               {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"an address that is somebody else's": {func(w *town) {
 			w.peers.answersHere = func(context.Context, []string) error { return errors.New("another process answers") }
 		}, "watched for 1m0s: another process answers"},
@@ -196,7 +202,7 @@ func TestPeersThatDoNotAnswerAreNamed(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].Close()
 	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer")
-	assert.Equal(t, []string{"m-0", "m-1"}, w.peers.Names())
+	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {

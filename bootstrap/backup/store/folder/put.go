@@ -111,7 +111,7 @@ func syncDirectory(root *os.Root, name string) error {
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Who may create and not delete can make backups: the draft then stays as a second name that nobody sees.
+// leave removes a draft. Whoever may create and not delete can still make backups: the draft then stays as a second name that nobody sees.
 func leave(root *os.Root, draft string) error {
 	if err := clear(root, draft); !errors.Is(err, fs.ErrPermission) {
 		return err

@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/bootstrap/backup/store"
 )
 
-// listings refuses an answer to a listing that is none. The library would take any XML, such as a page for people, for an empty
-// one, and an empty store is one that a cluster is begun in.
+// listings refuses an answer that is no listing where one was asked for. The library would take any XML, such as a page for
+// people, for an empty one, and an empty store is one that a cluster is begun in.
 type listings struct{ next http.RoundTripper }
 
 // root is the element that a listing is in, and rootWithin how many bytes may stand before it.

@@ -126,6 +126,7 @@ func TestWhatS3AnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
 		{403, "AccessDenied", "Access Denied because object protected by object lock.", store.ErrLocked},
 		{403, "RequestTimeTooSkewed", "", store.ErrSkewed},
 		{404, "NoSuchBucket", "", store.ErrNoBucket},
+		{404, "XAdminUserNotFound", "", store.ErrDenied},
 		{501, "NotImplemented", "", nil},
 	} {
 		s := against(t, refusing(one.status, one.code, one.message))

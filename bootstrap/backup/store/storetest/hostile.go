@@ -61,14 +61,19 @@ func (d Dialect) against(t *testing.T, patience time.Duration, handler http.Hand
 }
 
 func (d Dialect) silent(t *testing.T) {
-	s := d.against(t, soon, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	var all sync.WaitGroup // they try several times
-	for _, ask := range []func() error{
+	var asked atomic.Int32
+	s := d.against(t, soon, func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-r.Context().Done()
+	})
+	var all sync.WaitGroup
+	asks := []func() error{
 		func() error { return s.Put(within(t), "a", strings.NewReader("x")) },
 		func() error { return s.Delete(within(t), "a") },
 		func() error { _, err := s.Get(within(t), "a", 0, -1); return err },
 		func() error { return listingOf(t, s) },
-	} {
+	}
+	for _, ask := range asks {
 		all.Go(func() {
 			err := ask()
 			assert.ErrorIs(t, err, store.ErrUnavailable)
@@ -76,6 +81,7 @@ func (d Dialect) silent(t *testing.T) {
 		})
 	}
 	all.Wait()
+	assert.EqualValues(t, len(asks), asked.Load(), "a minute of silence each: nothing is asked again")
 }
 
 func listingOf(t *testing.T, s store.Store) (last error) {
