@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -90,11 +92,10 @@ func (e embedded) copied() int64 { return copied(e.dir()) }
 
 // copied looks at the file that etcd copies to, which lies beside the database until it takes its place.
 func copied(dir string) (size int64) {
-	files, _ := filepath.Glob(filepath.Join(dir, "db.tmp.*")) // the pattern is a good one
+	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is a good one
 	for _, file := range files {
-		var about unix.Stat_t
-		if unix.Stat(file, &about) == nil {
-			size = max(size, about.Size)
+		if about, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			size = max(size, about.Size())
 		}
 	}
 	return size
