@@ -170,3 +170,16 @@ func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
 }
+
+// A store that grows because of it is noticed too late otherwise.
+func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
+	kept := memory.New()
+	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	undone := s.Facts().Undone
+	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Text, "a clock is, or was, wrong")
+	require.True(t, undone.NextTry.After(time.Now()))
+}
