@@ -28,6 +28,8 @@ func (c *chores) verify(ctx context.Context) error {
 		return nil
 	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
 		return c.replace(ctx, failedTest)
+	case full.Encrypted && !c.backups.options.Keys.Encrypts():
+		return errInTheClear
 	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
@@ -41,6 +43,9 @@ func (c *chores) verify(ctx context.Context) error {
 
 // errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
 var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+
+// errInTheClear is for who has forgotten the flags. It is over with the next full, as it may be meant.
+var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
 // canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
 func (c *chores) canOpen() bool {

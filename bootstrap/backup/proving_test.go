@@ -114,6 +114,26 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
+// As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
+func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	made := sealtest.New(t)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
+	assert.Nil(t, s.Facts().Undone)
+	require.NoError(t, s.End(soon(t)))
+
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
+	require.NoError(t, s.End(soon(t)))
+}
+
 // lost is a subject whose store has lost the segment of a revision after it was told to be there.
 func lost(t *testing.T, merged bool) *subject {
 	t.Helper()
