@@ -30,6 +30,7 @@ type World interface {
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *status.Backup           // nil without a store
+	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
 	Upkeep() *status.Upkeep           // nil before etcd is opened
