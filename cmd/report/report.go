@@ -91,7 +91,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
 		if awaited := r.world.Awaits(); awaited != "" {
-			return run.Reason + "; " + awaited
+			return awaited // nobody looks for it behind "a large database takes long"
 		}
 	}
 	return run.Reason
