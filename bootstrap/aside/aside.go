@@ -2,8 +2,8 @@
 package aside
 
 import (
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -37,11 +37,11 @@ func Beside(path string) (all []Aside) {
 		return nil
 	}
 	prefix := path + infix
-	paths, _ := filepath.Glob(prefix + "*") // the pattern is well-formed, and what can't be listed is not there
-	slices.Sort(paths)
-	for _, found := range paths {
-		if at, err := time.Parse(layout, strings.TrimPrefix(found, prefix)); err == nil {
-			all = append(all, Aside{found, at})
+	entries, _ := os.ReadDir(filepath.Dir(prefix)) // sorted; what can't be listed is not there
+	for _, entry := range entries {
+		stamp, found := strings.CutPrefix(entry.Name(), filepath.Base(prefix))
+		if at, err := time.Parse(layout, stamp); found && err == nil {
+			all = append(all, Aside{prefix + stamp, at})
 		}
 	}
 	return all

@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"etcd-wrapper/exitcode/smallfile"
 )
 
 const (
@@ -107,14 +109,17 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
+// maxBundle is the size of the largest CA bundle in bytes. Those of whole operating systems have a quarter of it.
+const maxBundle = 1 << 20
+
 // loadCA returns nil, the system's roots, if there is no path.
 func loadCA(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	bundle, err := os.ReadFile(path)
+	bundle, err := smallfile.Read(path, maxBundle)
 	if err != nil {
-		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle: %v", err)}
+		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle %s: %v", path, err)}
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
