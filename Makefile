@@ -116,7 +116,7 @@ cover: ## Run the tests and show how much of each package they cover
 	$(GO) test -coverprofile=coverage.out ./...
 	$(GO) tool cover -func=coverage.out | tail -n 1
 
-ci: lint test fuzz ## What CI runs
+ci: lint build test mutate test-crash fuzz ## Do all that CI does: lint, build, test, mutate, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
 	rm -rf bin .run coverage.out review.html

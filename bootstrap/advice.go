@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -29,11 +30,14 @@ func Advised(err error, dir string) error {
 		return &advised{err, room(dir) + "enlarge the volume or make room on it"}
 	case is(err, syscall.EADDRINUSE):
 		return &advised{err, "end the process that listens there"}
-	case is(err, syscall.EACCES), is(err, syscall.EPERM):
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	}
 	return err
 }
+
+// deniedFile is how etcd's texts name a file. A store's credentials are denied in the same words, and have neither owner nor mode.
+var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // advised is an error with advice.
 type advised struct {

@@ -19,6 +19,7 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 	full := &os.PathError{Op: "write", Path: filepath.Join(dir, "exit_code"), Err: syscall.ENOSPC}
 	for err, said := range map[error]string{
 		fmt.Errorf("cannot write: %w", full):                       "no space left on device \\(" + dir + " has \\d+ MiB free of \\d+ MiB; enlarge the volume or make room on it\\)$",
+		errors.New("wal: open /data/0.wal: permission denied"):     fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
 		errors.New("etcd: wal: no space left on device"):           "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
 		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}: "\\(end the process that listens there\\)$",
 		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}: fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
@@ -28,7 +29,9 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		assert.ErrorIs(t, advised, err)
 		assert.Equal(t, advised, bootstrap.Advised(advised, dir), "once is enough")
 	}
-	other := errors.New("other")
-	assert.Equal(t, other, bootstrap.Advised(other, dir))
+	for _, text := range []string{"other", "cannot read cluster.json in s3://bucket/etcd/: HTTP status 403 (AccessDenied): permission denied"} {
+		other := errors.New(text)
+		assert.Equal(t, other, bootstrap.Advised(other, dir))
+	}
 	require.NoError(t, bootstrap.Advised(nil, dir))
 }

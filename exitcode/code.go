@@ -30,15 +30,15 @@ const (
 	forcedBase  Code = 128 // plus the number of the second signal, as shells do it
 )
 
-// What the commands end with that visitors run beside start-etcd, and Usage. They stand in no log or termination message,
-// and some have the number of a status of start-etcd, which these commands do not end with.
+// Statuses of the commands that people run beside start-etcd; these end with Usage as well. No log and no termination message
+// shows them. Some share their number with a status that only start-etcd ends with.
 const (
 	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag has failed; the number is theirs
 	NoAnswer       Code = 69 // status, defrag: no wrapper answers on the port
 	NotTold        Code = 70 // status, defrag, --dump-fsm: what was asked for cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
 
-	StoreAway    Code = 69 // backup: the store cannot be used
+	StoreAway    Code = 69 // backup: the store cannot be used, or no wrapper answers
 	BackupFailed Code = 70 // backup: what is kept, or what was asked for, is not in order
 	InDoubt      Code = 75 // backup prune: nothing goes while something is in doubt
 	NotKept      Code = 78 // backup export and verify: what was asked for is not kept

@@ -13,7 +13,7 @@ import (
 )
 
 // LastRun is what a run tells the next one about itself, for people. It never takes part in the choice of the validation
-// mode: that is the exit record's alone. The zero value is told by no run.
+// mode: that is the exit record's alone. No run leaves the zero value behind.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word

@@ -137,7 +137,7 @@ func (d *Driver) next() message {
 	}
 }
 
-// handle has the rules answer one message and carries the answer out.
+// handle has the rules answer one message, and the answer carried out.
 func (d *Driver) handle(m message) {
 	if d.late(m) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
@@ -154,10 +154,15 @@ func (d *Driver) handle(m message) {
 		d.handle(message{event: Crashed, payload: Payload{Err: err}})
 		return
 	}
+	d.carryOut(row, core, decision.Answer, m)
+}
+
+// carryOut takes the machine to where a row leads, and does what the row asks for.
+func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.paces.settle(m.event, core.Facts)
-	if decision.Answer == Move {
+	if answer == Move {
 		d.leave()
 	}
 	if d.core.Facts.Ending != "" {

@@ -1,5 +1,5 @@
-// Package readiness is the wrapper's face to the outside: the HTTP server with /readyz, /livez and POST /stop, and the
-// Monitor that knows from inside the process whether the embedded etcd may be used.
+// Package readiness is the wrapper's face to the outside: the HTTP server with /readyz, /livez, POST /stop and POST /defrag,
+// and the Monitor that knows from inside the process whether the embedded etcd may be used.
 //
 // The Monitor owns the findings. One goroutine watches etcd and publishes an immutable Report; the server answers from
 // that memory, so that no prober can put load on raft. /readyz says 200 only while the lifecycle is Serving and a

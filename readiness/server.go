@@ -114,8 +114,8 @@ func (s *Server) UseTemporary() error {
 
 // UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every handshake.
 // Clients on loopback may speak plain HTTP all the same. Other plain connections that are still open end with their next
-// reply, or after 30 s. It fails only if the files cannot be used
-// now, which may pass, and names them; the protocol is then unchanged. Any goroutine may call it, at any time.
+// reply, or after 30 s. It fails only if the files cannot be used now, which may pass, and names them; the protocol is then
+// unchanged. Any goroutine may call it, at any time.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package aside names what is moved out of the way and kept, and finds it again: it lies beside the place that it had.
+// Package aside gives a name to what is moved out of the way and kept, and finds it again: it stays in the same directory.
 package aside
 
 import (
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -20,8 +20,8 @@ type Aside struct {
 	At   time.Time
 }
 
-// Name is where what has a path goes at that time; a moment after what went before if a clock was put back, so that the newest is the
-// last in any case.
+// Name is the path that what lies at path is moved to at that time. Where a clock was put back it is a moment later than the
+// newest one there is, so that the newest always comes last.
 func Name(path string, at time.Time) string {
 	if all := Beside(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
@@ -31,17 +31,17 @@ func Name(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// Beside are those of a path, the oldest first. What people have given a name of that kind is none.
+// Beside is what was set aside from a path, the oldest first. A similar name that people have given is left out.
 func Beside(path string) (all []Aside) {
 	if path == "" {
 		return nil
 	}
 	prefix := path + infix
-	paths, _ := filepath.Glob(prefix + "*") // the pattern is well-formed, and what can't be listed is not there
-	slices.Sort(paths)
-	for _, found := range paths {
-		if at, err := time.Parse(layout, strings.TrimPrefix(found, prefix)); err == nil {
-			all = append(all, Aside{found, at})
+	entries, _ := os.ReadDir(filepath.Dir(prefix)) // sorted; what can't be listed is not there
+	for _, entry := range entries {
+		stamp, found := strings.CutPrefix(entry.Name(), filepath.Base(prefix))
+		if at, err := time.Parse(layout, stamp); found && err == nil {
+			all = append(all, Aside{prefix + stamp, at})
 		}
 	}
 	return all

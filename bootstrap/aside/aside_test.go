@@ -22,6 +22,16 @@ func TestWhatWasSetAsideIsFoundTheOldestFirst(t *testing.T) {
 	}, Beside(path))
 }
 
+func TestAPathIsTakenLiterally(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a[b")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	for _, name := range []string{"data[1]", "data*", `da\ta?`} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.Mkdir(Name(path, time.Now()), 0o700))
+		assert.Len(t, Beside(path), 1, path)
+	}
+}
+
 func TestNothingLiesBesideWhatHasNoPlace(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Mkdir(Name("", time.Now()), 0o700))

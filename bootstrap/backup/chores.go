@@ -36,14 +36,14 @@ type chores struct {
 	doubts  string             // that kept everything from being deleted when it was last looked at
 	failing map[string]*Unable // chores that are not done, by their names
 
-	replaced time.Time // when a full was last made because a test restore had failed
+	replaced map[string]time.Time // when a full was last made for a reason
 
 	holes   int64 // that the shipper had found when it was last looked
 	suspect bool  // the store may have lost something that the latest revision needs
 }
 
 func newChores(b *Backups, s *shipper.Shipper, member string) *chores {
-	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}, failing: map[string]*Unable{}}
+	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
 }
 
 // chore is one of them, with what has to be so for it to be done.
@@ -88,7 +88,7 @@ func (c *chores) look(ctx context.Context) {
 		c.due["list"] = time.Time{}
 	}
 	if facts.Holes != c.holes {
-		c.holes, c.suspect, c.due["drill"] = facts.Holes, true, time.Time{}
+		c.holes, c.suspect, c.due["list"], c.due["drill"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
 	for _, chore := range all {
 		switch {

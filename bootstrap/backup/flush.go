@@ -23,8 +23,9 @@ var errStillAway = errors.New("the store was in trouble before, and still is")
 // is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
 // the last writes, so each member brings what it has and the store lacks; several at once do no harm. Only the one that wrote them
 // copies the whole database where there is no chain to go on with: for others the error is shipper.ErrNoChain. shipper.ErrRowsOnly says
-// that all revisions are there, and that another member goes on with the rest. ErrNotRunning says that backups had not begun. It returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a
-// goroutine behind then: the process is about to end.
+// that all revisions are there, and that another member goes on with the rest. ErrNotRunning says that backups had not begun. It
+// returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind then: the process
+// is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	began := b.running.Load()
 	if began == nil {

@@ -14,13 +14,15 @@ type Kept struct {
 	From, To int64             // the revisions that can be gone back to without a hole; 0 if there are none
 	Begin    time.Time         // when From was the present
 	End      time.Time         // when To was
+	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
 	LastFull *archive.KeptFull // the newest that is believed
 	Verdict  *archive.Verdict  // the newest, on a full or of a drill
 }
 
 // list looks at what is kept, and when the last drill was.
 func (c *chores) list(ctx context.Context) error {
-	history, err := c.backups.archive.History(ctx)
+	stored := c.shipper.Facts().Stored
+	history, err := c.backups.archive.Examined(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
 		return err
 	}
@@ -36,6 +38,9 @@ func (c *chores) list(ctx context.Context) error {
 				c.due["drill"] = later(c.due["drill"], drill.At.Add(daily))
 			}
 		}
+	}
+	if kept.Cut != nil && kept.To < stored {
+		c.suspect, c.due["drill"] = true, time.Time{}
 	}
 	c.history = history
 	c.backups.kept.Store(&kept)
@@ -74,7 +79,7 @@ func summary(history *archive.History) Kept {
 	}
 	if count := len(newest.Chains); count > 0 {
 		chain := newest.Chains[count-1]
-		kept.From, kept.To, kept.Begin, kept.End = chain.From, chain.To, chain.Begin, chain.End
+		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.Behind
 	}
 	for i := range newest.Fulls {
 		full := &newest.Fulls[i]

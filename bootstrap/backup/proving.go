@@ -13,8 +13,11 @@ import (
 // replaceEvery bounds how often what could not be restored is replaced.
 const replaceEvery = time.Hour
 
-// failedTest is why a full is made then.
-const failedTest = "the test restore of the last one failed"
+// Why a full is made then.
+const (
+	failedTest   = "the test restore of the last one failed"
+	lostSegments = "the store has lost segments"
+)
 
 // verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
 // started, is replaced.
@@ -85,10 +88,10 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 
 // replace makes a full in the place of one that could not be restored, but not one after the other.
 func (c *chores) replace(ctx context.Context, reason string) error {
-	if time.Since(c.replaced) < replaceEvery {
+	if time.Since(c.replaced[reason]) < replaceEvery {
 		return nil
 	}
-	c.replaced = time.Now()
+	c.replaced[reason] = time.Now()
 	_, err := c.shipper.FullNow(ctx, reason)
 	return err
 }
@@ -117,14 +120,22 @@ func (c *chores) drill(ctx context.Context) error {
 	return nil
 }
 
-// examine restores the latest revision. Where a chain just ended and another one began, that succeeds; where the store has lost a
-// segment nothing else would tell, since whoever writes does not look back.
+// examine looks whether the latest revision can be gone back to, since whoever writes does not look back. Where a chain just ended and
+// another one began, it can. What a listing does not show, such as a segment that is damaged, a test restore does.
 func (c *chores) examine(ctx context.Context) error {
 	facts := c.shipper.Facts()
+	if err := c.list(ctx); err != nil {
+		return err
+	}
+	if kept := c.backups.kept.Load(); kept.To < facts.Stored {
+		lost := fmt.Errorf("%s: revision %d is the last one that can be gone back to, and %d was stored", lostSegments, kept.To, facts.Stored)
+		if kept.Cut != nil {
+			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
+		}
+		return errors.Join(lost, c.replace(ctx, lostSegments))
+	}
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
 	switch {
-	case errors.Is(err, archive.ErrNotKept):
-		return errors.Join(fmt.Errorf("the store has lost segments: %w", err), c.replace(ctx, "the store has lost segments"))
 	case err != nil:
 		return err
 	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says

@@ -2,7 +2,6 @@ package backup_test
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -143,24 +142,22 @@ func lost(t *testing.T, merged bool) *subject {
 	return s
 }
 
-func TestTheLatestRevisionIsRestoredAsATestWhenTheStoreMayHaveLostASegment(t *testing.T) {
+// Names tell of a segment neither where it ends nor that the one behind it is missing.
+func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.T) {
 	s := lost(t, false)
-	s.Begin(shipper.Server(s.etcd.Server))
-	s.put(t, 1)
 	last := s.etcd.Revision()
-	var drilled archive.Path
-	examined := func(backup.Facts) bool {
-		s.proof.mu.Lock()
-		defer s.proof.mu.Unlock()
-		i := slices.IndexFunc(s.proof.paths, func(p archive.Path) bool { return p.Revision == last && p.Full.Revision < last })
-		if i >= 0 {
-			drilled = s.proof.paths[i]
-		}
-		return i >= 0
+	s.proof.fail(errors.New("no room")) // whatever a test restore would show
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() }, "a listing")
+	listed := s.Facts().Kept
+	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Kept.From >= last }
+	if listed.From < last {
+		assert.Equal(t, last-3, listed.To, "the revision before the one that is lost")
+		s.eventually(t, made, "a full, at once, though nothing changes")
 	}
-	s.eventually(t, examined, "a drill of the latest revision")
-	_, err := archive.New(s.store, &seal.Keys{}).Read(t.Context(), drilled, func(segment.Row) error { return nil })
-	require.ErrorIs(t, err, archive.ErrHole, "a real one fails, though names show nothing")
+	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	s.proof.fail(nil)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
 }
 

@@ -25,7 +25,7 @@ func (s *spooled) rest(manifest segment.Manifest) (segment.Object, error) {
 	if digest, _ := stored.End(); digest != s.head.Before {
 		return segment.Object{}, s.apart(manifest)
 	}
-	return builder.Finish(segment.Source{Compacted: manifest.Compacted, Term: manifest.Term, Member: manifest.Member})
+	return builder.Finish(segment.Source{Compacted: manifest.Compacted, Term: manifest.Term, Member: manifest.Member, Applied: manifest.Applied})
 }
 
 // split reads a segment: the rows up to a revision continue a chain, and everything behind them goes into another segment.

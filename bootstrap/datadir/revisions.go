@@ -17,8 +17,7 @@ const quotedFindings = 3
 
 // scanRevisions reads every revision of every key: the revision's own form, that revisions ascend, and the value. A value
 // that was changed and kept its form is not found, as neither bbolt nor etcd keeps a checksum of it, and the log's entries
-// do not tell which of them were refused. Every row passes here in the order of revisions: a hash of the rows, kept with
-// backups, would be compared here.
+// do not tell which of them were refused.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {

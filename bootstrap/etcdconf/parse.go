@@ -18,8 +18,7 @@ import (
 type Checked struct {
 	// Etcd has neither a logger nor a ZapLoggerBuilder: whoever starts etcd supplies one.
 	Etcd *embed.Config
-	// Unknown are the keys that etcd does not know, sorted by key. The letter case of a key makes no difference, to etcd
-	// neither.
+	// Unknown are the keys that etcd does not know, sorted by key. As for etcd, the letter case of a key makes no difference.
 	Unknown []UnknownKey
 	// Sidecars are the keys that are meant for the sidecar, sorted: the operator always sends them.
 	Sidecars []string

@@ -71,7 +71,7 @@ type duty struct {
 // written is what a lease says now.
 type written struct{ name, holder string }
 
-// errNotOurs is that another member renews a lease, or nobody can.
+// errNotOurs says that another member renews a lease, or that nobody can.
 var errNotOurs = errors.New("it is not for this member to renew")
 
 var (

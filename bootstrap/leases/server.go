@@ -126,7 +126,7 @@ func withoutURL(err error) error {
 	return fmt.Errorf("the API server cannot be asked: %w", err)
 }
 
-// errSilent is that an answer takes too long.
+// errSilent says that an answer takes too long.
 var errSilent = fmt.Errorf("the API server has not answered within %s", answerWithin)
 
 func retryAfter(response *http.Response) time.Duration {

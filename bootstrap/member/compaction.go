@@ -12,15 +12,20 @@ import (
 // Compactions are rare, and no other request waits for one.
 const compactionPatience = 3 * time.Second
 
-// beforeCompaction lets somebody read what a client's compaction would remove. What takes longer misses it. What etcd compacts
-// by itself (auto-compaction) does not come by here: that is older than its retention.
+// beforeCompaction lets somebody read what a client's compaction would remove. What etcd compacts by itself does not come by
+// here, but by readingFirst.
 func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if info.FullMethod == "/etcdserverpb.KV/Compact" {
-			bounded, cancel := context.WithTimeout(ctx, compactionPatience)
-			read(bounded)
-			cancel()
+			readBefore(ctx, read)
 		}
 		return handler(ctx, request)
 	}
+}
+
+// readBefore ends in time: what takes longer misses the compaction.
+func readBefore(ctx context.Context, read func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, compactionPatience)
+	defer cancel()
+	read(ctx)
 }

@@ -53,8 +53,8 @@ type Options struct {
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
-	// BeforeCompaction reads what a client's compaction is about to remove; nil if nobody cares. It is called from that
-	// client's request, and its context ends soon.
+	// BeforeCompaction reads what a compaction is about to remove, be it a client's or etcd's own; nil if nobody cares. It is
+	// called where the compaction is asked for, and its context ends soon.
 	BeforeCompaction func(context.Context)
 }
 
@@ -70,11 +70,12 @@ type Member struct {
 	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
 	startErr error         // valid once started is closed
 
-	upkeep    *upkeep.Keeper
-	keeping   keeping
-	crashOnce sync.Once
-	crashed   chan struct{}
-	lost      atomic.Pointer[error] // why etcd stopped by itself
+	upkeep     *upkeep.Keeper
+	compaction autoCompaction // etcd's own, if the member runs it
+	keeping    keeping
+	crashOnce  sync.Once
+	crashed    chan struct{}
+	lost       atomic.Pointer[error] // why etcd stopped by itself
 }
 
 // opensData is how far a start has come that reads the database.
@@ -102,6 +103,7 @@ func New(config *embed.Config, options Options) *Member {
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary, again))
 	if options.BeforeCompaction != nil {
+		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
 			grpc.ChainUnaryInterceptor(beforeCompaction(options.BeforeCompaction)))
 	}

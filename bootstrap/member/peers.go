@@ -9,8 +9,9 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// A gauge of etcd's knows what its transport knows, which is out of reach. It cannot be asked for: registering its twin is
-// Prometheus's way to get at it. nil if etcd has none by this name any more.
+// gaugeOfEtcd finds one of etcd's own gauges: it tells what etcd's transport knows, which cannot be reached otherwise.
+// Prometheus hands out a gauge that is registered only when somebody registers its twin. nil if etcd has none by this name
+// any more.
 func gaugeOfEtcd(name, help string, labels ...string) func() prometheus.Collector {
 	return sync.OnceValue(func() prometheus.Collector {
 		twin := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: "network", Name: name, Help: help}, labels)

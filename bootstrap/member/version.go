@@ -15,7 +15,7 @@ import (
 )
 
 // keeping are the goroutines that look after the member once it is ready: one keeps the data at the wanted version, one
-// keeps the database small, one sees that the cluster knows the member as it is.
+// keeps the database small, one compacts, and one sees that the cluster knows the member as it is.
 type keeping struct {
 	keeper atomic.Pointer[dataversion.Keeper]
 	stop   context.CancelFunc
@@ -102,6 +102,9 @@ func (m *Member) keep() {
 	ctx, stop := context.WithCancel(context.Background())
 	k.stop = stop
 	k.over.Go(func() { m.upkeep.Run(ctx, m.etcd.Server) })
+	if m.compaction.retention > 0 {
+		k.over.Go(func() { m.compact(ctx) })
+	}
 	if m.options.FindsPlace {
 		k.over.Go(func() { m.findPlace(ctx) })
 	}

@@ -173,7 +173,7 @@ func (f Facts) asksPeers() bool {
 	return !f.Alone && f.Peers && !f.Asked && (!f.Never || f.Condition == Empty)
 }
 
-// leftAsItIs says that a member of several is none of recovery's.
+// leftAsItIs says that recovery has nothing to do with a member of several.
 func (f Facts) leftAsItIs() bool { return !f.Alone && !f.Asked && !f.asksPeers() }
 
 // mayBeFounded says that a cluster would be begun with members that are not named, such as those that a discovery service knows:

@@ -41,8 +41,8 @@ func (r *run) incomplete() (Event, error) {
 	return "", nil
 }
 
-// untrusted is why nothing can be said of a volume before more is trusted: all that could come back is signed by nobody who is, or
-// what names tell of that the volume lacks.
+// untrusted is why nothing can be said of a volume until more keys are trusted: everything that could come back is signed with
+// others, or what the volume lacks by the names in the store is.
 func (r *run) untrusted(now inStore) error {
 	needed := r.asked || r.core.Facts.Condition != Valid || r.behind(now)
 	switch {

@@ -118,8 +118,7 @@ func (r *run) tellReturn() (Event, Payload) {
 	}
 	told := fmt.Sprintf("%s; the member gets its data from %s of cluster %s, and has no vote until it has all of them",
 		volume, strings.Join(from, " and "), r.census.Cluster)
-	news := r.Progress().Loss == ""
-	if news {
+	if r.Progress().Loss == "" {
 		r.tell(func(p *Progress) { p.Loss = told })
 		r.options.Log.Warn().Msg("recovery: " + told)
 	}

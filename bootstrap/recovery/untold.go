@@ -15,7 +15,7 @@ func disbelieved(err error) bool {
 }
 
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
-// trouble of backups alone, unless names speak for it that the volume was put back.
+// trouble of backups alone, unless names suggest that the volume was put back.
 func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 	if r.asked && r.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
@@ -41,8 +41,8 @@ func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 	return Disbelieved, Payload{Err: why}
 }
 
-// byNames says why a valid volume was perhaps put back although the store is not believed, by what its names tell: they prove
-// nothing, but are no less than what a volume has that was not. Any other trouble with the store is returned.
+// byNames says why a valid volume was perhaps put back, by what names in a store tell that is not believed otherwise: they
+// prove nothing, but a volume that was not put back has no less than they tell of. Any other trouble with the store is returned.
 func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 	if !disbelieved(why) {
 		return nil, why

@@ -91,6 +91,11 @@ func (r *run) validateVolume() (Event, Payload) {
 	if r.options.Request != nil && !r.asked {
 		r.sayUsed()
 	}
+	return r.examined(there)
+}
+
+// examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
+func (r *run) examined(there bool) (Event, Payload) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {

@@ -2,7 +2,10 @@ package upkeep
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -30,9 +33,8 @@ type embedded struct {
 }
 
 func (e embedded) facts() facts {
-	backend := e.Backend()
 	f := facts{
-		size: backend.Size(), inUse: backend.SizeInUse(), quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
+		quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
 		members: e.members(), sending: e.options.Sending(), readers: e.options.Gate.Inside(),
 	}
 	for _, alarm := range e.Alarms() {
@@ -45,7 +47,17 @@ func (e embedded) facts() facts {
 		case etcdserverpb.AlarmType_NONE:
 		}
 	}
+	f.size, f.inUse = e.sizes(f.noSpace)
 	return f
+}
+
+// sizes are the bytes of the database, and those of them that are in use. What somebody still read while it was compacted counts as in
+// use until the next commit, and where the alarm NOSPACE keeps keys from being put none comes by itself.
+func (e embedded) sizes(noSpace bool) (size, inUse int64) {
+	if noSpace {
+		e.Backend().ForceCommit()
+	}
+	return e.Backend().Size(), e.Backend().SizeInUse()
 }
 
 func (e embedded) members() (all []peer) {
@@ -80,11 +92,10 @@ func (e embedded) copied() int64 { return copied(e.dir()) }
 
 // copied looks at the file that etcd copies to, which lies beside the database until it takes its place.
 func copied(dir string) (size int64) {
-	files, _ := filepath.Glob(filepath.Join(dir, "db.tmp.*")) // the pattern is a good one
+	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is a good one
 	for _, file := range files {
-		var about unix.Stat_t
-		if unix.Stat(file, &about) == nil {
-			size = max(size, about.Size)
+		if about, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			size = max(size, about.Size())
 		}
 	}
 	return size
@@ -111,7 +122,7 @@ func (e embedded) catchUp(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), ctx.Err())
 		case <-e.StopNotify():
-			return fmt.Errorf("etcd has stopped")
+			return errors.New("etcd has stopped")
 		case <-clock.C:
 		}
 	}

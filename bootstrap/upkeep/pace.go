@@ -6,7 +6,7 @@ import (
 )
 
 // firstPace is what a defragmentation is expected to copy in a second before one was measured: half of what two slow cores
-// and a disk of the cloud's middle class do.
+// and an average disk of a cloud do.
 const firstPace = 100 * mebibyte
 
 // worthMeasuring is how many bytes must have been copied for the pace to say something.

@@ -88,7 +88,7 @@ func (t *turn) wishes(ctx context.Context) (names []string, err error) {
 // endOf is where the keys below a prefix end.
 func endOf(below string) []byte { return []byte(clientv3.GetPrefixRangeEnd(below)) }
 
-// errTaken is that another member has its turn.
+// errTaken says that it is another member's turn.
 var errTaken = errors.New("is being defragmented: wait for its end")
 
 // take makes it this member's turn. The error wraps errTaken, behind the name of the member whose turn it is.
@@ -130,7 +130,7 @@ func holder(reply *etcdserverpb.TxnResponse) string {
 	return "another member"
 }
 
-// begin gets a lease, of which the keys live.
+// begin gets the lease that the keys belong to.
 func (t *turn) begin(ctx context.Context) error {
 	ctx, cancel := t.root(ctx)
 	defer cancel()

@@ -1,3 +1,3 @@
-// Package backups is what the commands `etcd-wrapper backup …` do. The command line is read elsewhere, and gets exit statuses for
-// the errors.
+// Package backups does what the commands `etcd-wrapper backup …` and `etcd-wrapper restore` are for. Package main reads the command
+// line for it, and makes exit statuses of its errors.
 package backups

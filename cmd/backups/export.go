@@ -116,7 +116,7 @@ func unread(path archive.Path) []string {
 }
 
 // lost is how many revisions behind the end of a path at least cannot be read, of those that were sought.
-func lost(sought, path archive.Path) int64 { return max(sought.Revision, sought.Known) - path.Revision }
+func lost(sought, path archive.Path) int64 { return sought.Lost() + sought.Revision - path.Revision }
 
 // complete is an ErrIncomplete if something cannot be read behind the end of a path that was to lead to the latest revision.
 func complete(made string, path archive.Path, lost int64, damaged []string) error {

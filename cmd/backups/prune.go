@@ -17,27 +17,35 @@ import (
 // ErrInDoubt says that nothing may go for now.
 var ErrInDoubt = errors.New("nothing is deleted")
 
+// ErrNoPolicy says that nobody said what is to be kept. Whoever runs etcd may have said more than the default.
+var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
+
 // Pruned is what backup prune tells, and with -o json its document.
 type Pruned struct {
-	Store  string      `json:"store"`
-	Policy string      `json:"policy"`
-	From   time.Time   `json:"from"`             // where the window of points begins
-	Doubts []string    `json:"doubts,omitempty"` // why nothing goes
-	Items  []keep.Item `json:"items"`
-	DryRun bool        `json:"dry_run"`
-	Done   keep.Done   `json:"done"`
+	Store   string      `json:"store"`
+	Policy  string      `json:"policy"`
+	Assumed bool        `json:"assumed,omitempty"` // nobody said the policy: it is the default
+	From    time.Time   `json:"from"`              // where the window of points begins
+	Doubts  []string    `json:"doubts,omitempty"`  // why nothing goes
+	Items   []keep.Item `json:"items"`
+	DryRun  bool        `json:"dry_run"`
+	Done    keep.Done   `json:"done"`
 }
 
 // Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
-// the deletion; told is called with each item that is gone.
+// the deletion; told is called with each item that is gone. ErrNoPolicy is about a flag.
 func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.Item)) (Pruned, error) {
+	if !settings.Flags.Keep.Given && !dryRun {
+		return Pruned{}, ErrNoPolicy
+	}
 	kept := settings.Archive()
 	plan, err := keep.Look(ctx, kept, settings.Policy, time.Now(), 0)
 	if err != nil {
 		return Pruned{}, err
 	}
 	document := Pruned{
-		Store: settings.Store.String(), Policy: plan.Policy.String(), From: plan.From, Doubts: plan.Doubts, Items: plan.Items, DryRun: dryRun,
+		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Flags.Keep.Given, From: plan.From, Doubts: plan.Doubts,
+		Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Doubts) > 0 {
 		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Doubts, "; ")))
@@ -51,7 +59,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.I
 // Print prints the document for people, with times in their zone.
 func (p Pruned) Print(to io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.Policy, terminal.Moment(p.From))
+	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.policy(), terminal.Moment(p.From))
 	rows := [][]string{{"", "GENERATION", "WHAT", "TIME", "SIZE", "WHY"}}
 	for _, item := range p.Items {
 		rows = append(rows, []string{
@@ -64,6 +72,13 @@ func (p Pruned) Print(to io.Writer) error {
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
+}
+
+func (p Pruned) policy() string {
+	if p.Assumed {
+		return p.Policy + ", which is the default, since --backup-keep is not given"
+	}
+	return p.Policy
 }
 
 func (p Pruned) word(item keep.Item) string {

@@ -48,7 +48,7 @@ func Read(flags commandline.Backups) (Settings, error) {
 	if settings.Schedule, err = schedule.Parse(flags.FullSchedule); err != nil {
 		return Settings{}, err
 	}
-	if settings.Policy, err = keep.ParsePolicy(flags.Keep); err != nil {
+	if settings.Policy, err = keep.ParsePolicy(flags.Keep.Policy); err != nil {
 		return Settings{}, err
 	}
 	settings.Keys, err = seal.Load(seal.Files{
@@ -63,7 +63,7 @@ func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Key
 // Told is what the running wrapper tells the commands of its flags. Paths become absolute, since those may run elsewhere.
 func Told(flags commandline.Backups, volumeDir string) local.Flags {
 	return local.Flags{
-		Store: flags.Store, Keep: flags.Keep, Recipients: absolute(flags.Recipients), Identities: absolute(flags.Identities),
+		Store: flags.Store, Keep: flags.Keep.Policy, Recipients: absolute(flags.Recipients), Identities: absolute(flags.Identities),
 		SigningKey: absolute(flags.SigningKey), TrustedKeys: absolute(flags.TrustedKeys), VolumeDir: absolute(volumeDir),
 	}
 }
@@ -88,8 +88,8 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 	if err != nil {
 		return Settings{}, fmt.Errorf("%w; a wrapper that could be asked: %w", ErrNoStore, err)
 	}
-	if flags.Keep == commandline.DefaultKeep {
-		flags.Keep = told.Keep
+	if !flags.Keep.Given {
+		flags.Keep = commandline.Keep{Policy: told.Keep, Given: true}
 	}
 	flags.Store = told.Store
 	flags.Recipients, flags.Identities = cmp.Or(flags.Recipients, told.Recipients), cmp.Or(flags.Identities, told.Identities)

@@ -79,6 +79,10 @@ func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, keep.Policy{Daily: 1}, settings.Policy, "what is given counts")
 
+	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep="+commandline.DefaultKeep), port)
+	require.NoError(t, err)
+	assert.Equal(t, keep.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy, "also if it is the default")
+
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-store=file:///other"), port)
 	require.NoError(t, err)
 	assert.False(t, settings.Keys.Encrypts(), "another store is not the wrapper's")

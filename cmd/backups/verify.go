@@ -27,11 +27,17 @@ type Verified struct {
 	Recorded   bool            `json:"recorded"` // the verdict is in the store, and counts
 }
 
-// Verify has a backup restored, the newest full unless there is a target, and keeps the verdict in the store. ErrNotVerified comes
-// with the document. restore restores a path and says what that showed.
-func Verify(ctx context.Context, settings Settings, target *archive.Target, restore func(context.Context, archive.Path) (archive.Verdict, error)) (Verified, error) {
+// Choice is which backup is meant.
+type Choice struct {
+	archive.Target
+	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
+}
+
+// Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document. restore restores a path and
+// says what that showed.
+func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(context.Context, archive.Path) (archive.Verdict, error)) (Verified, error) {
 	kept := settings.Archive()
-	path, err := wanted(ctx, kept, target)
+	path, err := wanted(ctx, kept, chosen)
 	if err != nil {
 		return Verified{}, err
 	}
@@ -53,24 +59,27 @@ func Verify(ctx context.Context, settings Settings, target *archive.Target, rest
 	return verified, err
 }
 
-// wanted is the way to a target, or to the newest full.
-func wanted(ctx context.Context, kept *archive.Archive, target *archive.Target) (archive.Path, error) {
-	if target != nil {
-		return kept.Find(ctx, *target)
+// wanted is the way to what is chosen.
+func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.Path, error) {
+	if !chosen.Full {
+		return kept.Find(ctx, chosen.Target)
 	}
 	history, err := kept.History(ctx)
 	if err != nil {
 		return archive.Path{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
-	newest := history.Newest()
-	if newest == nil || len(newest.Fulls) == 0 {
-		return archive.Path{}, fmt.Errorf("a full is %w in %s", archive.ErrNotKept, kept)
+	of, what := history.Newest(), "a full"
+	if chosen.Generation != 0 {
+		of, what = history.Generation(chosen.Generation), fmt.Sprintf("a full of generation %d", chosen.Generation)
 	}
-	full := newest.Fulls[len(newest.Fulls)-1]
+	if of == nil || len(of.Fulls) == 0 {
+		return archive.Path{}, fmt.Errorf("%s is %w in %s", what, archive.ErrNotKept, kept)
+	}
+	full := of.Fulls[len(of.Fulls)-1]
 	if full.Label != full.Name() { // its manifest cannot be read
 		return archive.Path{}, full.Err
 	}
-	return archive.Path{Generation: newest.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}, nil
+	return archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}, nil
 }
 
 // Print prints the document for people.

@@ -25,16 +25,35 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 	}
 }
 
+// newest is the newest full alone.
+var newest = Choice{Full: true}
+
 func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
-	verified, err := Verify(t.Context(), settings, nil, restores(archive.Verified))
+	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.Equal(t, l.revision, verified.Revision)
 	assert.Regexp(t, "^revision 21 could be restored, from full .* the verdict is in the store\n$", printed(t, verified)+"\n")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+}
+
+func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	require.NoError(t, settings.Archive().BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
+	_, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
+	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has none")
+	of := func(generation int) Choice { return Choice{Full: true, Target: archive.Target{Generation: generation}} }
+	verified, err := Verify(t.Context(), settings, of(1), restores(archive.Verified))
+	require.NoError(t, err)
+	assert.Equal(t, 1, verified.Generation)
+	assert.Equal(t, l.revision, verified.Revision)
+	_, err = Verify(t.Context(), settings, of(3), restores(archive.Verified))
+	require.ErrorIs(t, err, archive.ErrNotKept)
+	assert.ErrorContains(t, err, "a full of generation 3 is not kept")
 }
 
 func TestAHashThatWasComparedIsTold(t *testing.T) {
@@ -45,7 +64,7 @@ func TestAHashThatWasComparedIsTold(t *testing.T) {
 func TestARevisionBehindAFullIsADrill(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
-	verified, err := Verify(t.Context(), settings, &archive.Target{Revision: l.revision + 3}, restores(archive.Failed))
+	verified, err := Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
 	require.ErrorIs(t, err, ErrNotVerified)
 	require.ErrorContains(t, err, "it differs")
 	assert.True(t, verified.Drill)
@@ -61,7 +80,7 @@ func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	pair := sealtest.New(t)
 	settings := live(t).keepWith(t, pair.Load(t))
 	settings.Keys = sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys})
-	verified, err := Verify(t.Context(), settings, nil, restores(archive.Verified))
+	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.False(t, verified.Recorded)
 	assert.Contains(t, printed(t, verified), "is not in the store")
@@ -74,10 +93,10 @@ func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 func TestWhatKeepsFromVerifyingIsNoVerdict(t *testing.T) {
 	settings := live(t).keep(t)
 	away := errors.New("no room")
-	_, err := Verify(t.Context(), settings, nil, func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, away })
+	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, away })
 	require.ErrorIs(t, err, away)
-	_, err = Verify(t.Context(), settings, &archive.Target{Revision: 1}, restores(archive.Verified))
+	_, err = Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, nil, restores(archive.Verified))
+	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }

@@ -13,16 +13,13 @@ type Backups struct {
 	Store        string        `name:"backup-store" group:"Backups" placeholder:"URL" help:"Where backups are kept: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= behind a question mark; only with --standalone."`
 	Interval     time.Duration `name:"backup-interval" group:"Backups" default:"1s" help:"A change is in the store after at most this and one upload."`
 	FullSchedule string        `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"When the whole database is backed up: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h; each cluster has a shift of its own within the hour."`
-	Keep         string        `name:"backup-keep" group:"Backups" default:"${keep}" help:"What is kept: every revision within points, beyond that the last verified full of so many hours, days and weeks."`
+	Keep         Keep          `name:"backup-keep" group:"Backups" default:"${keep}" help:"What is kept: every revision within points, beyond that the last verified full of so many hours, days and weeks."`
 	Recipients   string        `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients that backups are encrypted to."`
 	Identities   string        `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities that decrypt them, to verify and to restore."`
 	SigningKey   string        `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"ed25519 key (PEM) that manifests are signed with."`
 	TrustedKeys  string        `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"ed25519 public keys (PEM); what none of them signed is not believed."`
 	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"How much may wait on the volume while the store is away."`
 }
-
-// DefaultKeep is what --backup-keep is unless it is given.
-const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 
 // What the flags can be: sooner than a marker is made nothing can be sent, and a segment has to fit into the spool.
 const (

@@ -11,7 +11,7 @@ import (
 // "free=45%,min=100Mi", or "never", which is the zero Threshold.
 type Threshold struct {
 	Free float64 // the part of the file, from 0 to 1
-	Min  int64   // bytes
+	Min  Bytes
 }
 
 // UnmarshalText reads what the flag says. The error is one sentence.
@@ -37,7 +37,7 @@ func (t *Threshold) set(part string) (err error) {
 	case "free":
 		t.Free, err = percentage(value)
 	case "min":
-		t.Min, err = size(value)
+		err = t.Min.UnmarshalText([]byte(value))
 	default:
 		err = fmt.Errorf("%q is neither free=… nor min=…", part)
 	}
@@ -52,19 +52,4 @@ func percentage(text string) (float64, error) {
 		return 0, fmt.Errorf("%q is no percentage from 1%% to 99%%", text)
 	}
 	return float64(percent) / 100, nil
-}
-
-// size reads "100Mi" as 104857600.
-func size(text string) (int64, error) {
-	shift := 0
-	for i, unit := range []string{"Ki", "Mi", "Gi"} {
-		if number, is := strings.CutSuffix(text, unit); is {
-			text, shift = number, 10*(i+1)
-		}
-	}
-	count, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || count == 0 {
-		return 0, fmt.Errorf("%q is no size such as 100Mi", text)
-	}
-	return int64(count) << shift, nil
 }

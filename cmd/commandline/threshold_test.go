@@ -12,6 +12,8 @@ func TestTheThresholdOfDefragmentationIsReadAsPeopleWriteIt(t *testing.T) {
 		"free=45%,min=100Mi": {Free: 0.45, Min: 100 << 20},
 		"min=2Gi,free=99%":   {Free: 0.99, Min: 2 << 30},
 		"free=1%,min=4096":   {Free: 0.01, Min: 4096},
+		"free=1%,min=100M":   {Free: 0.01, Min: 1e8},
+		"free=1%,min=1Ti":    {Free: 0.01, Min: 1 << 40},
 		"never":              {},
 	} {
 		var read Threshold
@@ -29,9 +31,9 @@ func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
 		"free=45,min=1Mi":     "no percentage",
 		"free=0%,min=1Mi":     "no percentage",
 		"free=100%,min=1Mi":   "no percentage",
-		"free=45%,min=-1":     "no size",
-		"free=45%,min=0Mi":    "no size",
-		"free=45%,min=1Ti":    "no size",
+		"free=45%,min=-1":     "not a size",
+		"free=45%,min=1Pi":    "not a size",
+		"free=45%,min=0Mi":    "more than 0",
 		"free=45%,most=100Mi": "neither",
 	} {
 		read := Threshold{Min: 7}

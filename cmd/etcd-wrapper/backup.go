@@ -33,7 +33,7 @@ type backupCommand struct {
 // backupFlags are what commands about a store take. They are start-etcd's, so that its arguments and environment fit.
 type backupFlags struct {
 	Backups     commandline.Backups `embed:""`
-	WrapperPort uint16              `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given."`
+	WrapperPort commandline.Port    `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given."`
 	Output      string              `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json."`
 }
 
@@ -54,7 +54,7 @@ type document interface{ Print(to io.Writer) error }
 func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	settings, err := backups.Find(ctx, f.Backups, f.WrapperPort)
+	settings, err := backups.Find(ctx, f.Backups, uint16(f.WrapperPort))
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
@@ -96,6 +96,7 @@ func backupStatus(err error) exitcode.Code {
 		{backups.ErrExists, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
+		{backups.ErrNoPolicy, exitcode.Usage},
 		{store.ErrUnavailable, exitcode.StoreAway},
 		{store.ErrDenied, exitcode.StoreAway},
 		{store.ErrNoBucket, exitcode.StoreAway},
@@ -202,7 +203,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	meter := s.meter()
-	made, err := local.NewClient(c.WrapperPort).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
+	made, err := local.NewClient(uint16(c.WrapperPort)).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
 	meter.Clear()
 	if err != nil {
 		return s.failed(err, backupStatus(err))

@@ -78,7 +78,8 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
 		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
-		{[]string{"prune", flag}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"prune", flag}, exitcode.Usage, "--backup-keep: is missing"},
 		{[]string{"prune", flag, "--dry-run"}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
@@ -93,6 +94,24 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 	}
 	_, err := os.Lstat(file)
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The wrapper may have been told to keep more than the default.
+func TestAPruneOfAStoreThatIsNamedSaysByWhichPolicy(t *testing.T) {
+	flag := kept(t)
+	_, out, _ := visit("prune", flag, "--dry-run")
+	assert.Contains(t, out, "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
+	_, out, _ = visit("prune", flag, "--dry-run", "-o", "json")
+	assert.Contains(t, out, `"assumed": true`)
+	for _, told := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {
+		if told == nil {
+			t.Setenv("ETCD_WRAPPER_BACKUP_KEEP", "points=2d")
+		}
+		_, out, _ = visit(append([]string{"prune", flag, "--dry-run"}, told...)...)
+		assert.NotContains(t, out, "default")
+		status, _, log := visit(append([]string{"prune", flag}, told...)...)
+		assert.Equal(t, exitcode.InDoubt, status, log)
+	}
 }
 
 func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 type backupVerifyCommand struct {
 	backupFlags `embed:""`
 	To          *commandline.Target `name:"to" env:"-" placeholder:"TARGET" help:"What to restore: latest, revision:N, or time:T; default is the newest full alone."`
-	Generation  int                 `name:"generation" env:"-" help:"Of which generation, with --to, if the newest that has it is not meant."`
+	Generation  int                 `name:"generation" env:"-" help:"Of which generation, if the newest, or with --to the newest that has it, is not meant."`
 	ScratchDir  string              `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
 }
 
@@ -30,7 +30,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
-		verified, err := backups.Verify(ctx, settings, c.target(), restore)
+		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
 			return nil, err
 		}
@@ -38,11 +38,12 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-func (c *backupVerifyCommand) target() *archive.Target {
-	if c.To == nil {
-		return nil
+func (c *backupVerifyCommand) choice() backups.Choice {
+	chosen := backups.Choice{Target: archive.Target{Generation: c.Generation}, Full: c.To == nil}
+	if c.To != nil {
+		chosen.Revision, chosen.Time = c.To.Revision, c.To.Time
 	}
-	return &archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
+	return chosen
 }
 
 // scratch is a directory that no other process uses.

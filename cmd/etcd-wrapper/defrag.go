@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
@@ -14,7 +15,7 @@ import (
 
 // defragCommand has the wrapper that runs on this host, in the same pod, defragment its database, and waits for the end.
 type defragCommand struct {
-	WrapperPort uint16 `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
 }
 
 // Notes implements commandline.Noted.
@@ -50,7 +51,7 @@ const watchInterval = 200 * time.Millisecond
 
 // defragment asks for it and tells of it until it has ended.
 func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error) {
-	ctx, client := context.Background(), status.NewClient(c.WrapperPort)
+	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
 	if err != nil {
 		return nil, err

@@ -68,6 +68,15 @@ func TestAtATerminalErrorsAreSentences(t *testing.T) {
 	assert.Contains(t, log, `"error":"unknown flag --nope"`)
 }
 
+// They share its environment variable.
+func TestEveryCommandReadsThePortAlike(t *testing.T) {
+	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
+		_, log, status := said(t, true, append(command, "--etcd-wrapper-port=70000")...)
+		assert.Equal(t, exitcode.Usage, status, command)
+		assert.Contains(t, log, `--etcd-wrapper-port: "70000" is not a port`, command)
+	}
+}
+
 func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
 	require.NoError(t, err)

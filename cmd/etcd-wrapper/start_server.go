@@ -51,7 +51,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 	}, exitcode.Clean, nil
 }
 
-// choose lets the server speak as long as etcd's configuration is not known.
+// choose says how the server speaks until etcd's configuration is known.
 func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
 	switch {
 	case c.WrapperCertPath != "":

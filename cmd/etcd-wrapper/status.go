@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 
+	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
@@ -13,9 +14,9 @@ import (
 
 // statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
 type statusCommand struct {
-	WrapperPort uint16 `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
-	Watch       bool   `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
-	Output      string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	Watch       bool             `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Output      string           `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
 }
 
 // Notes implements commandline.Noted.
@@ -44,7 +45,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 }
 
 func (c *statusCommand) ask(receive func(status.Document) error) error {
-	client := status.NewClient(c.WrapperPort)
+	client := status.NewClient(uint16(c.WrapperPort))
 	if c.Watch {
 		return client.Watch(context.Background(), receive)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // Etcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
-// filled in unless it is given. Of an error etcdctl has told.
+// filled in unless it is given. etcdctl has printed the error already.
 func Etcdctl(args []string, log zerolog.Logger) error {
 	known, err := known()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
@@ -50,8 +50,7 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// known is what etcdctl should use. The wrapper's environment takes precedence over the stored
-// configuration.
+// known is what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
 func known() ([]setting, error) {
 	var access clientAccess
 	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
@@ -72,7 +71,8 @@ func known() ([]setting, error) {
 	return known, err
 }
 
-// ownSetting is a setting of start-etcd, by its name in the environment. They are no flags here: all flags are etcdctl's.
+// ownSetting is a setting of start-etcd, by its name in the environment. It cannot be given as a flag here: all flags are
+// etcdctl's.
 func ownSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -89,8 +89,8 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missing are the settings that are known and neither among the arguments nor in etcdctl's own environment, which does not
-// allow that a value is given twice.
+// missing are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
+// not allow a value to be given twice.
 func missing(known []setting, args []string) []string {
 	var flags []string
 	for _, s := range known {

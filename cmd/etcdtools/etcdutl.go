@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 )
 
-// Etcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. Of an error it has told.
+// Etcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. The tool has printed the error already.
 func Etcdutl(args []string, out io.Writer) error {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")

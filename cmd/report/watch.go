@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// beat is how often is looked at what changes without notice: readiness, and what etcd waits for.
+	// beat is the pause between looks at what changes without notice: readiness, and what etcd waits for.
 	beat = 250 * time.Millisecond
 	// worthALine is how long etcd must wait for the same thing before the log tells of it.
 	worthALine = time.Second
@@ -19,8 +19,8 @@ const (
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch tells what nobody asks for while a run lasts: it reminds the log of what lasts, notes when readiness changes and
-// has lost told what would be true if the process were killed now. It returns when ctx ends.
+// Watch tells what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, and
+// calls lost whenever something else would be true if the process were killed now. It returns when ctx ends.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func()) {
 	w := &watcher{Report: r, log: log, lost: lost, pause: firstReminder}
 	clock := time.NewTicker(beat)
@@ -40,7 +40,7 @@ type watcher struct {
 	log  zerolog.Logger
 	lost func()
 
-	told     string // what lost was told of
+	told     string // what was true when lost was called last
 	warned   bool   // the log has heard why the member is not ready
 	waits    string // what etcd waits for
 	since    time.Time

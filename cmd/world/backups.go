@@ -101,7 +101,7 @@ func told(facts backup.Facts) *status.Backup {
 		Trouble: trouble(facts),
 	}
 	if kept.To > 0 {
-		about.Window = &status.BackupWindow{FromRevision: kept.From, ToRevision: max(kept.To, is.Stored), From: kept.Begin, To: upTo(facts)}
+		about.Window = window(facts)
 	}
 	if run := is.FullRunning; run != nil {
 		about.FullRunning = &status.BackupRun{
@@ -112,12 +112,14 @@ func told(facts backup.Facts) *status.Backup {
 	return about
 }
 
-// upTo is the latest moment that can be gone back to: now, but for what the store has not yet.
-func upTo(facts backup.Facts) time.Time {
-	if facts.Shipped.Stored < facts.Kept.To {
-		return facts.Kept.End // another member writes, or this one does not know yet
+// window is what can be gone back to: up to now, but for what the store has not yet.
+func window(facts backup.Facts) *status.BackupWindow {
+	kept := facts.Kept
+	listed := &status.BackupWindow{FromRevision: kept.From, ToRevision: kept.To, From: kept.Begin, To: kept.End}
+	if kept.Cut == nil && facts.Shipped.Stored >= kept.To { // otherwise another member writes, or this one does not know yet
+		listed.ToRevision, listed.To = facts.Shipped.Stored, time.Now().Add(-facts.Shipped.BehindFor).Truncate(time.Second)
 	}
-	return time.Now().Add(-facts.Shipped.BehindFor).Truncate(time.Second)
+	return listed
 }
 
 // lastFull is the newer one of the listing's and of the one that this process has made.

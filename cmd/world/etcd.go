@@ -62,7 +62,7 @@ func (w *World) askForVote(ctx context.Context, cluster, member types.ID, member
 // upkeep is when the flags have the database defragmented.
 func (w *World) upkeep() member.Upkeep {
 	return member.Upkeep{
-		Threshold: upkeep.Threshold{Free: w.flags.DefragThreshold.Free, Min: w.flags.DefragThreshold.Min},
+		Threshold: upkeep.Threshold{Free: w.flags.DefragThreshold.Free, Min: int64(w.flags.DefragThreshold.Min)},
 		MaxPause:  w.flags.DefragMaxPause, Gate: w.Gate(),
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// bomType is the kind of artifact as which the bill of materials hangs on its image.
+// bomType is the type of the artifact by which a bill of materials is attached to its image.
 const bomType = types.MediaType("application/vnd.cyclonedx+json")
 
 // release is what the labels say of the program.

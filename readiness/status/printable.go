@@ -14,6 +14,7 @@ func (d Document) printable() Document {
 	}
 	d.LastError = copied(d.LastError, func(e *Error) []*string { return []*string{&e.Message} })
 	d.Validation = copied(d.Validation, func(v *Validation) []*string { return []*string{&v.Reason} })
+	d.DataVersion = copied(d.DataVersion, func(v *DataVersion) []*string { return []*string{&v.Reason} })
 	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
 	d.Upkeep = d.Upkeep.printable()
 	d.Leases = slices.Clone(d.Leases)

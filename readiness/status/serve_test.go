@@ -219,7 +219,8 @@ func TestNothingThatATerminalObeysIsTold(t *testing.T) {
 	told := newTeller()
 	told.now = status.Document{
 		Reason: evil, SidecarWord: evil, LastError: &status.Error{Message: evil}, Validation: &status.Validation{Reason: evil},
-		Checks: []status.Check{{Reason: evil}}, Certificates: []status.Certificate{{Path: evil}}, Transitions: []status.Transition{{Reason: evil}},
+		DataVersion: &status.DataVersion{Reason: evil}, Checks: []status.Check{{Reason: evil}},
+		Certificates: []status.Certificate{{Path: evil}}, Transitions: []status.Transition{{Reason: evil}},
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /lifecycle", status.Handler(told.source()))
@@ -240,8 +241,8 @@ func TestNothingThatATerminalObeysIsTold(t *testing.T) {
 	defer liar.Close()
 	document, err := status.NewClient(portOf(liar)).Fetch(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{shown, shown, shown, shown, shown, shown, shown}, []string{
+	require.Equal(t, []string{shown, shown, shown, shown, shown, shown, shown, shown}, []string{
 		document.Reason, document.SidecarWord, document.LastError.Message, document.Validation.Reason,
-		document.Checks[0].Reason, document.Certificates[0].Path, document.Transitions[0].Reason,
+		document.DataVersion.Reason, document.Checks[0].Reason, document.Certificates[0].Path, document.Transitions[0].Reason,
 	})
 }

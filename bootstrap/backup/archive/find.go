@@ -54,15 +54,6 @@ type Path struct {
 	faults faults // that it does not lead by
 }
 
-// Bytes is how much there is to read, in bytes.
-func (p Path) Bytes() int64 {
-	sum := p.Full.Data.Bytes
-	for _, object := range p.Objects {
-		sum += object.Size
-	}
-	return sum
-}
-
 // Lost is how many revisions at least lie behind the path's and cannot be read: they are told of by names. What names don't
 // tell has a Beyond all the same.
 func (p Path) Lost() int64 { return max(0, p.Known-p.Revision) }

@@ -27,6 +27,7 @@ type Full struct {
 	Hash       *Hash            `json:"hash,omitempty"`    // etcd's own, if it was asked
 	Buckets    []string         `json:"buckets,omitempty"` // names of the small buckets inside
 	Term       uint64           `json:"term"`              // raft's
+	Applied    uint64           `json:"applied,omitzero"`  // raft's index that its writer had applied once the transaction was open; 0 if unknown
 	Member     string           `json:"member"`            // who wrote it: etcd's member id, hexadecimal
 	Reason     string           `json:"reason"`            // why it was made: a clause
 	Encrypted  bool             `json:"encrypted,omitzero"`
@@ -52,7 +53,7 @@ func (f Full) BeginsChain() bool {
 
 // Start is what the segment behind it goes on from.
 func (f Full) Start() segment.Start {
-	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last}
+	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
 const fullKind = "full"

@@ -60,6 +60,16 @@ func (h *History) Newest() *Generational {
 	return &h.Generations[len(h.Generations)-1]
 }
 
+// Generation returns the one of a number; nil if there is none.
+func (h *History) Generation(number int) *Generational {
+	for i := range h.Generations {
+		if h.Generations[i].Number == number {
+			return &h.Generations[i]
+		}
+	}
+	return nil
+}
+
 // History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the first and the
 // last of each chain.
 func (a *Archive) History(ctx context.Context) (*History, error) { return a.historyWithout(ctx, nil) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/segment"
@@ -15,7 +14,7 @@ import (
 
 // Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
 // and span an hour at most. Each is checked on the way as far as that needs no identity. It may be repeated. The sources stay
-// until somebody deletes what Superseded returns.
+// until somebody deletes them.
 //
 // ErrHole says that the sources don't follow one another, that one of them cannot be believed, or that another segment begins within
 // them: they stay as they are.
@@ -59,34 +58,6 @@ func (a *Archive) oneChain(ctx context.Context, merged Object, sources []Object)
 		}
 	}
 	return err
-}
-
-// Superseded returns the objects that can be deleted, since a merged one holds the same: one that was created before a time, by
-// the store's clock, which should be [Grace] ago. The newest segment stays, so that Head finds it at once.
-func (a *Archive) Superseded(ctx context.Context, generation int, before time.Time) (all []Object, err error) {
-	var levels [3][]Object
-	for i, level := range []Level{Segment, Minute, Hour} {
-		if levels[i], err = a.Objects(ctx, generation, level, segment.Position{}); err != nil {
-			return nil, err
-		}
-	}
-	segments, minutes, hours := levels[0], levels[1], levels[2]
-	if len(segments) > 0 {
-		all = held(segments[:len(segments)-1], slices.Concat(minutes, hours), before)
-	}
-	return append(all, held(minutes, hours, before)...), nil
-}
-
-// held are those of objects that one of others holds which was created before a time.
-func held(objects, others []Object, before time.Time) (all []Object) {
-	for _, object := range objects {
-		if slices.ContainsFunc(others, func(o Object) bool {
-			return o.Modified.Before(before) && o.covers(object.Start) && object.Next.Compare(o.Next) <= 0
-		}) {
-			all = append(all, object)
-		}
-	}
-	return all
 }
 
 // merged looks for another object that holds the beginning of one.

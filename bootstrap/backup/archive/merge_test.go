@@ -3,7 +3,6 @@ package archive_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -44,7 +43,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
 }
 
-func TestWhatAMergedObjectHoldsIsSupersededSaveTheNewestSegment(t *testing.T) {
+func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	for last := int64(11); last <= 16; last++ {
 		w.segment(last)
@@ -52,24 +51,11 @@ func TestWhatAMergedObjectHoldsIsSupersededSaveTheNewestSegment(t *testing.T) {
 	segments := w.objects(archive.Segment)
 	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
 	require.NoError(t, err)
-	superseded := func(before time.Time) (names []string) {
-		objects, err := w.Superseded(w.ctx, 1, before)
-		require.NoError(t, err)
-		for _, object := range objects {
-			names = append(names, object.Name())
-		}
-		return names
-	}
-	now := time.Now().Add(time.Minute)
-	assert.Empty(t, superseded(now.Add(-archive.Grace)), "somebody may be reading them")
-	assert.Equal(t, []string{segments[0].Name(), segments[1].Name(), segments[2].Name()}, superseded(now))
 	hour, err := w.Merge(w.ctx, archive.Hour, []archive.Object{minute, segments[3], segments[4], segments[5]})
 	require.NoError(t, err)
-	assert.Len(t, superseded(now), 6, "five segments and a minute")
-	assert.NotContains(t, superseded(now), segments[5].Name())
-	for _, name := range superseded(now) {
-		require.NoError(t, w.store.Delete(w.ctx, name))
-	}
+	w.deleteMerged()
+	assert.Empty(t, w.objects(archive.Minute))
+	assert.Len(t, w.objects(archive.Segment), 1, "the newest stays")
 	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
 	assert.Len(t, w.find(archive.Target{}).Objects, 1)
 	_, err = w.Merge(w.ctx, archive.Hour, w.objects(archive.Segment))

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/merge"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
@@ -91,12 +91,24 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
-	superseded, err := w.Superseded(w.ctx, 1, time.Now().Add(time.Hour))
-	require.NoError(w.t, err)
-	for _, object := range superseded {
-		require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
-	}
+	w.deleteMerged()
 	w.next, other.stale = w.head().Start, true
+}
+
+// deleteMerged deletes what merged objects hold, but for the newest segment, whatever reads it meanwhile.
+func (w *world) deleteMerged() {
+	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
+	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
+	w.deleteHeld(minutes, hours)
+}
+
+func (w *world) deleteHeld(objects, merged []archive.Object) {
+	left := merge.Uncovered(objects, merged)
+	for _, object := range objects {
+		if !slices.Contains(left, object) {
+			require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
+		}
+	}
 }
 
 // cutOtherwise tells whether a segment that is none of these begins within them.

@@ -27,5 +27,7 @@ func (h Head) Writer() string {
 }
 
 // Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
-// place by their revisions, but leases or users as a leader knew them before the one that wrote the end.
-func (h Head) Outdates(next segment.Manifest) bool { return next.Rows == 0 && next.Term < h.Term() }
+// place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
+func (h Head) Outdates(next segment.Manifest) bool {
+	return next.Rows == 0 && (next.Term < h.Term() || next.Applied != 0 && next.Applied < h.Applied)
+}

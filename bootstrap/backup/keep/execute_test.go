@@ -220,3 +220,24 @@ func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
 	require.ErrorIs(t, history.Newest().Chains[0].Behind, archive.ErrHole)
 	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
 }
+
+// Names of segments don't show it, since they don't tell where these end.
+func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
+	w := aged(t, 5)
+	for range 3 {
+		w.pass(time.Second)
+		w.write(1)
+	}
+	require.NotEmpty(t, w.look(hour).Goes())
+	lost := w.unmerged[len(w.unmerged)-2]
+	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
+	plan, err := keep.Look(t.Context(), w.archive, hour, w.now(), w.head.Position.Revision-1)
+	require.NoError(t, err)
+	require.Len(t, plan.Doubts, 1)
+	assert.Contains(t, plan.Doubts[0], "nothing in memory://test/ begins at "+lost.Start.String())
+	assert.Empty(t, plan.Goes())
+
+	w.pass(time.Second)
+	w.judge(w.full(true), archive.Verified)
+	assert.NotEmpty(t, w.look(hour).Goes(), "another chain was begun")
+}

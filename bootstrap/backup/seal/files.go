@@ -7,12 +7,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"sync"
-	"syscall"
 
 	"filippo.io/age"
+
+	"etcd-wrapper/exitcode/smallfile"
 )
 
 // maxKeyFile is the size of the largest key file in bytes.
@@ -63,9 +62,9 @@ func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err 
 	if f.path == "" {
 		return none, nil
 	}
-	content, err := readKeyFile(f.path)
+	content, err := smallfile.Read(f.path, maxKeyFile)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", flag, err)
+		return none, fmt.Errorf("%s: cannot read %s: %w", flag, f.path, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,20 +77,6 @@ func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err 
 	}
 	f.content, f.parsed = content, parsed
 	return parsed, nil
-}
-
-func readKeyFile(path string) ([]byte, error) {
-	// Without waiting: nobody may ever write into a pipe that somebody named here.
-	opened, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-	content, err := io.ReadAll(io.LimitReader(opened, maxKeyFile+1))
-	if err == nil && len(content) > maxKeyFile {
-		err = fmt.Errorf("%s is larger than %d bytes: not a key file", path, maxKeyFile)
-	}
-	return content, err
 }
 
 func parseRecipients(content []byte) ([]age.Recipient, error) {

@@ -2,8 +2,11 @@ package seal_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,24 +28,54 @@ func TestAFileThatIsNoKeyFileIsRefusedWithItsFlag(t *testing.T) {
 	}{
 		{"recipients that are none", seal.Files{Recipients: none}, "--backup-recipients: " + none, "is not a file of age recipients"},
 		{"recipients of an empty file", seal.Files{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
-		{"recipients too many", seal.Files{Recipients: large}, "--backup-recipients: " + large, "larger than"},
+		{"recipients too many", seal.Files{Recipients: large}, "--backup-recipients: cannot read " + large, "it has more than 1048576 bytes"},
 		{"identities instead of recipients", seal.Files{Recipients: pair.Identities}, "--backup-recipients: ", "is not a file of age recipients"},
 		{"recipients instead of identities", seal.Files{Identities: pair.Recipients}, "--backup-identities: ", "is not a file of age identities"},
 		{"a public key that shall sign", seal.Files{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
 		{"text that shall sign", seal.Files{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
 		{"a private key that shall be trusted", seal.Files{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "has a PRIVATE KEY that is not"},
 		{"text that shall be trusted", seal.Files{TrustedKeys: none}, "--backup-trusted-keys: ", "has no ed25519 public key"},
-		{"a file that is not there", seal.Files{TrustedKeys: none + "x"}, "--backup-trusted-keys: open ", "no such file"},
-		{"a directory", seal.Files{Identities: t.TempDir()}, "--backup-identities: read ", "is a directory"},
+		{"a file that is not there", seal.Files{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
+		{"a directory", seal.Files{Identities: t.TempDir()}, "--backup-identities: cannot read ", "not a regular file"},
+		{"a pipe into which nobody writes", seal.Files{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
+		{"a device without an end", seal.Files{SigningKey: "/dev/zero"}, "--backup-signing-key: cannot read /dev/zero", "not a regular file"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := seal.Load(test.files)
+			_, err := load(t, test.files)
 			require.Error(t, err)
 			assert.True(t, strings.HasPrefix(err.Error(), test.begins), err.Error())
 			assert.Contains(t, err.Error(), test.says)
 			assert.NotContains(t, err.Error(), "\n", "one sentence")
 		})
 	}
+}
+
+// load is seal.Load, for which no test waits for ever.
+func load(t *testing.T, files seal.Files) (keys *seal.Keys, err error) {
+	t.Helper()
+	loaded := make(chan struct{})
+	go func() {
+		defer close(loaded)
+		keys, err = seal.Load(files)
+	}()
+	select {
+	case <-loaded:
+		return keys, err
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "it waits for ever")
+		return nil, nil
+	}
+}
+
+// silentPipe is a pipe whose other end is open.
+func silentPipe(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	writer, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = writer.Close() })
+	return path
 }
 
 func TestAnErrorShowsNothingOfASecret(t *testing.T) {

@@ -33,9 +33,6 @@ func (b *Bucket) Add(key, value []byte) {
 // Len is how many entries there are.
 func (b *Bucket) Len() int { return int(b.count) }
 
-// Size is how many bytes the entries take.
-func (b *Bucket) Size() int { return len(b.entries) }
-
 // Digest tells contents apart.
 func (b *Bucket) Digest() Digest { return sha256.Sum256(b.entries) }
 

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ type Start struct {
 	Position   Position
 	Before     Digest // the chain's digest there
 	Last       Digest // over the rows of the last revision with rows before; zero if unknown
+	Applied    uint64 // the small buckets so far are not newer than this index of raft's log; 0 if unknown
 }
 
 // Source says where a segment's records come from.
@@ -25,6 +27,7 @@ type Source struct {
 	Compacted int64  // etcd's scheduled compaction, read in the transaction that the rows come from; 0 if there was none
 	Term      uint64 // raft's
 	Member    string // etcd's member id, hexadecimal
+	Applied   uint64 // raft's index that the member had applied once it had read the small buckets; 0 if it did not look at them
 }
 
 // Object is a whole segment as it is stored.
@@ -61,7 +64,7 @@ func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
 	b := &Builder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
 		Heading: seal.Heading{Format: seal.Format, Kind: Kind},
 		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
-		Before: start.Before, Last: start.Last, Encrypted: keys.Encrypts(),
+		Before: start.Before, Last: start.Last, Applied: start.Applied, Encrypted: keys.Encrypts(),
 	})}
 	sealed, err := keys.Seal(b.data)
 	b.sealed = sealed
@@ -142,6 +145,7 @@ func (b *Builder) Finish(from Source) (Object, error) {
 	m := b.sequence.manifest()
 	m.Compacted, m.Term, m.Member, m.RawBytes = from.Compacted, from.Term, from.Member, b.raw
 	m.Body = b.data.body()
+	m.Applied = cmp.Or(from.Applied, m.Applied)
 	if err := m.check(); err != nil {
 		return Object{}, err
 	}

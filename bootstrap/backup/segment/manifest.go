@@ -28,6 +28,7 @@ type Manifest struct {
 	To         time.Time `json:"to,omitzero"`        // the last marker's time
 	Term       uint64    `json:"term"`               // raft's
 	Member     string    `json:"member"`             // who wrote it: etcd's member id, hexadecimal
+	Applied    uint64    `json:"applied,omitzero"`   // raft's index that its writer had applied, as in Source, or that of the segment before
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the small buckets inside
 	Body       Body      `json:"body"`               // what follows the line
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
@@ -43,7 +44,7 @@ func (m Manifest) Next() Position {
 
 // Start is what the next segment goes on from.
 func (m Manifest) Start() Start {
-	return Start{Cluster: m.Cluster, Generation: m.Generation, Position: m.Next(), Before: m.After, Last: m.Last}
+	return Start{Cluster: m.Cluster, Generation: m.Generation, Position: m.Next(), Before: m.After, Last: m.Last, Applied: m.Applied}
 }
 
 // maxRaw bounds a segment's records in bytes: 8 MiB and one revision, which may have deleted all keys there were.

@@ -54,7 +54,8 @@ func (s *Shipper) capture() (again bool) {
 
 // unchanged tells whether the segments so far have all of the database.
 func (s *Shipper) unchanged() bool {
-	return s.tail != nil && s.tail.Position.Revision > s.revision && s.applied == s.options.Etcd.AppliedIndex()
+	applied := s.options.Etcd.AppliedIndex()
+	return s.tail != nil && s.tail.Position.Revision > s.revision && (s.applied == applied || s.outdated(applied))
 }
 
 func (s *Shipper) timeToCapture() bool {
@@ -72,7 +73,7 @@ func (s *Shipper) interval() time.Duration {
 // captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some.
 func (s *Shipper) captureUpTo(revision int64, beyond bool) (again bool, err error) {
 	applied := s.options.Etcd.AppliedIndex() // before the transaction begins: what comes between is looked at again
-	drawn, err := s.draw(revision, beyond)
+	drawn, err := s.draw(revision, beyond, s.bucketsDue(applied))
 	if err != nil {
 		return false, err
 	}
@@ -100,19 +101,20 @@ type drawn struct {
 	markers   []marker // that are not added yet
 	compacted int64
 	small     []*segment.Bucket // all of them; nil if they were not looked at
+	applied   uint64            // raft's index once they were; 0 if they were not
 	more      bool
 }
 
 // draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
 // is a segment all the same.
-func (s *Shipper) draw(upTo int64, beyond bool) (*drawn, error) {
+func (s *Shipper) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
 	builder, err := segment.NewBuilder(s.options.Keys, *s.tail)
 	if err != nil {
 		return nil, err
 	}
 	d := &drawn{Builder: builder, upTo: upTo, markers: s.markers, more: true}
 	for d.more && d.RawBytes() < most {
-		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: s.bucketsDue()}
+		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets}
 		rows, err := s.reader.Since(request)
 		if err != nil && d.Rows() == 0 {
 			return nil, err
@@ -124,6 +126,9 @@ func (s *Shipper) draw(upTo int64, beyond bool) (*drawn, error) {
 			return nil, err
 		}
 		s.spare(rows)
+	}
+	if d.small != nil {
+		d.applied = s.options.Etcd.AppliedIndex()
 	}
 	return d, nil
 }
@@ -159,8 +164,8 @@ func (d *drawn) mark(revision int64) error {
 // bucketsDue tells whether the small buckets are to be read. Reading them keeps etcd's readers waiting, so it may take a
 // hundredth of the time at most: a member with a million leases has them looked at every few seconds. For somebody who waits
 // they are read in any case: etcd answers a client before it says that it has applied the request.
-func (s *Shipper) bucketsDue() bool {
-	return s.hurry || s.applied != s.options.Etcd.AppliedIndex() && time.Now().After(s.bucketsAfter)
+func (s *Shipper) bucketsDue(applied uint64) bool {
+	return !s.outdated(applied) && (s.hurry || s.applied != applied && time.Now().After(s.bucketsAfter))
 }
 
 func (s *Shipper) spare(rows capture.Rows) {
@@ -187,7 +192,8 @@ func (s *Shipper) keep(d *drawn, changed []*segment.Bucket) error {
 	if err := s.end(d, changed); err != nil {
 		return err
 	}
-	object, err := d.Finish(segment.Source{Compacted: d.compacted, Term: s.options.Etcd.Term(), Member: s.options.Etcd.MemberID()})
+	etcd := s.options.Etcd
+	object, err := d.Finish(segment.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied})
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func (s *Shipper) readyForFull() bool {
 	if s.chainless {
 		return len(s.waiting) == 0
 	}
-	return s.tail != nil && s.gap.at.IsZero()
+	return s.tail != nil && s.gap.at.IsZero() && !s.outdated(s.options.Etcd.AppliedIndex())
 }
 
 // passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
@@ -226,6 +226,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 	f.Cluster, f.Generation = s.generation.Cluster, s.generation.Number
 	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, s.second()
 	f.Term, f.Member, f.Buckets = s.options.Etcd.Term(), s.options.Etcd.MemberID(), capture.SmallBuckets()
+	f.Applied = s.options.Etcd.AppliedIndex()
 	f.Reason = f.asked[0].reason
 	f.database = snapshot.Size
 	if s.chainless {
@@ -233,7 +234,7 @@ func (s *Shipper) name(snapshot *capture.Snapshot) {
 		f.opens, f.behind = true, s.stored
 		s.tail = &segment.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
-			Before: segment.Seed(f.Cluster, f.Generation, f.Revision),
+			Before: segment.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
 		}
 		s.tail.Last, _, _ = s.digest(f.Revision) // for those who look later whether these are their rows
 		if s.beyond.Compare(s.tail.Position) > 0 {

@@ -38,6 +38,7 @@ type owned struct {
 	checked  time.Time        // when the store was last asked whether it still has that
 	stale    bool             // the head must be looked at before anything is stored
 	fence    fence            // a later leader's end of the chain
+	lags     time.Time        // since when this member's small buckets have been older than the chain's; zero if they aren't
 	ahead    time.Time        // since when the chain in the store has been ahead of this member's data; zero if it isn't
 
 	tail     *segment.Start            // what the next segment goes on from; nil if it is unknown

@@ -88,8 +88,8 @@ func (s *Shipper) giveUp() {
 }
 
 // BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
-// before a client's compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
-// the client may be kept waiting. It never waits for the store. What etcd compacts by itself is older, and captured long since.
+// before a compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
+// the compaction may be kept waiting. It never waits for the store.
 func (s *Shipper) BeforeCompaction(ctx context.Context) {
 	captured := make(chan struct{})
 	err := s.tell(ctx, func() {

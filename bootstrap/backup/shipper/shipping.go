@@ -124,7 +124,7 @@ func (s *Shipper) advance(which waiting) {
 }
 
 // collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
-// is as good as stored, but for what it has beside them.
+// is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users.
 func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 	s.busy = false
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -133,7 +133,7 @@ func (s *Shipper) collided(which waiting, winner segment.Manifest, err error) {
 	}
 	s.succeeded(aboutSegment)
 	own, known := s.manifest(which)
-	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After && winner.Term <= own.Term {
+	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After && winner.Term <= own.Term && winner.Applied <= own.Applied {
 		s.advance(which)
 		s.secondTo(own)
 		return

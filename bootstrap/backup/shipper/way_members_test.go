@@ -72,7 +72,7 @@ func TestAMemberThatWatchesSeesSoonThatAChainHasBegun(t *testing.T) {
 	watcher.eventuallySawNone()
 	c.members[0].run()
 	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.WayFile); return err == nil }, patience, look)
-	require.Equal(t, Watching, watcher.Facts().Role)
+	watcher.eventually(func(f Facts) bool { return f.Role == Watching }, "it watches")
 }
 
 func TestAMemberThatSawThereWasNoChainKnowsTheOneThatBegan(t *testing.T) {

@@ -45,7 +45,7 @@ func (m *merge) next() (more bool, err error) {
 
 func (m *merge) openNext() error {
 	if len(m.open) == maxOverlap {
-		return fmt.Errorf("%w: %s is the ninth delta that has revision %d by its name", ErrConflict, m.waiting[0].Name, m.revision)
+		return fmt.Errorf("%w: %s and %d other deltas have revision %d by their names", ErrConflict, m.waiting[0].Name, maxOverlap, m.revision)
 	}
 	opened, ended, err := m.archive.openDelta(m.ctx, m.waiting[0])
 	m.waiting = m.waiting[1:]

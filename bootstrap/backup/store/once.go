@@ -49,6 +49,8 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 		return fmt.Errorf("%s in %s was there and is gone: %w", name, s, &Unavailable{})
 	case errors.Is(err, ErrNotFound):
 		return put
+	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
+		return put // one of the two says it all
 	default:
 		return fmt.Errorf("cannot tell whose %s in %s is (%s): %w", name, s, put.Error(), err)
 	}

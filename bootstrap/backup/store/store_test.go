@@ -78,6 +78,23 @@ func TestAnUploadThatDidNotArriveKeepsItsError(t *testing.T) {
 	assert.Equal(t, time.Second, store.RetryAfter(err))
 }
 
+func TestAStoreThatAnswersNothingIsSaidToOnce(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Err: memory.ErrUnreachable})
+	_, err := put(t, s)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	assert.Equal(t, 1, strings.Count(err.Error(), "store unavailable"), err)
+	assert.NotContains(t, err.Error(), "cannot read")
+}
+
+func TestWhatCannotBeReadBackForAnotherReasonIsToldBeside(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable}, memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
+	_, err := put(t, s)
+	require.ErrorIs(t, err, store.ErrDenied)
+	assert.ErrorContains(t, err, "cannot tell whose a in")
+}
+
 func TestWhatIsSureIsNotReadBack(t *testing.T) {
 	for _, sure := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
 		s := memory.New()

@@ -52,8 +52,7 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 // InChild returns a function that runs `executable args...` to verify what lies at the end of a path, a command that is
 // expected to call RunChild. A child that panics could not bring the backup back, which is a verdict; so is one whose stack
 // overflows, of pages that refer to each other in a circle. One that ends without a word otherwise, by a signal for
-// example, is an error. The child is killed when ctx ends, and on Linux when
-// this process dies.
+// example, is an error. The child is killed when ctx ends, and on Linux when this process dies.
 func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Verdict, error) {
 	return func(ctx context.Context, path archive.Path) (archive.Verdict, error) {
 		began := time.Now()

@@ -32,8 +32,8 @@ type Job struct {
 var errDiffers = errors.New("what was brought back is not what etcd had")
 
 // Verify brings a backup back in the scratch directory, which is this one's alone: it is emptied first, and removed in the
-// end. The verdict says whether it worked; the caller stores it, and says there which member had it done. An error is about what kept it from being found out, such
-// as a store that is away, no room on the volume, or no identity for what is encrypted.
+// end. The verdict says whether it worked; the caller stores it, and adds which member had it done. An error says why that
+// could not be found out: the store is away, say, the volume has no room, or there is no identity for what is encrypted.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Verdict, error) {
 	began := time.Now()
 	path, err := job.find(ctx, a)

@@ -95,14 +95,19 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 	asking.Wait()
 	slices.SortFunc(answers, func(a, b *answer) int { return strings.Compare(a.name, b.name) })
 	slices.SortFunc(calls, func(a, b Call) int { return strings.Compare(a.Name, b.Name) })
+	return answers, calls, silence(failed)
+}
+
+// silence names the members that did not answer, and why; nil if there are none.
+func silence(failed map[string]error) error {
+	if len(failed) == 0 {
+		return nil
+	}
 	var reasons []string
 	for _, name := range slices.Sorted(maps.Keys(failed)) {
 		reasons = append(reasons, fmt.Sprintf("%s does not answer (%v)", name, quoted(failed[name])))
 	}
-	if len(reasons) > 0 {
-		silent = errors.New(strings.Join(reasons, "; "))
-	}
-	return answers, calls, silent
+	return errors.New(strings.Join(reasons, "; "))
 }
 
 // ask returns the first answer of one member's URLs.

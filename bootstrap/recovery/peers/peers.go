@@ -5,11 +5,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -127,6 +125,3 @@ func (p *Peers) Close() {
 	p.peer.CloseIdleConnections()
 	p.client.CloseIdleConnections()
 }
-
-// Names are those of the other members that are configured.
-func (p *Peers) Names() []string { return slices.Sorted(maps.Keys(p.others)) }

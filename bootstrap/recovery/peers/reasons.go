@@ -42,7 +42,7 @@ func (p *Peers) minority(answers []*answer) string {
 	return fmt.Sprintf("of %d voting members only %s runs, and %d have to", len(voters(members)), strings.Join(names, " and "), p.enough(members))
 }
 
-// words are what of a call is in the way of a decision.
+// words say what there is in a call that is in the way of a decision.
 func (c Call) words(self Self, listing Listing) string {
 	switch {
 	case c.Holds == Restores && self.Holds != Restores:

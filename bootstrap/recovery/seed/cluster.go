@@ -23,7 +23,7 @@ type Member struct {
 	Learner  bool
 }
 
-// NewToken makes a token that no cluster ever had. Ids are computed of it, the names' URLs and nothing else.
+// NewToken makes a token that no cluster ever had. Ids are computed from it and the members' peer URLs alone.
 func NewToken() string { return "restored-" + rand.Text() }
 
 // cluster is the restored one, with ids.
@@ -56,7 +56,7 @@ func (s Seed) found() (*cluster, error) {
 	return s.withLearners(voters, learners)
 }
 
-// withLearners is the cluster with those members learners that are.
+// withLearners is the cluster in which those members are learners that have to be.
 func (s Seed) withLearners(voters *membership.RaftCluster, learners map[string]bool) (*cluster, error) {
 	members := voters.Members()
 	for _, m := range members {

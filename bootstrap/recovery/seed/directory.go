@@ -39,8 +39,8 @@ type Result struct {
 // etcd-wrapper, then starts on it as on any other; it asks for initial-cluster and the like no more.
 //
 // A database whose pages contradict each other can make bbolt panic in a goroutine of its own: whoever has to survive that
-// runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of rebuild.Database, or name what is wrong with the
-// members.
+// runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of
+// rebuild.Database, or name what is wrong with the members.
 func (s Seed) Build(ctx context.Context, source rebuild.Source, options rebuild.Options) (Result, error) {
 	s.DataDir = Place(s.DataDir)
 	c, err := s.found()

@@ -3,6 +3,8 @@ package seed
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -39,14 +41,22 @@ func (c *cluster) writeLog(member string) (err error) {
 	if err := log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: c.commit()}, entries); err != nil {
 		return err
 	}
-	err = snap.New(zap.NewNop(), filepath.Join(member, "snap")).SaveSnap(raftpb.Snapshot{
+	if err := c.saveSnapshot(filepath.Join(member, "snap"), *state); err != nil {
+		return err
+	}
+	return log.SaveSnapshot(walpb.Snapshot{Index: c.commit(), Term: firstTerm, ConfState: state})
+}
+
+// saveSnapshot keeps the file for its owner: etcd leaves that to the umask.
+func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
+	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),
-		Metadata: raftpb.SnapshotMetadata{Index: c.commit(), Term: firstTerm, ConfState: *state},
+		Metadata: raftpb.SnapshotMetadata{Index: c.commit(), Term: firstTerm, ConfState: state},
 	})
 	if err != nil {
 		return err
 	}
-	return log.SaveSnapshot(walpb.Snapshot{Index: c.commit(), Term: firstTerm, ConfState: state})
+	return os.Chmod(filepath.Join(dir, fmt.Sprintf("%016x-%016x.snap", firstTerm, c.commit())), 0o600)
 }
 
 // entries add one member each.

@@ -44,10 +44,12 @@ var topics = []struct {
 	{"restart", rollingRestart},
 	{"defragmentation", defragmentation},
 	{"machine", machineStep},
+	{"binary", binarySize},
 	{"log", inspection},
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
 	{"backup", backupsUnderLoad},
+	{"backup at 1,000 puts a second", backupsAtPace},
 	{"full backup", fullBackup},
 	{"restore", restores},
 }

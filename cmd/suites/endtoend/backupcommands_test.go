@@ -69,7 +69,7 @@ func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
 	assert.Contains(t, visit(p, "backup", "list", store), "not yet")
 	assert.Contains(t, visit(p, "backup", "verify", store, "--scratch-dir="+scratch), "could be restored")
 	assert.Contains(t, visit(p, "backup", "list", store), "last verified   yes")
-	assert.Contains(t, visit(p, "backup", "prune", store), "deleted 0 objects")
+	assert.Contains(t, visit(p, "backup", "prune", store, "--backup-keep=points=24h"), "deleted 0 objects")
 	left, err := os.ReadDir(scratch)
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -96,7 +96,7 @@ func TestABackupThatIsDamagedIsFoundOut(t *testing.T) {
 	assert.Equal(t, 70, status)
 	assert.Contains(t, out, `"outcome": "failed"`)
 	assert.Contains(t, log, "the test restore failed")
-	_, log, status = p.Begin("backup", "prune", store).Wait()
+	_, log, status = p.Begin("backup", "prune", store, "--backup-keep=points=24h").Wait()
 	assert.Equal(t, 75, status)
 	assert.Contains(t, log, "nothing is deleted")
 }

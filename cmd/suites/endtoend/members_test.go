@@ -2,7 +2,6 @@ package endtoend_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,60 +16,6 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 )
-
-// members has all of the tests about lost members run; otherwise a selection does. make test-recovery sets it.
-var members = flag.Bool("members", false, "run every test about members that are lost")
-
-// onlyWithMembers skips a test that takes its time.
-func onlyWithMembers(t *testing.T) {
-	t.Helper()
-	if !*members {
-		t.Skip("skipped: part of make test-recovery")
-	}
-}
-
-// three is a cluster without sidecars that has a key.
-type three struct {
-	*testing.T
-
-	pods []*harness.Pod
-	runs []*harness.Run
-}
-
-func newThree(t *testing.T) *three {
-	t.Helper()
-	return begin(t, harness.StandaloneMembers(t, 3))
-}
-
-func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
-	t.Helper()
-	c := &three{T: t, pods: pods}
-	for _, p := range c.pods {
-		p.Flags = append(p.Flags, flags...)
-		c.runs = append(c.runs, p.Start())
-	}
-	for _, run := range c.runs {
-		run.AwaitReady()
-	}
-	c.pods[0].Put("key", "value")
-	return c
-}
-
-// requireWhole holds that all are voters, and that the last member has what the others have.
-func (c *three) requireWhole() {
-	c.Helper()
-	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
-	require.Zero(c, code, log)
-	assert.Equal(c, 3, strings.Count(out, ", started, "), "%s", out)
-	assert.Equal(c, 3, strings.Count(out, ", false"), "nobody is a learner in\n%s", out)
-	assert.Equal(c, "value", c.pods[2].Get("key"))
-}
-
-func lose(p *harness.Pod) {
-	p.T.Helper()
-	require.NoError(p.T, os.RemoveAll(p.Volume))
-	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
-}
 
 // fates are what can have become of the volume of one member of three, and how many data directories are set aside.
 var fates = map[string]struct {
@@ -146,68 +91,6 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 	}
 }
 
-// The third pod is scheduled long after the first two, which cannot know that it has no data.
-func TestAClusterIsFoundedWhenItsLastMemberIsThere(t *testing.T) {
-	onlyWithMembers(t)
-	t.Parallel()
-	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
-	first := c.pods[0].Start()
-	first.AwaitLine(harness.Line{"message": "a cluster is founded when every member of initial-cluster is here and has none", "level": "warn"})
-	second := c.pods[1].Start()
-	first.AwaitLine(harness.Line{"message": "only one that never had any may be left out of it: etcd-main-2 does not answer"})
-	require.NotEqual(t, 200, first.Readyz())
-	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not answer")
-	for _, run := range []*harness.Run{c.pods[2].Start(), first, second} {
-		run.AwaitReady()
-	}
-	c.pods[0].Put("key", "value")
-	c.requireWhole()
-}
-
-// edited is a member alone with a key, which has ended, and whose configuration and that of two more pods name all three.
-func edited(t *testing.T) *three {
-	t.Helper()
-	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
-	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
-	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
-	first.WriteConfigFile()
-	run := first.StartReady()
-	first.Put("key", "value")
-	run.StopCleanly()
-	first.Config["initial-cluster"] = all
-	first.WriteConfigFile()
-	return c
-}
-
-// The first pod ran, and the others are started while it is away: they must not take themselves for the first of a new cluster.
-func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
-	onlyWithMembers(t)
-	t.Parallel()
-	c := edited(t)
-	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
-	for _, run := range runs {
-		run.AwaitLine(harness.Line{"message": "only one that never had any may be left out of it: etcd-main-0 does not answer"})
-	}
-	for _, run := range append(runs, c.pods[0].Start()) {
-		run.AwaitReady()
-	}
-	c.requireWhole()
-}
-
-// One edit of initial-cluster, which all pods share, and two more pods.
-func TestAMemberAloneGrowsToThreeByOneEdit(t *testing.T) {
-	t.Parallel()
-	c := edited(t)
-	var runs []*harness.Run
-	for _, p := range c.pods {
-		runs = append(runs, p.Start())
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
-	c.requireWhole()
-}
-
 // The bar: a member with 100 MB is a voter again 30 s after its volume is empty, and the others take writes all the time, but
 // for an election.
 func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
@@ -245,37 +128,6 @@ func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
 	assert.Less(t, took, 30*time.Second)
 	assert.Less(t, longest, 5*time.Second)
 	c.requireWhole()
-}
-
-// storedThree has one store for all, which has everything that was written.
-func storedThree(t *testing.T) *three {
-	t.Helper()
-	return stored(t, harness.StandaloneMembers(t, 3))
-}
-
-func stored(t *testing.T, pods []*harness.Pod) *three {
-	t.Helper()
-	store := filepath.Join(t.TempDir(), "store")
-	require.NoError(t, os.Mkdir(store, 0o700))
-	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
-	harness.Eventually(t, "the key is in the store", func() bool {
-		backup := c.runs[0].Status().Backup
-		return backup != nil && backup.Revision >= revision(c.pods[0])
-	})
-	return c
-}
-
-// restart starts all members at once and waits until the cluster is whole.
-func (c *three) restart(flags ...string) (runs []*harness.Run) {
-	c.Helper()
-	for _, p := range c.pods {
-		runs = append(runs, p.Start(flags...))
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
-	c.requireWhole()
-	return runs
 }
 
 func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {

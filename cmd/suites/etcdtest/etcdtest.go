@@ -1,4 +1,4 @@
-// Package etcdtest runs real etcd servers inside of tests of backups.
+// Package etcdtest runs real etcd servers inside the tests of backups.
 package etcdtest
 
 import (

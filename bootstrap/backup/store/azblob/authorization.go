@@ -26,7 +26,7 @@ func authorizeWith(client *wire.Client, account string) error {
 		client.Authorize = (&sharedKey{account: account, secret: secret}).authorize
 		return nil
 	}
-	if signature := os.Getenv("AZURE_STORAGE_SAS_TOKEN"); signature != "" {
+	if signature := strings.TrimSpace(os.Getenv("AZURE_STORAGE_SAS_TOKEN")); signature != "" {
 		query, err := url.ParseQuery(strings.TrimPrefix(signature, "?"))
 		if err != nil || query.Get("sig") == "" {
 			return errors.New("environment variable AZURE_STORAGE_SAS_TOKEN is not a shared access signature")

@@ -155,8 +155,9 @@ func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[store.Object,
 }
 
 type page struct {
-	Next  string `xml:"NextMarker"`
-	Blobs []struct {
+	XMLName xml.Name `xml:"EnumerationResults"` // any other page would be an empty one
+	Next    string   `xml:"NextMarker"`
+	Blobs   []struct {
 		Name     string   `xml:"Name"`
 		Size     int64    `xml:"Properties>Content-Length"`
 		Modified httpTime `xml:"Properties>Last-Modified"`

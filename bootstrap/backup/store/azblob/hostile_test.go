@@ -1,6 +1,7 @@
 package azblob
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -29,6 +30,20 @@ func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 		},
 		Created: func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated) },
 		Exists:  refused(http.StatusConflict, "BlobAlreadyExists"),
-		Denied:  refused(http.StatusForbidden, "AuthorizationPermissionMismatch"),
+		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusAccepted) },
+
+		Denied:   refused(http.StatusForbidden, "AuthorizationPermissionMismatch"),
+		Expired:  refused(http.StatusForbidden, "AuthenticationFailed"),
+		NoBucket: refused(http.StatusNotFound, "ContainerNotFound"),
+		Refuse: func(w http.ResponseWriter, status int) {
+			refused(status, map[int]string{
+				409: "BlobAlreadyExists", 412: "ConditionNotMet", 500: "InternalError", 503: "ServerBusy",
+			}[status])(w)
+		},
+		Conflict: store.ErrExists,
+		Page: func(w http.ResponseWriter) {
+			fmt.Fprint(w, "<EnumerationResults><Blobs><Blob><Name>a</Name><Properties><Content-Length>1</Content-Length>"+
+				"<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified></Properties></Blob></Blobs><NextMarker>next</NextMarker></EnumerationResults>")
+		},
 	})
 }

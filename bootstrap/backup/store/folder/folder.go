@@ -10,6 +10,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"etcd-wrapper/bootstrap/backup/store"
@@ -28,7 +30,18 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
 	}
+	if cannotBe(directory) {
+		return nil, errors.New("the path has a zero byte, or is too long for a file system")
+	}
 	return &Store{directory: filepath.Clean(directory)}, nil
+}
+
+// cannotBe tells whether no file system could ever have such a directory, so that nobody need wait for it.
+func cannotBe(directory string) bool {
+	const longestName, longest = 255, 4095 // bytes
+	names := strings.Split(directory, "/")
+	return len(directory) > longest || strings.ContainsRune(directory, 0) ||
+		slices.ContainsFunc(names, func(name string) bool { return len(name) > longestName })
 }
 
 // String is store.Store's.
@@ -37,10 +50,20 @@ func (s *Store) String() string { return "file://" + s.directory }
 // open returns the directory. Nothing beneath it is reached through a symbolic link that leads out of it.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on: %w", store.ErrNoBucket, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on", store.ErrNoBucket)
+	case err != nil && s.noDirectory():
+		return nil, fmt.Errorf("%w: what is there is not a directory", store.ErrNoBucket)
+	default:
+		return root, err
 	}
-	return root, err
+}
+
+// noDirectory is for an error of os.OpenRoot, which has none of its own for it.
+func (s *Store) noDirectory() bool {
+	info, err := os.Stat(s.directory)
+	return err == nil && !info.IsDir()
 }
 
 // Get is store.Store's.

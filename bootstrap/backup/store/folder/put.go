@@ -46,7 +46,7 @@ func (s *Store) put(name string, content *source) (err error) {
 		return err
 	}
 	draft := path.Join(directory, temporary+rand.Text())
-	defer func() { err = errors.Join(err, clear(root, draft)) }()
+	defer func() { err = errors.Join(err, leave(root, draft)) }()
 	if err := writeSynced(root, draft, content); err != nil {
 		return err
 	}
@@ -109,6 +109,14 @@ func syncDirectory(root *os.Root, name string) error {
 		err = fmt.Errorf("cannot sync directory %s: %s", name, err.Error())
 	}
 	return errors.Join(err, directory.Close())
+}
+
+// leave removes a draft. Whoever may create and not delete can still make backups: the draft then stays as a second name that nobody sees.
+func leave(root *os.Root, draft string) error {
+	if err := clear(root, draft); !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
 }
 
 func clear(root *os.Root, draft string) error {

@@ -216,3 +216,16 @@ func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
 	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
 }
+
+// It is named once, as the place of the store.
+func TestADirectoryThatIsMissingOrNoneIsNamedOnce(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "backups")
+	s, err := New(directory)
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: make the directory, or mount the volume that it lies on", err.Error())
+	require.NoError(t, os.WriteFile(directory, nil, 0o600))
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: what is there is not a directory", err.Error())
+}

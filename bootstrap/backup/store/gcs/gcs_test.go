@@ -1,6 +1,7 @@
 package gcs
 
 import (
+	"context"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -151,6 +153,32 @@ func TestAnUploadThatGetsNowhereIsGivenUp(t *testing.T) {
 	assert.ErrorIs(t, s.Put(t.Context(), "a", storetest.Pattern(1, length)), store.ErrUnavailable)
 	require.Len(t, u.deleted, 1)
 	assert.Contains(t, u.deleted[0], "upload_id=U1")
+}
+
+func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, one := range map[string]struct {
+		ctx     context.Context
+		content io.Reader
+		want    error
+	}{
+		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, length), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), atEnd(cancel)), context.Canceled},
+	} {
+		u := &resumable{}
+		assert.ErrorIs(t, against(t, u.serve).Put(one.ctx, "a", one.content), one.want, name)
+		if assert.Len(t, u.deleted, 1, name) {
+			assert.Contains(t, u.deleted[0], "upload_id=U1")
+		}
+	}
+}
+
+// atEnd calls a function where a content ends.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
 }
 
 func TestAnUploadThatWasDamagedIsRemoved(t *testing.T) {

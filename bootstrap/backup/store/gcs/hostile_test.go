@@ -23,6 +23,18 @@ func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 		},
 		Created: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
 		Exists:  func(w http.ResponseWriter) { refuse(w, http.StatusPreconditionFailed, "conditionNotMet", "") },
-		Denied:  func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "forbidden", "") },
+		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
+
+		Denied:   func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "forbidden", "") },
+		Expired:  func(w http.ResponseWriter) { refuse(w, http.StatusUnauthorized, "authError", "") },
+		NoBucket: func(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "notFound", "") },
+		Refuse: func(w http.ResponseWriter, status int) {
+			refuse(w, status, map[int]string{
+				409: "conflict", 412: "conditionNotMet", 429: "rateLimitExceeded", 500: "backendError", 503: "backendError",
+			}[status], "")
+		},
+		Page: func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `{"nextPageToken":"next","items":[{"name":"a","size":"1","timeCreated":"2026-01-01T00:00:00Z"}]}`)
+		},
 	})
 }

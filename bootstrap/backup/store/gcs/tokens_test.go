@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/bootstrap/backup/store/wire"
 )
 
 // grants is a token server, and a service account that uses it.
@@ -128,4 +130,33 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 		_ = tokens.forgetIfDenied(&http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody})
 	}
 	assert.Equal(t, []string{"first", "second"}, exchanged)
+}
+
+// Credentials go to who has a certificate of theirs only, and those that were refused are fetched again.
+func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
+	granted := 0
+	account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
+		granted++
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":3600}`, granted)
+	})
+	path, bundle := filepath.Join(t.TempDir(), "key.json"), filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(path, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer token-1" {
+			refuse(w, http.StatusUnauthorized, "authError", "")
+		}
+	}))
+	t.Cleanup(server.Close)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(bundle, certificate, 0o600))
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	s, err := New(Options{Bucket: "bucket", Endpoint: endpoint, Wire: wire.Options{CAPath: bundle}})
+	require.NoError(t, err)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
+	assert.NoError(t, s.Delete(t.Context(), "a"))
+	assert.NoError(t, s.Delete(t.Context(), "a"))
+	assert.Equal(t, 2, granted, "the second one lasts")
 }

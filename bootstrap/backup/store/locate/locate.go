@@ -62,6 +62,9 @@ type location struct {
 var errUsage = errors.New("is not file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX")
 
 func parse(raw string) (found location, kind scheme, err error) {
+	if strings.TrimSpace(raw) != raw { // as a Secret does that was made of a file; it cannot be seen in the sentence below
+		return found, kind, errors.New("begins or ends with a space or a line break")
+	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
 		return found, kind, errUsage // url's error would repeat all of it

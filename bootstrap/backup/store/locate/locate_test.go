@@ -45,14 +45,20 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
+	long := strings.Repeat("a", 256)
 	for raw, want := range map[string]string{
 		"":                                      "is not file:///DIR",
+		" s3://bucket":                          "begins or ends with a space or a line break",
+		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
 		"ftp://host/dir":                        "is not file:///DIR",
 		"/var/backups":                          "is not file:///DIR",
 		"s3:bucket":                             "is not file:///DIR",
 		"s3://bu cket/%zz":                      "is not file:///DIR",
 		"file://backups":                        "three slashes",
 		"file:///":                              `"/" is not the absolute path of a directory`,
+		"file:///%00":                           "the path has a zero byte, or is too long for a file system",
+		"file:///a/" + long:                     "the path has a zero byte, or is too long for a file system",
+		"file:///" + strings.Repeat("a/", 2100): "the path has a zero byte, or is too long for a file system",
 		"file:///dir?region=x":                  `file:// has no key "region"`,
 		"s3://":                                 `"" is not the name of a bucket`,
 		"s3:///prefix":                          `"" is not the name of a bucket`,

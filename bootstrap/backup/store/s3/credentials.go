@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
@@ -41,7 +42,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	environment := &credentials.EnvAWS{}
 	if value, err := environment.RetrieveWithCredContext(cc); err == nil && value.AccessKeyID != "" {
 		c.source = environment
-		return value, nil
+		return trimmed(value), nil
 	}
 	files := &credentials.FileAWSCredentials{}
 	value, err := files.RetrieveWithCredContext(cc)
@@ -54,6 +55,14 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	}
 	c.source = c.iam
 	return c.fromIAM(cc)
+}
+
+// trimmed leaves out white space around the variables, which a Secret has that was made of a file, and which no credential has.
+func trimmed(value credentials.Value) credentials.Value {
+	for _, part := range []*string{&value.AccessKeyID, &value.SecretAccessKey, &value.SessionToken} {
+		*part = strings.TrimSpace(*part)
+	}
+	return value
 }
 
 func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) {

@@ -49,6 +49,26 @@ func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
+// As a Secret has it that was made of a file.
+func TestALineBreakBehindACredentialIsNoPartOfIt(t *testing.T) {
+	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
+	s := against(t, f)
+	withoutCredentials(t)
+	sign := func(end string) string {
+		t.Setenv("AWS_ACCESS_KEY_ID", "KEY"+end)
+		t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET"+end)
+		t.Setenv("AWS_SESSION_TOKEN", "TOKEN"+end)
+		value, err := (&chain{}).Retrieve()
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+		return value.AccessKeyID + " " + value.SecretAccessKey + " " + value.SessionToken
+	}
+	assert.Equal(t, "KEY SECRET TOKEN", sign(""))
+	assert.Equal(t, "KEY SECRET TOKEN", sign("\n"))
+	assert.Equal(t, "KEY SECRET TOKEN", sign("\r\n"))
+	assert.Equal(t, "KEY", keyOf(f.asked[2]))
+}
+
 func TestNoCredentialsAreNoAnonymousRequest(t *testing.T) {
 	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
 	s := against(t, f)

@@ -24,6 +24,7 @@ var codes = map[string]error{
 	"ExpiredTokenException":      store.ErrDenied,
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
+	"XAdminUserNotFound":         store.ErrDenied,      // of versitygw, with 404: an access key that it does not know
 	"ConditionalRequestConflict": store.ErrUnavailable, // something else was done to the object meanwhile
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -24,6 +25,20 @@ func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 		},
 		Created: func(w http.ResponseWriter) { w.Header().Set("ETag", `"1"`) },
 		Exists:  func(w http.ResponseWriter) { refuse(w, http.StatusPreconditionFailed, "PreconditionFailed", "") },
-		Denied:  func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "AccessDenied", "") },
+		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
+
+		Denied:   func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "AccessDenied", "") },
+		Expired:  func(w http.ResponseWriter) { refuse(w, http.StatusBadRequest, "ExpiredToken", "") },
+		NoBucket: func(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "NoSuchBucket", "") },
+		Refuse: func(w http.ResponseWriter, status int) {
+			refuse(w, status, map[int]string{
+				409: "ConditionalRequestConflict", 412: "PreconditionFailed", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown",
+			}[status], "")
+		},
+		Conflict: store.ErrUnavailable, // somebody deleted it meanwhile: to be tried again
+		Page: func(w http.ResponseWriter) {
+			fmt.Fprint(w, "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>"+
+				"<Contents><Key>a</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>")
+		},
 	})
 }

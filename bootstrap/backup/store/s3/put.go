@@ -88,6 +88,7 @@ func (u *upload) part(piece []byte) error {
 func (u *upload) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), abortDeadline)
 	defer cancel()
+	ctx = u.store.begin(ctx).ctx // also where nothing moved
 	_ = u.store.core.AbortMultipartUpload(ctx, u.store.bucket, u.key, u.id)
 }
 

@@ -59,7 +59,7 @@ func New(options Options) (*Store, error) {
 		return nil, err
 	}
 	client, err := minio.New(endpoint.Host, &minio.Options{
-		Creds: found, Secure: endpoint.Scheme == "https", Transport: transport, MaxRetries: 3,
+		Creds: found, Secure: endpoint.Scheme == "https", Transport: listings{transport}, MaxRetries: 3,
 		Region: regionOf(options.Region, endpoint), BucketLookup: lookupOf(options.PathStyle),
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -124,6 +126,7 @@ func TestWhatS3AnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
 		{403, "AccessDenied", "Access Denied because object protected by object lock.", store.ErrLocked},
 		{403, "RequestTimeTooSkewed", "", store.ErrSkewed},
 		{404, "NoSuchBucket", "", store.ErrNoBucket},
+		{404, "XAdminUserNotFound", "", store.ErrDenied},
 		{501, "NotImplemented", "", nil},
 	} {
 		s := against(t, refusing(one.status, one.code, one.message))
@@ -152,6 +155,46 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
+// Whatever ends an upload, its parts would cost money for ever.
+func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, one := range map[string]struct {
+		ctx     context.Context
+		content io.Reader
+		refuse  bool
+		want    error
+	}{
+		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, large), iotest.ErrReader(io.ErrUnexpectedEOF)), false, io.ErrUnexpectedEOF},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), atEnd(cancel)), false, context.Canceled},
+		"a part that is refused":      {t.Context(), storetest.Pattern(1, 2*large), true, store.ErrDenied},
+	} {
+		parts := 0
+		complete := multipart(func(http.ResponseWriter) { t.Error("completed after " + name) })
+		f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("partNumber") {
+				if parts++; one.refuse && parts == 2 {
+					refuse(w, http.StatusForbidden, "AccessDenied", "")
+					return
+				}
+			}
+			complete.reply(w, r)
+		}}
+		assert.ErrorIs(t, against(t, f).Put(one.ctx, "large", one.content), one.want, name)
+		aborted := f.find(http.MethodDelete, "uploadId")
+		if assert.Len(t, aborted, 1, name) {
+			assert.Equal(t, "U1", aborted[0].URL.Query().Get("uploadId"))
+		}
+	}
+}
+
+// atEnd calls a function where a content ends.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
+}
+
 func TestRetryAfterIsPassedOn(t *testing.T) {
 	f := &fake{reply: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "17")
@@ -163,10 +206,14 @@ func TestRetryAfterIsPassedOn(t *testing.T) {
 func TestAnAnswerThatIsNotS3sIsNoSuccess(t *testing.T) {
 	f := &fake{reply: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>SECRET</html>") }}
 	s := against(t, f)
+	var all []error
 	for _, err := range s.List(t.Context(), "", "") {
-		assert.Error(t, err)
-		assert.NotContains(t, err.Error(), "SECRET")
+		all = append(all, err)
 	}
+	require.Len(t, all, 1)
+	assert.ErrorIs(t, all[0], store.ErrUnavailable)
+	assert.ErrorContains(t, all[0], "no listing of S3's")
+	assert.NotContains(t, all[0].Error(), "SECRET")
 	_, err := s.Get(t.Context(), "a", 5, 5)
 	assert.ErrorIs(t, err, store.ErrUnavailable, "it ignores ranges, and has no ETag")
 }

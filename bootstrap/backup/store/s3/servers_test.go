@@ -2,7 +2,9 @@ package s3
 
 import (
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
@@ -53,4 +55,26 @@ func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	s, err := New(Options{Bucket: bucket, Prefix: awkward, Endpoint: endpoint, PathStyle: true})
 	require.NoError(t, err)
 	return s
+}
+
+func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
+	endpoint := servers.S3(t)
+	s := (&buckets{}).next(t, endpoint)
+	left := func(key string) {
+		id, err := s.core.NewMultipartUpload(t.Context(), s.bucket, key, minio.PutObjectOptions{})
+		require.NoError(t, err)
+		_, err = s.core.PutObjectPart(t.Context(), s.bucket, key, id, 1, strings.NewReader("part"), 4, minio.PutObjectPartOptions{})
+		require.NoError(t, err)
+	}
+	left(awkward + "gen/000001/full/a/data")
+	left("somebody else's")
+	removed, err := store.Sweep(t.Context(), s)
+	require.NoError(t, err)
+	require.Zero(t, removed, "a writer may be slow")
+	removed, err = s.sweep(t.Context(), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 1, removed)
+	removed, err = s.sweep(t.Context(), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.Zero(t, removed, "it is gone, and others' are left alone")
 }

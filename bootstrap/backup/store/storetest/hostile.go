@@ -21,8 +21,16 @@ import (
 type Dialect struct {
 	// Open returns a store at an endpoint that gives a request up when nothing moves for so long.
 	Open func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store
-	// What a server answers to creating an object, to creating it once more, and to what is not allowed.
-	Created, Exists, Denied func(w http.ResponseWriter)
+	// What a server answers to creating an object, to creating it once more, and to deleting one.
+	Created, Exists, Deleted func(w http.ResponseWriter)
+	// What it answers to what is not allowed, is not allowed any longer, and is asked of a bucket that is not there.
+	Denied, Expired, NoBucket func(w http.ResponseWriter)
+	// Refuse answers with an HTTP status and what servers say with it.
+	Refuse func(w http.ResponseWriter, status int)
+	// Conflict is what 409 means to who creates an object.
+	Conflict error
+	// Page answers with the object a, and says that there are more.
+	Page func(w http.ResponseWriter)
 }
 
 // Hostile runs what has to be so whatever becomes of requests and answers.
@@ -32,6 +40,11 @@ func Hostile(t *testing.T, dialect Dialect) {
 	t.Run("an answer that ends too early does not seem complete", dialect.truncated)
 	t.Run("a lost reply after success is resolved", dialect.lost)
 	t.Run("who may not delete can make backups", dialect.keeps)
+	t.Run("a store that overwrites is found out", dialect.overwrites)
+	t.Run("a server that takes nothing is given up", dialect.takesNothing)
+	t.Run("every refusal is told apart, whatever was asked", dialect.told)
+	t.Run("a bucket that is not there is no empty one", dialect.absent)
+	t.Run("a listing that does not get to its last page does not seem complete", dialect.lastPage)
 }
 
 const soon = 100 * time.Millisecond
@@ -48,14 +61,19 @@ func (d Dialect) against(t *testing.T, patience time.Duration, handler http.Hand
 }
 
 func (d Dialect) silent(t *testing.T) {
-	s := d.against(t, soon, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	var all sync.WaitGroup // they try several times
-	for _, ask := range []func() error{
+	var asked atomic.Int32
+	s := d.against(t, soon, func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-r.Context().Done()
+	})
+	var all sync.WaitGroup
+	asks := []func() error{
 		func() error { return s.Put(within(t), "a", strings.NewReader("x")) },
 		func() error { return s.Delete(within(t), "a") },
 		func() error { _, err := s.Get(within(t), "a", 0, -1); return err },
 		func() error { return listingOf(t, s) },
-	} {
+	}
+	for _, ask := range asks {
 		all.Go(func() {
 			err := ask()
 			assert.ErrorIs(t, err, store.ErrUnavailable)
@@ -63,6 +81,7 @@ func (d Dialect) silent(t *testing.T) {
 		})
 	}
 	all.Wait()
+	assert.EqualValues(t, len(asks), asked.Load(), "a minute of silence each: nothing is asked again")
 }
 
 func listingOf(t *testing.T, s store.Store) (last error) {

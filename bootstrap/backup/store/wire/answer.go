@@ -30,6 +30,8 @@ type Answer struct {
 	Code   string        // the store's name for the error, or empty
 	After  time.Duration // how long to wait, or 0
 	Skew   time.Duration // how far the server's clock is ahead of ours
+
+	stalled error // of a note: a request did not get on, so what the library repeats is not sent
 }
 
 // Error turns an answer into an error. What the store's own codes mean comes first, then what statuses mean in HTTP; 404, 409
@@ -94,7 +96,8 @@ func retryAfter(header string) time.Duration {
 type noteKey struct{}
 
 // WithNote returns a context whose requests leave in note what the headers of the last answer said, for a library that
-// keeps them to itself. Such requests must come one after another.
+// keeps them to itself. Such requests must come one after another; behind one that was given up because nothing moved, the
+// others fail at once, since a library that repeats it would wait as long again each time.
 func WithNote(ctx context.Context, note *Answer) context.Context {
 	return context.WithValue(ctx, noteKey{}, note)
 }
@@ -105,6 +108,21 @@ func noteAnswer(ctx context.Context, response *http.Response) {
 	}
 }
 
+// noteFailure remembers an error if it is that nothing moved.
+func noteFailure(ctx context.Context, err error) {
+	if note, ok := ctx.Value(noteKey{}).(*Answer); ok && errors.Is(err, errStalled) {
+		note.stalled = err
+	}
+}
+
+// noted is the error of an earlier request that did not get on.
+func noted(ctx context.Context) error {
+	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
+		return note.stalled
+	}
+	return nil
+}
+
 // describe keeps of an error of the connection what is known to repeat nothing of the answer.
 func describe(err error) error {
 	var (
@@ -113,8 +131,11 @@ func describe(err error) error {
 		certificate *tls.CertificateVerificationError
 		record      tls.RecordHeaderError
 		ours        *store.Unavailable
+		bundle      *bundleError
 	)
 	switch {
+	case errors.As(err, &bundle):
+		return bundle
 	case errors.As(err, &ours):
 		return ours.Cause
 	case errors.As(err, &name):

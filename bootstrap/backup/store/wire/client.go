@@ -32,7 +32,8 @@ type Client struct {
 }
 
 // Do sends a request and returns an answer with one of the accepted statuses; its body must be closed. It sends it up to three
-// times, within a few seconds, while the store is unavailable; so it must be safe to repeat. Each time it is built anew.
+// times, within a few seconds, while the store is unavailable; so it must be safe to repeat. Each time it is built anew. Where
+// nothing has moved for as long as the patience it is not repeated: the caller has waited long enough.
 func (c *Client) Do(
 	ctx context.Context, build func() (*http.Request, error), accepted ...int,
 ) (response *http.Response, err error) {
@@ -40,7 +41,7 @@ func (c *Client) Do(
 		response, err = c.Once(ctx, build, accepted...)
 		half := firstWait << attempt / 2
 		wait := max(store.RetryAfter(err), half+rand.N(half))
-		if !errors.Is(err, store.ErrUnavailable) || attempt == attempts-1 || wait > longestWait {
+		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, errStalled) || attempt == attempts-1 || wait > longestWait {
 			return response, err
 		}
 		select {

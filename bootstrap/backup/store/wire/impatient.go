@@ -26,17 +26,30 @@ type impatient struct {
 
 // RoundTrip is http.RoundTripper's.
 func (i *impatient) RoundTrip(request *http.Request) (*http.Response, error) {
+	if err := noted(request.Context()); err != nil {
+		closeBody(request)
+		return nil, err
+	}
 	watch := newWatch(request.Context(), i.patience)
 	response, err := i.next.RoundTrip(watch.over(request))
 	if err != nil {
 		defer watch.end()
-		return nil, watch.explain(err)
+		err = watch.explain(err)
+		noteFailure(request.Context(), err)
+		return nil, err
 	}
 	watch.count(progress)
 	watch.pause()
 	noteAnswer(request.Context(), response)
 	response.Body = &answerBody{ReadCloser: response.Body, watch: watch}
 	return response, nil
+}
+
+// closeBody is what a RoundTripper owes a request that it does not send.
+func closeBody(request *http.Request) {
+	if request.Body != nil {
+		_ = request.Body.Close()
+	}
 }
 
 // watch cancels a request that does not get on. Its clock runs only while the store is waited for: not while whoever reads

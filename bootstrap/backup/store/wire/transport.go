@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"etcd-wrapper/exitcode/smallfile"
 )
 
 const (
@@ -107,21 +109,29 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
+// maxBundle is the size of the largest CA bundle in bytes. Those of whole operating systems have a quarter of it.
+const maxBundle = 1 << 20
+
 // loadCA returns nil, the system's roots, if there is no path.
 func loadCA(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	bundle, err := os.ReadFile(path)
+	bundle, err := smallfile.Read(path, maxBundle)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle: %w", err)
+		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle %s: %v", path, err)}
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+		return nil, &bundleError{fmt.Sprintf("CA bundle %s holds no certificate", path)}
 	}
 	return pool, nil
 }
+
+// bundleError says what is wrong with a CA bundle.
+type bundleError struct{ text string }
+
+func (e *bundleError) Error() string { return e.text }
 
 // Stamp changes when a file does. The zero value is the stamp of a file that is not there.
 type Stamp struct {

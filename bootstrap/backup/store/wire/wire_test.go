@@ -52,6 +52,11 @@ func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
 	assert.NotErrorIs(t, err, store.ErrUnavailable)
 }
 
+func TestABundleThatHasNoEndIsRefused(t *testing.T) {
+	_, err := NewTransport(Options{CAPath: "/dev/zero"})
+	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
+}
+
 func TestErrorsOfTheConnectionRepeatNothingOfTheAnswer(t *testing.T) {
 	for _, answer := range []string{"SECRET\r\n\r\n", "HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "HTTP/1.1 SECRET\r\n\r\n", ""} {
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -79,6 +84,10 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorContains(t, err, "certificate")
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.Remove(path))
+	_, err = client.Get(server.URL)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, "cannot read CA bundle "+path+": no such file or directory")
 	require.NoError(t, os.WriteFile(path, append(block, '\n'), 0o600))
 	response, err := client.Get(server.URL)
 	require.NoError(t, err)

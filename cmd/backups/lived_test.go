@@ -1,0 +1,189 @@
+package backups
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// lived is what an etcd had: a snapshot, and what came behind it.
+type lived struct {
+	snapshot []byte // a stock one
+	revision int64  // of the snapshot
+	last     int64
+	rows     []segment.Row // all of them, in order
+	events   []*clientv3.Event
+}
+
+// live has an etcd take a snapshot between writes.
+func live(t *testing.T) (l lived) {
+	dir := t.TempDir()
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Clients[0].Addr().String()}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	for i := range 20 {
+		_, err := client.Put(t.Context(), fmt.Sprint("key", i%7), fmt.Sprint(i))
+		require.NoError(t, err)
+	}
+	reader, err := client.Snapshot(t.Context())
+	require.NoError(t, err)
+	l.snapshot, err = io.ReadAll(reader)
+	require.NoError(t, err)
+	l.revision = 21
+	for i := range 10 {
+		_, err := client.Put(t.Context(), fmt.Sprint("key", i%7), fmt.Sprint("later", i))
+		require.NoError(t, err)
+	}
+	l.last = l.revision + 10
+	l.events = watched(t, client, l.revision+1, l.last)
+	require.NoError(t, client.Close())
+	server.Close()
+	l.rows = rowsIn(t, filepath.Join(dir, "member", "snap", "db"))
+	return l
+}
+
+func watched(t *testing.T, client *clientv3.Client, from, to int64) (events []*clientv3.Event) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for answer := range client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(from)) {
+		require.NoError(t, answer.Err())
+		events = append(events, answer.Events...)
+		if answer.Header.Revision >= to && events[len(events)-1].Kv.ModRevision == to {
+			break
+		}
+	}
+	return events
+}
+
+func rowsIn(t *testing.T, path string) (rows []segment.Row) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
+			rows = append(rows, segment.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
+			return nil
+		})
+	}))
+	return rows
+}
+
+// upTo are the rows up to a revision.
+func (l lived) upTo(revision int64) []segment.Row {
+	i := slices.IndexFunc(l.rows, func(row segment.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
+	if i < 0 {
+		return l.rows
+	}
+	return l.rows[:i]
+}
+
+var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
+
+// keep puts a full and a segment into a store.
+func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &seal.Keys{}) }
+
+func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
+	settings := Settings{Store: memory.New(), Keys: keys}
+	kept := settings.Archive()
+	_, err := kept.Found(t.Context(), "c1", noon)
+	require.NoError(t, err)
+	full, err := kept.PutFull(t.Context(), archive.Full{
+		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
+	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
+	require.NoError(t, err)
+	builder, err := segment.NewBuilder(settings.Keys, full.Start())
+	require.NoError(t, err)
+	for _, row := range l.rows[len(l.upTo(l.revision)):] {
+		require.NoError(t, builder.Row(row))
+		revision, err := row.Revision()
+		require.NoError(t, err)
+		require.NoError(t, builder.Marker(segment.Marker{Revision: revision, Time: noon.Add(time.Duration(revision) * time.Second)}))
+	}
+	object, err := builder.Finish(segment.Source{Member: "m"})
+	require.NoError(t, err)
+	require.NoError(t, kept.PutSegment(t.Context(), object))
+	return settings
+}
+
+// keepAsSidecar puts a full and a delta into a store, as etcd-backup-restore does.
+func (l lived) keepAsSidecar(t *testing.T) Settings {
+	s := memory.New()
+	s.SetContent(fmt.Sprintf("v2/Full-%08d-%08d-%d", 0, l.revision, noon.Unix()), l.snapshot)
+	type event struct {
+		EtcdEvent *clientv3.Event `json:"etcdEvent"`
+		Time      time.Time       `json:"time"`
+	}
+	var events []event
+	for _, e := range l.events {
+		events = append(events, event{e, noon.Add(time.Duration(e.Kv.ModRevision) * time.Second)})
+	}
+	content, err := json.Marshal(events)
+	require.NoError(t, err)
+	sum := sha256.Sum256(content)
+	s.SetContent(fmt.Sprintf("v2/Incr-%08d-%08d-%d", l.revision+1, l.last, noon.Unix()+60), append(content, sum[:]...))
+	return Settings{Store: s, Keys: &seal.Keys{}}
+}
+
+// requireSnapshot compares a file with what etcd had.
+func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	database := content[:len(content)-sha256.Size]
+	sum := sha256.Sum256(database)
+	require.Equal(t, sum[:], content[len(database):])
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, os.WriteFile(path+".db", database, 0o600))
+	require.Equal(t, l.upTo(revision), rowsIn(t, path+".db"))
+	require.NoError(t, os.Remove(path+".db"))
+}
+
+// lose adds a full whose data are missing: within the chain, or so many revisions behind it.
+func (l lived) lose(t *testing.T, settings Settings, gap int64) {
+	kept := settings.Archive()
+	head, err := kept.Head(t.Context(), 1)
+	require.NoError(t, err)
+	full := archive.Full{
+		Cluster: "c1", Generation: 1, Revision: head.Revision(), Time: noon.Add(time.Hour), Reason: "schedule",
+		Next: head.Position, Chain: head.Before, Last: head.Last,
+	}
+	if gap > 0 {
+		full.Revision += gap
+		full.Next, full.Chain, full.Last = segment.After(full.Revision), segment.Seed("c1", 1, full.Revision), segment.Digest{}
+	}
+	full, err = kept.PutFull(t.Context(), full, bytes.NewReader(l.snapshot))
+	require.NoError(t, err)
+	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
+}
+
+// shipNothing puts a segment of one marker into a store.
+func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start segment.Start) {
+	builder, err := segment.NewBuilder(kept.Keys(), start)
+	require.NoError(t, err)
+	require.NoError(t, builder.Marker(segment.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(t, err)
+	require.NoError(t, kept.PutSegment(t.Context(), object))
+}

@@ -1,0 +1,36 @@
+package backups_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// An etcd that compacts by itself may keep less than what lies between two captures, which are far apart while the store is away.
+func TestWhatEtcdCompactsByItselfLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	m := &member{Pod: harness.NewStandalonePod(t, map[string]any{"auto-compaction-retention": "1s"}), depot: newDepot(t)}
+	m.Flags = append(m.Flags, m.flag(), "--recover=never", "--backup-interval=1s")
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "in the store"))
+	rename(t, m.mount, m.mount+".away")
+	before, last := len(m.compactions(run)), int64(0)
+	harness.Eventually(t, "etcd compacts a few times", func() bool {
+		last = m.write("key", fmt.Sprint("written while the store is away ", last))
+		return len(m.compactions(run)) > before+3
+	})
+	rename(t, m.mount+".away", m.mount)
+	awaitStored(run, last)
+	run.StopCleanly()
+	assert.Empty(t, run.Log.Containing("cannot be added to the backups before"))
+	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
+}
+
+func (m *member) compactions(run *harness.Run) []string {
+	m.T.Helper()
+	return run.Log.Containing("completed auto periodic compaction")
+}

@@ -1,0 +1,165 @@
+package backups_test
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+// indiscreet answers everything with a refusal that repeats what it was asked.
+func indiscreet(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(http.StatusForbidden)
+	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
+}
+
+// What lets somebody into the store is told nowhere, whatever a server says of it.
+func TestCredentialsAreToldNowhere(t *testing.T) {
+	t.Parallel()
+	pair := sealtest.New(t)
+	identity, err := os.ReadFile(pair.Identities)
+	require.NoError(t, err)
+	keys := []string{
+		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
+		"--backup-signing-key=" + pair.SigningKey, "--backup-trusted-keys=" + pair.TrustedKeys,
+	}
+	server := httptest.NewServer(http.HandlerFunc(indiscreet))
+	t.Cleanup(server.Close)
+	at := url.QueryEscape(server.URL)
+	for name, of := range map[string]struct {
+		url         string
+		environment map[string]string
+		secrets     []string
+	}{
+		"s3": {
+			"s3://bucket/p?path-style=true&endpoint=" + at,
+			map[string]string{"AWS_ACCESS_KEY_ID": "AKEYID", "AWS_SECRET_ACCESS_KEY": "s3cret-s3", "AWS_SESSION_TOKEN": "s3cret-session"},
+			[]string{"s3cret-s3", "s3cret-session", "Signature="},
+		},
+		"azblob with a key": {
+			"azblob://container/p?account=account&endpoint=" + at,
+			map[string]string{"AZURE_STORAGE_KEY": "czNjcmV0LWF6dXJl"},
+			[]string{"czNjcmV0LWF6dXJl", "s3cret-azure", "SharedKey"},
+		},
+		"azblob with a signature": {
+			"azblob://container/p?account=account&endpoint=" + at,
+			map[string]string{"AZURE_STORAGE_SAS_TOKEN": "sv=2021-12-02&sig=s3cret-sas"},
+			[]string{"s3cret-sas", "sig="},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemberOn(t, depot{url: of.url}, append(keys, "--recover=never")...)
+			for _, variable := range slices.Sorted(maps.Keys(of.environment)) {
+				m.Env = append(m.Env, variable+"="+of.environment[variable])
+			}
+			all := m.Flags
+			m.Flags = all[:2] // where its configuration is
+			m.StartAndStop()  // it would wait for a store that may know of data
+			m.Flags = all
+			run := m.StartReady()
+			awaitTold(run, "it is refused", inTrouble)
+			m.write("key", "value")
+			var told []string
+			for _, path := range []string{"/", "/lifecycle", "/metrics", "/backup", "/readyz?verbose", "/statemachine.svg"} {
+				_, body := run.Request(http.MethodGet, path)
+				told = append(told, body)
+			}
+			for _, command := range [][]string{{"status"}, {"backup", "list"}, {"backup", "list", m.flag()}, {"backup", "verify"}} {
+				out, log, _ := m.Begin(command...).Wait()
+				told = append(told, out, log)
+			}
+			m.ExpectTerminationMessage()
+			run.StopCleanly()
+			last, err := os.ReadFile(m.TerminationMessage())
+			require.NoError(t, err)
+			told = append(append(told, string(last)), run.Log.Containing("")...)
+			require.Contains(t, strings.Join(told, "\n"), "permission denied")
+			lines := strings.Fields(string(identity))
+			for _, secret := range append(of.secrets, lines[len(lines)-1]) {
+				for _, text := range told {
+					assert.NotContains(t, text, secret)
+				}
+			}
+		})
+	}
+}
+
+// withoutUmask has nothing taken from what the program asks for when it creates a file.
+func (m *member) withoutUmask() {
+	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
+}
+
+// A backup has every secret that is in etcd.
+func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	m.withoutUmask()
+	there := m.found()
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "in the store"))
+	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil })
+	rename(t, m.mount, m.mount+".away")
+	m.write("key", "waits")
+	awaitTold(run, "it waits on the volume", func(b status.Backup) bool { return b.SpoolBytes > 0 && inTrouble(b) })
+	away := m.found()
+	rename(t, m.mount+".away", m.mount)
+	awaitTold(run, "it is brought", wellAgain)
+	out := filepath.Join(m.Dir, "made")
+	require.NoError(t, os.Mkdir(out, 0o700))
+	for _, args := range [][]string{
+		{"backup", "verify", m.flag(), "--scratch-dir=" + filepath.Join(out, "scratch")},
+		{"backup", "export", m.flag(), filepath.Join(out, "snapshot")},
+		{"restore", m.flag(), "--data-dir=" + filepath.Join(out, "restored")},
+	} {
+		require.Zero(t, m.Run(args...).Exit(harness.Patience), "%v", args)
+	}
+	run.StopCleanly()
+	require.NotEmpty(t, m.found()[filepath.Join(out, "restored", "member", "snap", "db")], "it is looked at")
+	for when, all := range map[string]map[string]fs.FileMode{"while the store is away": away, "in the end": m.found()} {
+		for path, mode := range all {
+			if _, before := there[path]; !before {
+				assert.Zero(t, mode.Perm()&0o077, "%s: %s %s", when, mode, path)
+			}
+		}
+	}
+}
+
+// found are the modes of everything that lies where the program writes.
+func (m *member) found() map[string]fs.FileMode {
+	m.T.Helper()
+	modes := map[string]fs.FileMode{}
+	for _, root := range []string{m.Dir, filepath.Dir(m.mount)} {
+		require.NoError(m.T, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if os.IsNotExist(err) {
+				return nil // it has gone meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			if info, err := entry.Info(); err == nil {
+				modes[path] = info.Mode()
+			}
+			return nil
+		}))
+	}
+	return modes
+}

@@ -1,0 +1,72 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// The third pod is scheduled long after the first two, which cannot know that it has no data.
+func TestAClusterIsFoundedWhenItsLastMemberIsThere(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	first := c.pods[0].Start()
+	first.AwaitLine(harness.Line{"message": "a cluster is founded when every member of initial-cluster is here and has none", "level": "warn"})
+	second := c.pods[1].Start()
+	first.AwaitLine(harness.Line{"message": "only one that never had any may be left out of it: etcd-main-2 does not answer"})
+	require.NotEqual(t, 200, first.Readyz())
+	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not answer")
+	for _, run := range []*harness.Run{c.pods[2].Start(), first, second} {
+		run.AwaitReady()
+	}
+	c.pods[0].Put("key", "value")
+	c.requireWhole()
+}
+
+// edited is a member alone with a key, which has ended, and whose configuration and that of two more pods name all three.
+func edited(t *testing.T) *three {
+	t.Helper()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
+	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
+	first.WriteConfigFile()
+	run := first.StartReady()
+	first.Put("key", "value")
+	run.StopCleanly()
+	first.Config["initial-cluster"] = all
+	first.WriteConfigFile()
+	return c
+}
+
+// The first pod ran, and the others are started while it is away: they must not take themselves for the first of a new cluster.
+func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := edited(t)
+	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
+	for _, run := range runs {
+		run.AwaitLine(harness.Line{"message": "only one that never had any may be left out of it: etcd-main-0 does not answer"})
+	}
+	for _, run := range append(runs, c.pods[0].Start()) {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+}
+
+// One edit of initial-cluster, which all pods share, and two more pods.
+func TestAMemberAloneGrowsToThreeByOneEdit(t *testing.T) {
+	t.Parallel()
+	c := edited(t)
+	var runs []*harness.Run
+	for _, p := range c.pods {
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+}

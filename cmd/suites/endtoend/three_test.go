@@ -1,0 +1,99 @@
+package endtoend_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// members has all of the tests about lost members run; otherwise a selection does. make test-recovery sets it.
+var members = flag.Bool("members", false, "run every test about members that are lost")
+
+// onlyWithMembers skips a test that takes its time.
+func onlyWithMembers(t *testing.T) {
+	t.Helper()
+	if !*members {
+		t.Skip("skipped: part of make test-recovery")
+	}
+}
+
+// three is a cluster without sidecars that has a key.
+type three struct {
+	*testing.T
+
+	pods []*harness.Pod
+	runs []*harness.Run
+}
+
+func newThree(t *testing.T) *three {
+	t.Helper()
+	return begin(t, harness.StandaloneMembers(t, 3))
+}
+
+func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
+	t.Helper()
+	c := &three{T: t, pods: pods}
+	for _, p := range c.pods {
+		p.Flags = append(p.Flags, flags...)
+		c.runs = append(c.runs, p.Start())
+	}
+	for _, run := range c.runs {
+		run.AwaitReady()
+	}
+	c.pods[0].Put("key", "value")
+	return c
+}
+
+// requireWhole holds that all are voters, and that the last member has what the others have.
+func (c *three) requireWhole() {
+	c.Helper()
+	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
+	require.Zero(c, code, log)
+	assert.Equal(c, 3, strings.Count(out, ", started, "), "%s", out)
+	assert.Equal(c, 3, strings.Count(out, ", false"), "nobody is a learner in\n%s", out)
+	assert.Equal(c, "value", c.pods[2].Get("key"))
+}
+
+func lose(p *harness.Pod) {
+	p.T.Helper()
+	require.NoError(p.T, os.RemoveAll(p.Volume))
+	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
+}
+
+// storedThree has one store for all, which has everything that was written.
+func storedThree(t *testing.T) *three {
+	t.Helper()
+	return stored(t, harness.StandaloneMembers(t, 3))
+}
+
+func stored(t *testing.T, pods []*harness.Pod) *three {
+	t.Helper()
+	store := filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.Mkdir(store, 0o700))
+	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
+	harness.Eventually(t, "the key is in the store", func() bool {
+		backup := c.runs[0].Status().Backup
+		return backup != nil && backup.Revision >= revision(c.pods[0])
+	})
+	return c
+}
+
+// restart starts all members at once and waits until the cluster is whole.
+func (c *three) restart(flags ...string) (runs []*harness.Run) {
+	c.Helper()
+	for _, p := range c.pods {
+		runs = append(runs, p.Start(flags...))
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c.requireWhole()
+	return runs
+}

@@ -1,0 +1,39 @@
+// Package pagecache tells tests how much of a file the kernel has in memory.
+package pagecache
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Share is the part of a file's pages that is in memory, from 0 to 1. The file must not be empty.
+func Share(t testing.TB, path string) float64 {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close() // nothing was written
+	about, err := file.Stat()
+	require.NoError(t, err)
+	content, err := unix.Mmap(int(file.Fd()), 0, int(about.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(content)) }()
+	pages := make([]byte, (len(content)+os.Getpagesize()-1)/os.Getpagesize())
+	_, _, failed := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&content[0])), uintptr(len(content)), uintptr(unsafe.Pointer(&pages[0]))) //nolint:gosec // as mincore(2) has it
+	require.Zero(t, failed)
+	return float64(bytes.Count(pages, []byte{1})) / float64(len(pages))
+}
+
+// RequireDisk skips a test whose directory is nowhere else than in memory.
+func RequireDisk(t testing.TB, dir string) {
+	t.Helper()
+	var system unix.Statfs_t
+	require.NoError(t, unix.Statfs(dir, &system))
+	if system.Type == unix.TMPFS_MAGIC {
+		t.Skip("files are in memory here")
+	}
+}
