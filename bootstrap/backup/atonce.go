@@ -12,11 +12,14 @@ import (
 // and will not run again on these data. The error says what is missing.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
 	closed, err := atrest.Open(filepath.Join(dataDir, "member", "snap", "db"), atrest.Identity{
-		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true, Term: 1,
+		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
 	})
 	if err != nil {
 		return err
 	}
 	defer closed.Close()
-	return b.bringFrom(ctx, closed, former{wrote: true})
+	if err := b.bringFrom(ctx, closed, former{wrote: true}); err != nil {
+		return err
+	}
+	return b.FlushSpool(ctx, 0, 0) // it keeps the last segment, for an etcd that goes on from there
 }

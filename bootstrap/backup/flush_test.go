@@ -184,3 +184,24 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 	require.NotNil(t, head.Segment)
 	require.Contains(t, head.Segment.Buckets, "lease")
 }
+
+// As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
+func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.T) {
+	s := newSubjectIn(t, memory.New(), archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	_, err := s.etcd.Client.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
+	s.etcd.Server.Stop()
+	again := s.another(t, &seal.Keys{})
+	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster))
+	in := archive.New(s.store, &seal.Keys{})
+	head, err := in.Head(t.Context(), 1)
+	require.NoError(t, err)
+	require.NotNil(t, head.Segment)
+	require.Contains(t, head.Segment.Buckets, "lease")
+	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "what the store has would be taken for other data's after the restore")
+	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
+}

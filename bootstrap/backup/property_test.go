@@ -3,7 +3,6 @@ package backup_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"flag"
 	"fmt"
 	"math"
@@ -14,11 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/hashkv"
 	"etcd-wrapper/bootstrap/backup/rebuild"
@@ -33,14 +33,18 @@ var histories = flag.Int("histories", 1, "how many random histories are backed u
 type past struct {
 	*testing.T
 	*subject
+	kept   *memory.Store // what outlives a process
+	dying  *gallows      // the store as the process of the present sees it
 	random *rand.Rand
 	leases []clientv3.LeaseID
 	rows   map[string][]byte // all that there ever were
 	hashes map[int64]mvcc.KeyValueHash
 	seen   int64
+	rights []rights // in the order in which they were granted
 }
 
-// TestEveryKeptRevisionIsWhatEtcdHad compares random revisions of random histories, stored by a store that fails at random.
+// TestEveryKeptRevisionIsWhatEtcdHad compares random revisions of random histories, stored by a store that fails at random and by
+// processes that are killed anywhere.
 func TestEveryKeptRevisionIsWhatEtcdHad(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
@@ -49,6 +53,7 @@ func TestEveryKeptRevisionIsWhatEtcdHad(t *testing.T) {
 				T: t, subject: newSubject(t, archive.Verified), random: rand.New(rand.NewPCG(seed, 0)),
 				rows: map[string][]byte{}, hashes: map[int64]mvcc.KeyValueHash{},
 			}
+			p.kept = p.store.(*memory.Store)
 			p.live()
 			p.compare()
 		})
@@ -58,16 +63,28 @@ func TestEveryKeptRevisionIsWhatEtcdHad(t *testing.T) {
 // live begins and ends backups a few times, while etcd lives and the store fails now and then.
 func (p *past) live() {
 	p.Helper()
-	for range 3 {
+	p.appoint()
+	p.look()
+	for life := range 4 {
+		p.kept.Heal() // otherwise what went wrong adds up
+		p.dying = &gallows{Store: p.kept}
+		p.store = p.dying
+		p.Backups = p.another(p.T, &seal.Keys{})
 		p.Begin(shipper.Server(p.etcd.Server))
-		for range 60 {
+		if life == 0 {
+			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
+		}
+		for range 50 {
 			p.fail()
 			p.act()
 			p.look()
 		}
+		if life < 3 && p.random.IntN(3) > 0 {
+			p.dying.kill(p.random.IntN(2) == 0)
+		}
 		require.NoError(p, p.End(soon(p.T)))
 	}
-	p.store.(*memory.Store).Heal()
+	p.kept.Heal()
 	p.etcd.Server.Stop()
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }
@@ -85,7 +102,7 @@ func (p *past) fail() {
 	if p.random.IntN(8) == 0 {
 		fault := wrong[p.random.IntN(len(wrong))]
 		fault.Times = 1 + p.random.IntN(2)
-		p.store.(*memory.Store).Inject(fault)
+		p.kept.Inject(fault)
 	}
 }
 
@@ -109,16 +126,21 @@ func (p *past) act() {
 		err = p.compact(ctx)
 	case 8:
 		_, err = client.Defragment(ctx, p.etcd.Config().ListenClientUrls[0].String())
-	case 9:
-		_, err = client.RoleAdd(ctx, fmt.Sprint("role-", p.random.Uint64()))
-	case 10:
-		_, err = client.UserAddWithOptions(ctx, fmt.Sprint("user-", p.random.Uint64()), "", &clientv3.UserAddOptions{NoPassword: true})
+	case 9, 10:
+		err = p.govern(ctx)
 	case 11:
-		_, _ = p.Now(ctx) // it need not succeed
+		p.askForFull(ctx)
 	default:
 		_, err = client.Put(ctx, p.key(), value)
 	}
 	require.NoError(p, err)
+}
+
+// askForFull does not wait for long: a full need not be made.
+func (p *past) askForFull(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _ = p.Now(ctx)
 }
 
 func (p *past) grant(ctx context.Context) error {
@@ -160,6 +182,7 @@ func (p *past) look() {
 		p.rows[string(key)] = bytes.Clone(values[i])
 	}
 	p.seen = p.etcd.Revision()
+	p.rights = append(p.rights, rightsOf(p.seen, func(bucket backend.Bucket, each func(k, v []byte) error) { _ = tx.UnsafeForEach(bucket, each) }))
 	hash, _, err := p.etcd.Server.KV().HashStorage().HashByRev(p.seen)
 	require.NoError(p, err)
 	p.hashes[p.seen] = hash
@@ -173,7 +196,7 @@ func first(revision int64) []byte {
 // compare exports every revision that is kept and was looked at.
 func (p *past) compare() {
 	p.Helper()
-	from, compared := archive.New(p.store, &seal.Keys{}), 0
+	from, compared := archive.New(p.kept, &seal.Keys{}), 0
 	for revision, hash := range p.hashes {
 		path, err := from.Find(p.Context(), archive.Target{Revision: revision})
 		if err != nil {
@@ -209,6 +232,7 @@ func (p *past) requireRows(file string, path archive.Path) {
 	defer db.Close()
 	require.NoError(p, db.View(func(tx *bolt.Tx) error {
 		p.requireLeases(tx)
+		p.requireRights(tx, path.Revision)
 		return tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
 			require.Equal(p, p.rows[string(k)], v, "row %x", k)
 			delete(left, string(k))
@@ -216,21 +240,4 @@ func (p *past) requireRows(file string, path archive.Path) {
 		})
 	}))
 	require.Empty(p, left, "rows that are missing at revision %d", path.Revision)
-}
-
-// requireLeases says that a snapshot has every lease that a key names, which would stay for ever without it.
-func (p *past) requireLeases(tx *bolt.Tx) {
-	p.Helper()
-	named := map[string]int64{}
-	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
-		var kv mvccpb.KeyValue
-		require.NoError(p, kv.Unmarshal(v))
-		named[string(kv.Key)] = kv.Lease // none if it was deleted
-		return nil
-	}))
-	for key, id := range named {
-		if id != 0 {
-			require.NotNil(p, tx.Bucket(schema.Lease.Name()).Get(binary.BigEndian.AppendUint64(nil, uint64(id))), "the lease of %s", key)
-		}
-	}
 }

@@ -40,6 +40,12 @@ type spooled struct {
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
 func (b *Backups) FlushSpool(ctx context.Context, cluster uint64, reach int64) error {
+	inData := func(last segment.Manifest) bool {
+		return cluster != 0 && (last.Cluster != strconv.FormatUint(cluster, 16) || last.End <= reach)
+	}
+	if last, known := spool.Last(b.options.SpoolDir, b.options.Keys); known && inData(last) {
+		return nil // so that a start need not read all of it
+	}
 	waiting, torn, err := spool.Open(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
 		return err
@@ -53,7 +59,7 @@ func (b *Backups) FlushSpool(ctx context.Context, cluster uint64, reach int64) e
 		return nil
 	}
 	last, err := waiting.Manifest(entries[len(entries)-1].Position, b.options.Keys)
-	if err != nil || cluster != 0 && (last.Cluster != strconv.FormatUint(cluster, 16) || last.End <= reach) {
+	if err != nil || inData(last) {
 		return err
 	}
 	for i, entry := range entries {

@@ -35,6 +35,16 @@ func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 	assert.Equal(t, int64(19), w.head().Revision())
 }
 
+// It may be a gigabyte, and is read when backups begin.
+func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
+	w := newWaiting(t)
+	w.tear(0)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, w.objects)
+}
+
 func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
 	w := newWaiting(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.SegmentName(1, w.objects[1].Position), Times: 1, Err: &store.Unavailable{}})

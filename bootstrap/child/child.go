@@ -4,6 +4,7 @@ package child
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ const (
 // Ended is how a child ended.
 type Ended struct {
 	Status int    // its exit status; -1 for a signal
-	Crash  string // if Status is not 0: the first line of a panic, or of what it wrote to stderr, or the status in words
+	Crash  string // if Status is not 0: the first line of a panic, or of what it wrote to stderr (of a line of log its error), or the status in words
 	stdout []byte
 }
 
@@ -71,10 +72,11 @@ func crashReason(stderr []byte, exited *exec.ExitError) string {
 		}
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
-	if first == "" {
-		first = exited.String()
+	var logged struct{ Error string } // a line of this program's own log
+	if json.Unmarshal([]byte(first), &logged) == nil && logged.Error != "" {
+		return logged.Error
 	}
-	return first
+	return cmp.Or(first, exited.String())
 }
 
 // head is a writer that keeps the first maxOutput bytes and swallows the rest.

@@ -27,11 +27,13 @@ func TestTheLastLineIsWhatAChildSays(t *testing.T) {
 
 func TestACrashIsToldInALine(t *testing.T) {
 	for script, want := range map[string]string{
-		`echo 'panic: on fire' >&2; exit 2`:         "panic: on fire",
-		`echo 'first' >&2; echo second >&2; exit 3`: "first",
-		`exit 4`:     "exit status 4",
-		`kill -9 $$`: "signal: killed",
-		`head -c 100000 /dev/zero | tr '\0' a; exit 5`: "exit status 5",
+		`echo 'panic: on fire' >&2; exit 2`:                                                "panic: on fire",
+		`echo 'first' >&2; echo second >&2; exit 3`:                                        "first",
+		`echo '{"level":"error","error":"no key","message":"it has failed"}' >&2; exit 64`: "no key",
+		`echo '{"level":"error"}' >&2; exit 64`:                                            `{"level":"error"}`,
+		`exit 4`:                                                                           "exit status 4",
+		`kill -9 $$`:                                                                       "signal: killed",
+		`head -c 100000 /dev/zero | tr '\0' a; exit 5`:                                     "exit status 5",
 	} {
 		ended := shell(t, script)
 		require.Equal(t, want, ended.Crash)

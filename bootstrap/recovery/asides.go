@@ -30,12 +30,15 @@ func (r *run) asides(stays func(newest aside.Aside) bool) (all []aside.Aside) {
 
 // makeRoom lets go of what was set aside until there is room for what the source leads to, the oldest first: that and
 // nothing else is what it is ever deleted for. The newest stays until a backup was verified that is younger.
-func (r *run) makeRoom(source rebuild.Source) error {
+// The store is asked about that for so long at most.
+func (r *run) makeRoom(source rebuild.Source, most time.Duration) error {
 	err := r.measure(r.seed(), source)
 	if !errors.Is(err, rebuild.ErrNoRoom) {
 		return err
 	}
-	for _, old := range r.asides(func(newest aside.Aside) bool { return !r.verifiedSince(newest.At) }) {
+	ctx, cancel := context.WithTimeout(r.ctx, most)
+	defer cancel()
+	for _, old := range r.asides(func(newest aside.Aside) bool { return !r.verifiedSince(ctx, newest.At) }) {
 		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: what was set aside is deleted, as there is no room for it any more")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
@@ -48,12 +51,10 @@ func (r *run) makeRoom(source rebuild.Source) error {
 }
 
 // verifiedSince tells whether a backup that was made after that time has been restored to test it.
-func (r *run) verifiedSince(at time.Time) bool {
+func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 	if r.options.Archive == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
-	defer cancel()
 	history, err := r.options.Archive.History(ctx)
 	if err != nil || history.Newest() == nil {
 		return false
@@ -62,6 +63,9 @@ func (r *run) verifiedSince(at time.Time) bool {
 		return full.Err == nil && full.Time.After(at) && full.Verdict != nil && full.Verdict.Outcome == archive.Verified
 	})
 }
+
+// relieving is how long a start whose data are in order waits for the store at most, to learn whether more may go.
+const relieving = 5 * time.Second
 
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
@@ -74,7 +78,7 @@ func (r *run) relieve() {
 		return // it comes from the other members
 	}
 	if err == nil {
-		err = r.makeRoom(rebuild.Source{DatabaseBytes: info.Size()})
+		err = r.makeRoom(rebuild.Source{DatabaseBytes: info.Size()}, relieving)
 	}
 	if err != nil {
 		r.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -12,6 +13,7 @@ import (
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/recovery/seed"
 )
 
@@ -114,4 +116,23 @@ func TestTheNewestThatWasSetAsideStaysUntilAYoungerBackupWasVerified(t *testing.
 		require.ErrorContains(t, err, "not enough room", name)
 		assert.Contains(t, w.left(), of.aside, name)
 	}
+}
+
+// What is on the volume is in order, and etcd is not to wait for a store that nothing is needed from.
+func TestAStartOnANearlyFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.verify()
+	w.setAside(oldest, newest)
+	require.NoError(t, os.MkdirAll(filepath.Join(w.options.VolumeDir, "spool.aside-"+newest), 0o700))
+	w.options.Never, w.options.SpoolDir = true, filepath.Join(w.options.VolumeDir, "spool")
+	w.store.Inject(memory.Fault{Hang: true})
+	synctest.Test(t, func(t *testing.T) {
+		w.t = t
+		begun := time.Now()
+		require.NoError(t, w.runOn(0))
+		assert.LessOrEqual(t, time.Since(begun), 5*time.Second)
+	})
+	w.t = t
+	assert.Equal(t, []string{newest, "mine"}, w.left())
 }

@@ -182,7 +182,7 @@ func (r *run) measureRoom() (Event, Payload) {
 	if err := r.movable(); err != nil {
 		return broke(err)
 	}
-	if err := r.makeRoom(r.source()); err != nil {
+	if err := r.makeRoom(r.source(), patience); err != nil {
 		return RoomLacking, Payload{Err: err}
 	}
 	return RoomEnough, Payload{}

@@ -33,9 +33,8 @@ type embedded struct {
 }
 
 func (e embedded) facts() facts {
-	backend := e.Backend()
 	f := facts{
-		size: backend.Size(), inUse: backend.SizeInUse(), quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
+		quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
 		members: e.members(), sending: e.options.Sending(), readers: e.options.Gate.Inside(),
 	}
 	for _, alarm := range e.Alarms() {
@@ -48,7 +47,17 @@ func (e embedded) facts() facts {
 		case etcdserverpb.AlarmType_NONE:
 		}
 	}
+	f.size, f.inUse = e.sizes(f.noSpace)
 	return f
+}
+
+// sizes are the bytes of the database, and those of them that are in use. What somebody still read while it was compacted counts as in
+// use until the next commit, and where the alarm NOSPACE keeps keys from being put none comes by itself.
+func (e embedded) sizes(noSpace bool) (size, inUse int64) {
+	if noSpace {
+		e.Backend().ForceCommit()
+	}
+	return e.Backend().Size(), e.Backend().SizeInUse()
 }
 
 func (e embedded) members() (all []peer) {

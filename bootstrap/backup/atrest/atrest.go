@@ -4,6 +4,7 @@ package atrest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -24,7 +25,7 @@ const lockPatience = time.Second
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
 	Leader              bool   // it wrote the cluster's backups
-	Term                uint64 // raft's
+	Term                uint64 // raft's; 0: that of the last entry of the log that the database has
 }
 
 // Etcd is an etcd that was closed, as backups see it. Its methods may be called from any goroutine until Close.
@@ -49,7 +50,8 @@ func Open(path string, identity Identity) (*Etcd, error) {
 	tx := e.database.ConcurrentReadTx()
 	defer tx.RUnlock()
 	e.revision = lastRevision(tx.(*transaction).tx)
-	e.applied, _ = schema.UnsafeReadConsistentIndex(tx)
+	applied, term := schema.UnsafeReadConsistentIndex(tx)
+	e.applied, e.Identity.Term = applied, cmp.Or(e.Identity.Term, term)
 	return e, nil
 }
 

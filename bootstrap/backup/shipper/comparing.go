@@ -75,11 +75,12 @@ func (s *Shipper) stranger(head archive.Head) bool {
 }
 
 // compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
-// and etcd may have compacted some.
+// and etcd may have compacted some. Every history begins without any: a chain that has none is of data that have none, either, and says
+// nothing about others.
 func (s *Shipper) compare(end segment.Start) (compared, same bool, err error) {
 	if end.Last == (segment.Digest{}) {
-		empty := end.Position == segment.After(1) // every history begins so
-		return empty, empty, nil
+		none := end.Position.Revision == segment.After(1).Revision && s.options.Etcd.Revision() == 1
+		return none, none, nil
 	}
 	own, whole, err := s.digest(end.Position.Revision - 1)
 	same = err == nil && own == end.Last

@@ -58,6 +58,9 @@ func (s *Shipper) store(ctx context.Context) {
 	}
 	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	f.told = f.tried
+	if f.opens {
+		s.goAlong() // nothing else would tell if the process were killed once the store has it
+	}
 	to, making, copied, may := s.archive, f.Full, f.copied, s.mayCount(f)
 	s.job(func() func() {
 		var stored archive.Full
@@ -127,7 +130,6 @@ func (s *Shipper) finished(done FullDone) {
 	if f.opens {
 		s.stored, s.storedAt, s.last = f.Next, time.Now(), segment.Position{}
 		s.stale = true // should another member have begun a chain as well, the newest one counts
-		s.goAlong()
 	}
 	s.publish()
 	s.tellAsked(f, fullResult{FullDone: done})

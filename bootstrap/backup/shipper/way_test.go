@@ -81,6 +81,52 @@ func TestTwoClustersOfOneConfigurationDoNotShareAChain(t *testing.T) {
 	}
 }
 
+// Every history begins like that.
+func TestAChainWithoutARowIsOfDataThatHaveNoneOrWereSeenToGoWithIt(t *testing.T) {
+	for name, alone := range map[string]bool{"a full alone": true, "a full and what came without a row": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t).run()
+			s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full")
+			s.addUser("someone")
+			require.NoError(t, s.Flush(t.Context()))
+			s.end()
+			for _, name := range s.names() {
+				if alone && strings.Contains(name, "/segment/") {
+					require.NoError(t, s.store.Delete(t.Context(), name))
+				}
+			}
+			other := s.twin()
+			require.EqualValues(t, 1, other.head().Revision())
+			other.write(20, "other")
+			other.run()
+			other.requireUntouched("another cluster of the same configuration", s.options.Etcd.ClusterID())
+			other.end()
+
+			young := s.twin()
+			young.run()
+			young.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored == 1 }, "it has no rows, either")
+			young.end()
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireAllKept()
+		})
+	}
+}
+
+// It may be killed at any time, and get rows before it is started again.
+func TestWhoBeginsAChainRemembersThatBeforeTheStoreHasIt(t *testing.T) {
+	s := newStand(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Hang: true})
+	s.run()
+	s.eventually(storesItsCopy, "its data are in the store, and its manifest is not")
+	require.Eventually(t, func() bool { _, err := os.Stat(s.options.WayFile); return err == nil }, patience, look)
+	s.end()
+	s.store.Heal()
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+}
+
 // compactedMeanwhile stops the stand, and compacts beyond all that the store has.
 func (s *stand) compactedMeanwhile() {
 	s.Helper()

@@ -36,6 +36,22 @@ func (s *Spool) recover(keys *seal.Keys) (torn []error, err error) {
 	return torn, err
 }
 
+// Last is what the newest segment in a directory's spool says of itself. It reads no more than that; false if it cannot be read, or there
+// is none.
+func Last(dir string, keys *seal.Keys) (last segment.Manifest, known bool) {
+	names, err := os.ReadDir(filepath.Join(dir, segments)) // in order
+	if err != nil || len(names) == 0 {
+		return last, false
+	}
+	file, err := os.Open(filepath.Join(dir, segments, names[len(names)-1].Name()))
+	if err != nil {
+		return last, false
+	}
+	defer file.Close()
+	last, err = segment.NewReader(file, keys).Next()
+	return last, err == nil
+}
+
 // examine reads all of a segment and compares it with its digests.
 func examine(path string, keys *seal.Keys) (segment.Manifest, int64, error) {
 	file, err := os.Open(path)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 var children = map[string]func() int{
-	"child-verify": verifyInThisProcess,
+	"child-verify": func() int { return verifyInThisProcess(os.Stdout) },
 	"child-panic":  func() int { panic("the page is on fire") },
 	"child-circle": func() int { debug.SetMaxStack(1 << 20); return circle(1) },
 	"child-killed": func() int { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} },
@@ -48,7 +49,7 @@ func circle(n int) int {
 	return circle(n+1) + n
 }
 
-func verifyInThisProcess() int {
+func verifyInThisProcess(stdout io.Writer) int {
 	s, err := locate.Open(os.Args[2])
 	if err != nil {
 		panic(err)
@@ -56,7 +57,7 @@ func verifyInThisProcess() int {
 	generation, _ := strconv.Atoi(os.Args[4])
 	revision, _ := strconv.ParseInt(os.Args[6], 10, 64)
 	job := Job{Generation: generation, Full: os.Args[5], Revision: revision}
-	return RunChild(context.Background(), archive.New(s, &seal.Keys{}), job, os.Args[3], os.Stdout)
+	return RunChild(context.Background(), archive.New(s, &seal.Keys{}), job, os.Args[3], stdout)
 }
 
 // inChild verifies in a process of its own.

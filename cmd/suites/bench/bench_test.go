@@ -47,10 +47,12 @@ var topics = []topic{
 	{"restart", rollingRestart},
 	{"defragmentation", defragmentation},
 	{"machine", machineStep},
+	{"binary", binarySize},
 	{"log", inspection},
 	{"validation", fullValidation},
 	{"growth", databaseGrowth},
 	{"backup", backupsUnderLoad},
+	{"pace", backupsAtPace},
 	{"full", fullBackup},
 	{"restore", restores},
 }

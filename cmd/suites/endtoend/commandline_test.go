@@ -12,7 +12,15 @@ import (
 
 func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 	t.Parallel()
-	volume, store := "--volume-dir="+t.TempDir(), "--backup-store=file://"+t.TempDir()
+	untouched := []string{t.TempDir(), t.TempDir()}
+	volume, store := "--volume-dir="+untouched[0], "--backup-store=file://"+untouched[1]
+	t.Cleanup(func() {
+		for _, dir := range untouched {
+			found, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			assert.Empty(t, found, "nothing was started")
+		}
+	})
 	for flag, args := range map[string][]string{
 		"--nope":                        {"start-etcd", "--nope"},
 		"--etcd-ready-timeout":          {"start-etcd", "--etcd-ready-timeout=-1s"},

@@ -131,8 +131,11 @@ func describe(err error) error {
 		certificate *tls.CertificateVerificationError
 		record      tls.RecordHeaderError
 		ours        *store.Unavailable
+		bundle      *bundleError
 	)
 	switch {
+	case errors.As(err, &bundle):
+		return bundle
 	case errors.As(err, &ours):
 		return ours.Cause
 	case errors.As(err, &name):

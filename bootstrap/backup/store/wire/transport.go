@@ -119,14 +119,19 @@ func loadCA(path string) (*x509.CertPool, error) {
 	}
 	bundle, err := smallfile.Read(path, maxBundle)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
+		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle %s: %v", path, err)}
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+		return nil, &bundleError{fmt.Sprintf("CA bundle %s holds no certificate", path)}
 	}
 	return pool, nil
 }
+
+// bundleError says what is wrong with a CA bundle.
+type bundleError struct{ text string }
+
+func (e *bundleError) Error() string { return e.text }
 
 // Stamp changes when a file does. The zero value is the stamp of a file that is not there.
 type Stamp struct {

@@ -1,0 +1,100 @@
+package verification
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/bootstrap/backup/store/locate"
+)
+
+// manners are what a process takes of the machine.
+type manners struct {
+	Status int
+	Heap   uint64 // the most bytes that were seen
+	Nice   []int  // of each thread, in the end
+	Idle   []bool // whether it has the disk only when nobody else wants it
+}
+
+func init() {
+	children["child-measured"] = func() int {
+		heap := mostHeap()
+		is := manners{Status: verifyInThisProcess(io.Discard)}
+		is.Heap = heap()
+		threads, err := os.ReadDir("/proc/self/task")
+		for _, thread := range threads {
+			id, _ := strconv.Atoi(thread.Name())
+			priority, _ := unix.Getpriority(unix.PRIO_PROCESS, id)
+			disk, _, _ := unix.Syscall(unix.SYS_IOPRIO_GET, 1, uintptr(id), 0)
+			is.Nice, is.Idle = append(is.Nice, 20-priority), append(is.Idle, disk>>13 == 3)
+		}
+		if err != nil || json.NewEncoder(os.Stdout).Encode(is) != nil {
+			return 1
+		}
+		return 0
+	}
+}
+
+// mostHeap returns what tells the most memory that was in use since.
+func mostHeap() (most func() uint64) {
+	ctx, stop := context.WithCancel(context.Background())
+	told := make(chan uint64)
+	go func() {
+		var highest uint64
+		var now runtime.MemStats
+		for ticker := time.NewTicker(5 * time.Millisecond); ctx.Err() == nil; <-ticker.C {
+			runtime.ReadMemStats(&now)
+			highest = max(highest, now.HeapInuse)
+		}
+		told <- highest
+	}()
+	return func() uint64 { stop(); return <-told }
+}
+
+func TestAChildTakesWhatEtcdLeavesAndLittleMemory(t *testing.T) {
+	const rows = 32 << 10
+	url := "file://" + t.TempDir()
+	s, err := locate.Open(url)
+	require.NoError(t, err)
+	a, path := archive.New(s, &seal.Keys{}), filepath.Join(t.TempDir(), "full")
+	_, err = a.Found(t.Context(), cluster, time.Now())
+	require.NoError(t, err)
+	source := rebuildtest.Full(t, path, rows, 900)
+	require.NoError(t, os.Truncate(path, source.DatabaseBytes))
+	database, err := os.Open(path)
+	require.NoError(t, err)
+	defer database.Close()
+	full, err := a.PutFull(t.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, rows),
+	}, database)
+	require.NoError(t, err)
+
+	child := exec.CommandContext(t.Context(), os.Args[0], "child-measured", url, filepath.Join(t.TempDir(), "scratch"), "1", full.Name(), strconv.Itoa(rows))
+	child.Stderr = t.Output()
+	said, err := child.Output()
+	require.NoError(t, err)
+	var is manners
+	require.NoError(t, json.Unmarshal(said, &is))
+	require.Zero(t, is.Status)
+	t.Logf("%d MiB of heap for a database of %d MiB", is.Heap>>20, source.DatabaseBytes>>20)
+	assert.Less(t, is.Heap, uint64(16<<20), "for a database of %d bytes", source.DatabaseBytes)
+	for i := range is.Nice {
+		assert.Equal(t, 19, is.Nice[i], "every thread is nice")
+		assert.True(t, is.Idle[i], "and waits for the disk")
+	}
+}

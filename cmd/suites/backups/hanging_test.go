@@ -1,0 +1,56 @@
+package backups_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// onDiskOfItsOwn mounts one where the folder lies, and returns what freezes it and has it go on. Who writes to a frozen one waits
+// and cannot be interrupted, as with a network file system whose server is gone.
+func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
+	m.T.Helper()
+	image := filepath.Join(m.Dir, "disk")
+	require.NoError(m.T, os.WriteFile(image, nil, 0o600))
+	require.NoError(m.T, os.Truncate(image, 64<<20))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
+		m.T.Skipf("SKIPPED: no ext4 can be made here: %v: %s", err, out)
+	}
+	harness.Mount(m.T, "-o", "loop", image, m.mount)
+	require.NoError(m.T, os.Mkdir(m.dir, 0o700))
+	run := func(flag string) func() {
+		return func() { require.NoError(m.T, exec.Command("fsfreeze", flag, m.mount).Run()) }
+	}
+	m.T.Cleanup(func() { _ = exec.Command("fsfreeze", "-u", m.mount).Run() }) // it may not be frozen
+	return run("-f"), run("-u")
+}
+
+func TestEtcdServesWhileItsFolderHangs(t *testing.T) {
+	t.Parallel()
+	onlyAsAWhole(t)
+	m := newMember(t)
+	freeze, thaw := m.onDiskOfItsOwn()
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "in the store"))
+	freeze()
+	last := m.write("key", "while it hangs")
+	awaitTold(run, "that it hangs is told", inTrouble)
+	for i := range 100 {
+		last = m.write("key", fmt.Sprint("still ", i))
+	}
+	m.compact()
+	assert.Equal(t, 200, run.Readyz())
+	assert.Positive(t, told(run).SpoolBytes, "what is captured waits on the volume")
+	thaw()
+	awaitStored(run, last)
+	awaitTold(run, "it goes on", wellAgain)
+	run.StopCleanly()
+	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
+}

@@ -1,0 +1,50 @@
+package backups_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/readiness/status"
+)
+
+// sealedBy are the flags for a pair of keys.
+func sealedBy(pair sealtest.Pair) []string {
+	return []string{
+		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
+		"--backup-signing-key=" + pair.SigningKey, "--backup-trusted-keys=" + pair.TrustedKeys,
+	}
+}
+
+func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	ours, others := sealtest.New(t), sealtest.New(t)
+	m := newMember(t)
+	plain := m.Flags
+	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "sealed by ours"))
+	awaitTold(run, "what is sealed is restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	run.StopCleanly()
+	before := files(t, m.dir)
+
+	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(others)...)
+	wrong := m.StartReady()
+	m.requireServingInTrouble(wrong, "not signed by a key of --backup-trusted-keys")
+	wrong.StopCleanly()
+	assert.Equal(t, before, files(t, m.dir), "nothing was touched")
+
+	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
+	again := m.StartReady()
+	awaitStored(again, m.write("key", "with the right ones again"))
+	awaitTold(again, "it goes on", wellAgain)
+	again.StopCleanly()
+	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()
+	assert.NotZero(t, code)
+	assert.Contains(t, log, "--backup-identities", "who cannot open it is told what is missing")
+	file := m.Dir + "/snapshot"
+	m.visit(append([]string{"backup", "export", m.flag(), file}, sealedBy(ours)[1:2]...)...)
+	require.Equal(t, "with the right ones again", ofSnapshot(t, file)["key"])
+}

@@ -1,0 +1,22 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// binarySize is what is shipped: one program that is etcd, its tools, and the clients of four stores.
+func binarySize(t *testing.T) []row {
+	size := func(path string) series {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return series{float64(info.Size()) / 1e6}
+	}
+	return []row{row{what: "binary, MB", plain: size(plainProgram), wrapper: size(harness.Program)}.neverMoreThan(45, "MB")}
+}
