@@ -2,6 +2,7 @@ package recovery_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 
@@ -103,12 +104,20 @@ func (c *trio) requireVoters() {
 // requireEqual holds that all members have the same, by etcd's own hash of all revisions since the last compaction.
 func (c *trio) requireEqual() {
 	c.t.Helper()
+	var seen []string
+	defer func() {
+		if c.t.Failed() {
+			c.t.Log("what the members said of themselves last:", seen)
+		}
+	}()
 	harness.Eventually(c.t, "all members have the same", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 		defer cancel()
+		seen = nil
 		hashes := map[[3]int64]int{}
 		for _, m := range c.members {
 			reply, err := c.etcd.HashKV(ctx, m.Endpoint(), 0)
+			seen = append(seen, fmt.Sprint(m.Config["name"], " ", reply, err))
 			if err != nil {
 				return false
 			}
