@@ -29,6 +29,8 @@ func (c *chores) verify(ctx context.Context) error {
 	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
 		_, err := c.replace(ctx, failedTest)
 		return err
+	case full.Encrypted && !c.backups.options.Keys.Encrypts():
+		return errInTheClear
 	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
@@ -42,6 +44,9 @@ func (c *chores) verify(ctx context.Context) error {
 
 // errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
 var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+
+// errInTheClear is for who has forgotten the flags. It is over with the next full, as it may be meant.
+var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
 // canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
 func (c *chores) canOpen() bool {

@@ -115,6 +115,26 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
+// As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
+func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	made := sealtest.New(t)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
+	assert.Nil(t, s.Facts().Undone)
+	require.NoError(t, s.End(soon(t)))
+
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
+	require.NoError(t, s.End(soon(t)))
+}
+
 // lost is a subject whose store has lost a segment after it was told to be there, and the last revision before that.
 func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
@@ -180,4 +200,17 @@ func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
+}
+
+// A store that grows because of it is noticed too late otherwise.
+func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
+	kept := memory.New()
+	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	undone := s.Facts().Undone
+	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Text, "a clock is, or was, wrong")
+	require.True(t, undone.NextTry.After(time.Now()))
 }

@@ -4,6 +4,7 @@
 package merge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,10 @@ type Done struct {
 }
 
 // Run merges what is old enough, and deletes what was merged long enough ago. What is locked is left for later. It may be
-// cut off at any time.
+// cut off at any time. Where nothing may be deleted, it merges all the same, and says so.
 func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
 	var done Done
+	var denied error
 	levels := map[archive.Level][]archive.Object{}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
 		objects, err := m.archive.Objects(ctx, generation, level, segment.Position{})
@@ -65,12 +67,13 @@ func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
 		if err := m.merge(ctx, step, levels, &done); err != nil {
 			return done, err
 		}
-		if err := m.clear(ctx, step, levels, &done); err != nil {
+		err := m.clear(ctx, step, levels, &done)
+		if denied = cmp.Or(denied, err); err != nil && !errors.Is(err, store.ErrDenied) {
 			return done, err
 		}
 	}
 	done.Holes += m.newGaps(levels)
-	return done, nil
+	return done, denied
 }
 
 // merge makes the objects of a step.
@@ -100,30 +103,66 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 	return nil
 }
 
-// clear deletes what objects of a step were made of.
+// mostRefused is how many objects are asked for in vain in a round. A lock mostly is on all of them, and there may be a month's.
+const mostRefused = 16
+
+// clear deletes what objects of a step were made of, the oldest first.
 func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Done) error {
+	c := clearing{store: m.archive.Store(), done: done}
 	for _, merged := range levels[step.to] {
-		since, known := m.seen[merged.Name()]
-		if !known {
-			since = m.clock()
-			m.seen[merged.Name()] = since
-		}
+		due := m.clock().Sub(m.since(merged)) >= archive.Grace
 		for _, source := range Covered(levels[step.from], merged) {
-			if m.clock().Sub(since) < archive.Grace || last(source, levels[step.from]) {
-				done.Left = done.Left || !last(source, levels[step.from])
-				continue
-			}
-			switch err := m.archive.Store().Delete(ctx, source.Name()); {
-			case errors.Is(err, store.ErrLocked):
+			switch {
+			case last(source, levels[step.from]):
+			case !due:
 				done.Left = true
-			case err != nil:
-				return fmt.Errorf("cannot delete what was merged: %w", err)
 			default:
-				done.Deleted++
+				if err := c.delete(ctx, source); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	m.forget(levels)
+	return c.denied
+}
+
+// since is when a merged object was first known to be there.
+func (m *Merger) since(merged archive.Object) time.Time {
+	if _, known := m.seen[merged.Name()]; !known {
+		m.seen[merged.Name()] = m.clock()
+	}
+	return m.seen[merged.Name()]
+}
+
+// clearing is a round of deleting.
+type clearing struct {
+	store   store.Store
+	done    *Done
+	refused int
+	denied  error // nothing may be deleted at all
+}
+
+func (c *clearing) delete(ctx context.Context, object archive.Object) error {
+	if c.refused >= mostRefused || c.denied != nil {
+		c.done.Left = true
+		return nil
+	}
+	err := c.store.Delete(ctx, object.Name())
+	switch {
+	case err == nil:
+		c.done.Deleted++
+		return nil
+	case errors.Is(err, store.ErrLocked):
+		c.done.Left = true
+		c.refused++
+		return nil
+	}
+	err = fmt.Errorf("cannot delete what was merged: %w", err)
+	if !errors.Is(err, store.ErrDenied) {
+		return err
+	}
+	c.done.Left, c.denied = true, err
 	return nil
 }
 

@@ -15,12 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/store/locate"
 )
 
 // manners are what a process takes of the machine.
@@ -69,21 +63,7 @@ func mostHeap() (most func() uint64) {
 func TestAChildTakesWhatEtcdLeavesAndLittleMemory(t *testing.T) {
 	const rows = 32 << 10
 	url := "file://" + t.TempDir()
-	s, err := locate.Open(url)
-	require.NoError(t, err)
-	a, path := archive.New(s, &seal.Keys{}), filepath.Join(t.TempDir(), "full")
-	_, err = a.Found(t.Context(), cluster, time.Now())
-	require.NoError(t, err)
-	source := rebuildtest.Full(t, path, rows, 900)
-	require.NoError(t, os.Truncate(path, source.DatabaseBytes))
-	database, err := os.Open(path)
-	require.NoError(t, err)
-	defer database.Close()
-	full, err := a.PutFull(t.Context(), archive.Full{
-		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, rows),
-	}, database)
-	require.NoError(t, err)
-
+	_, full, size := keepFull(t, url, rows)
 	child := exec.CommandContext(t.Context(), os.Args[0], "child-measured", url, filepath.Join(t.TempDir(), "scratch"), "1", full.Name(), strconv.Itoa(rows))
 	child.Stderr = t.Output()
 	said, err := child.Output()
@@ -91,8 +71,8 @@ func TestAChildTakesWhatEtcdLeavesAndLittleMemory(t *testing.T) {
 	var is manners
 	require.NoError(t, json.Unmarshal(said, &is))
 	require.Zero(t, is.Status)
-	t.Logf("%d MiB of heap for a database of %d MiB", is.Heap>>20, source.DatabaseBytes>>20)
-	assert.Less(t, is.Heap, uint64(16<<20), "for a database of %d bytes", source.DatabaseBytes)
+	t.Logf("%d MiB of heap for a database of %d MiB", is.Heap>>20, size>>20)
+	assert.Less(t, is.Heap, uint64(16<<20), "for a database of %d bytes", size)
 	for i := range is.Nice {
 		assert.Equal(t, 19, is.Nice[i], "every thread is nice")
 		assert.True(t, is.Idle[i], "and waits for the disk")

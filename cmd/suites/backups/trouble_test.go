@@ -85,6 +85,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingInTrouble(other, "another cluster's")
+	assert.Regexp(t, "last written by cluster [0-9a-f]{12,16}, and this is [0-9a-f]{12,16}", told(other).Trouble.Message)
 	other.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }

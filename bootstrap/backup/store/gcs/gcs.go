@@ -135,7 +135,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 
 func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	query := url.Values{"prefix": {s.prefix + prefix}, "maxResults": {"1000"}}
-	query.Set("fields", "nextPageToken,items(name,size,timeCreated)")
+	query.Set("fields", "kind,nextPageToken,items(name,size,timeCreated)")
 	if after != "" {
 		query.Set("startOffset", s.prefix+after)
 	}
@@ -155,6 +155,7 @@ func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.
 }
 
 type page struct {
+	Kind  string `json:"kind"`
 	Next  string `json:"nextPageToken"`
 	Items []struct {
 		Name    string    `json:"name"`
@@ -172,5 +173,9 @@ func (s *Store) page(ctx context.Context, query url.Values) (found page, err err
 		return found, err
 	}
 	defer wire.Discard(response)
-	return found, decode(response.Body, &found)
+	err = decode(response.Body, &found)
+	if err == nil && found.Kind != "storage#objects" { // any other document would be an empty listing
+		err = errors.New("the answer is no listing of Google's: see that endpoint= leads to the store itself")
+	}
+	return found, err
 }

@@ -163,7 +163,7 @@ func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
 		want    error
 	}{
 		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, length), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), atEnd(cancel)), context.Canceled},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), storetest.AtEnd(cancel)), context.Canceled},
 	} {
 		u := &resumable{}
 		assert.ErrorIs(t, against(t, u.serve).Put(one.ctx, "a", one.content), one.want, name)
@@ -171,14 +171,6 @@ func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
 			assert.Contains(t, u.deleted[0], "upload_id=U1")
 		}
 	}
-}
-
-// atEnd calls a function where a content ends.
-type atEnd func()
-
-func (f atEnd) Read([]byte) (int, error) {
-	f()
-	return 0, io.EOF
 }
 
 func TestAnUploadThatWasDamagedIsRemoved(t *testing.T) {

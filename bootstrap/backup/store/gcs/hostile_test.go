@@ -34,7 +34,7 @@ func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 			}[status], "")
 		},
 		Page: func(w http.ResponseWriter) {
-			_, _ = io.WriteString(w, `{"nextPageToken":"next","items":[{"name":"a","size":"1","timeCreated":"2026-01-01T00:00:00Z"}]}`)
+			_, _ = io.WriteString(w, `{"kind":"storage#objects","nextPageToken":"next","items":[{"name":"a","size":"1","timeCreated":"2026-01-01T00:00:00Z"}]}`)
 		},
 	})
 }

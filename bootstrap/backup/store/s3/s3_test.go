@@ -165,7 +165,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 		want    error
 	}{
 		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, large), iotest.ErrReader(io.ErrUnexpectedEOF)), false, io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), atEnd(cancel)), false, context.Canceled},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), storetest.AtEnd(cancel)), false, context.Canceled},
 		"a part that is refused":      {t.Context(), storetest.Pattern(1, 2*large), true, store.ErrDenied},
 	} {
 		parts := 0
@@ -185,14 +185,6 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 			assert.Equal(t, "U1", aborted[0].URL.Query().Get("uploadId"))
 		}
 	}
-}
-
-// atEnd calls a function where a content ends.
-type atEnd func()
-
-func (f atEnd) Read([]byte) (int, error) {
-	f()
-	return 0, io.EOF
 }
 
 func TestRetryAfterIsPassedOn(t *testing.T) {

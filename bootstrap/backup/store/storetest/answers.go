@@ -93,6 +93,7 @@ func (d Dialect) lastPage(t *testing.T) {
 		"not allowed":       d.Denied,
 		"lost":              func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"a page for people": func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html></html>")) },
+		"another service's": func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) },
 	} {
 		pages := 0
 		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) {

@@ -126,7 +126,7 @@ func (c contract) cancelled(t *testing.T) {
 	for _, length := range []int{10, c.large()} {
 		ctx, cancel := context.WithCancel(within(t))
 		// The end comes when all but a little was read, with parts of a large object stored.
-		content := io.MultiReader(Pattern(1, length-5), onRead(cancel), Pattern(2, 5))
+		content := io.MultiReader(Pattern(1, length-5), AtEnd(cancel), Pattern(2, 5))
 		assert.ErrorIs(t, s.Put(ctx, "cancelled", content), context.Canceled)
 		absent(t, s, "cancelled")
 		_, err := s.Get(ctx, "cancelled", 0, -1)
@@ -135,9 +135,11 @@ func (c contract) cancelled(t *testing.T) {
 	}
 }
 
-type onRead func()
+// AtEnd is the end of a content, at which a function is called.
+type AtEnd func()
 
-func (f onRead) Read([]byte) (int, error) {
+// Read is io.Reader's.
+func (f AtEnd) Read([]byte) (int, error) {
 	f()
 	return 0, io.EOF
 }

@@ -1,0 +1,54 @@
+package backups_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/status"
+)
+
+// An alert can be built on each: what stands in the documentation is told by the program as it runs, as Prometheus wants it.
+func TestMetricsTellHowBackupsAre(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value"))
+	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.Window != nil && b.LastFull != nil })
+	_, well := run.Request(http.MethodGet, "/metrics")
+	rename(t, m.mount, m.mount+".away")
+	m.write("key", "waits")
+	awaitTold(run, "the store is away", func(b status.Backup) bool { return inTrouble(b) && b.BehindRevisions > 0 && b.SpoolBytes > 0 })
+	_, away := run.Request(http.MethodGet, "/metrics")
+	rename(t, m.mount+".away", m.mount)
+	run.StopCleanly()
+
+	for _, page := range []string{well, away} {
+		problems, err := promlint.New(strings.NewReader(page)).Lint()
+		require.NoError(t, err)
+		assert.Empty(t, problems)
+		for line := range strings.Lines(page) {
+			name := strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE ")
+			assert.True(t, strings.HasPrefix(name, "etcd_wrapper_"), line)
+			assert.False(t, strings.HasPrefix(line, "etcd_wrapper_backup_") && strings.Contains(line, "{"), "no label: %s", line)
+		}
+		for _, name := range []string{
+			"behind_revisions", "behind_seconds", "revision", "last_full_timestamp_seconds", "last_full_bytes", "last_verification_timestamp_seconds",
+			"stored_bytes", "uploaded_bytes_total", "spool_limit_bytes", "window_start_timestamp_seconds",
+		} {
+			assert.Contains(t, page, "\netcd_wrapper_backup_"+name+" ")
+		}
+	}
+	for _, line := range []string{"trouble 0", "behind_revisions 0", "behind_seconds 0", "writer 1", "last_verification_passed 1"} {
+		assert.Contains(t, well, "\netcd_wrapper_backup_"+line+"\n")
+	}
+	assert.NotContains(t, well, "backup_next_try")
+	assert.Contains(t, away, "\netcd_wrapper_backup_trouble 1\n")
+	assert.Contains(t, away, "\netcd_wrapper_backup_next_try_timestamp_seconds ")
+	assert.NotContains(t, away, "\netcd_wrapper_backup_behind_revisions 0\n")
+	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
+}

@@ -1,0 +1,51 @@
+package backups_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
+)
+
+// What cannot be restored is found out, said, kept, and replaced.
+func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	run := m.StartReady()
+	awaitStored(run, m.write("key", "value"))
+	awaitTold(run, "the full is verified", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	run.StopCleanly()
+	first := m.generation(t).Fulls[0]
+	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Label, "data"), 100, 16)
+	_, _, code := m.Begin("backup", "verify", m.flag(), "--scratch-dir="+t.TempDir()).Wait()
+	require.Equal(t, 70, code)
+
+	again := m.StartReady()
+	awaitTold(again, "it is told", func(b status.Backup) bool { return b.LastVerified != nil && !b.LastVerified.Passed })
+	awaitTold(again, "another one is made, and restored to test it", func(b status.Backup) bool {
+		return b.LastFull != nil && b.LastFull.At.After(first.Time) && b.LastVerified != nil && b.LastVerified.Passed && b.LastVerified.Revision == b.LastFull.Revision
+	})
+	assert.Contains(t, told(again).LastFull.Reason, "test restore")
+	again.StopCleanly()
+	kept := m.generation(t)
+	require.Len(t, kept.Fulls, 2)
+	assert.Equal(t, first.Label, kept.Fulls[0].Label, "what has decayed is not deleted")
+	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
+}
+
+// An interval is what lies between two uploads where there is one after the other.
+func TestTheFirstWriteAfterAQuietTimeIsStoredAtOnce(t *testing.T) {
+	t.Parallel()
+	m := newMember(t, "--backup-interval=5m")
+	run := m.StartReady()
+	awaitTold(run, "there is a full", func(b status.Backup) bool { return b.LastFull != nil })
+	watch := harness.StartWatch()
+	awaitStored(run, m.write("key", "value"))
+	assert.Less(t, watch.Took(), time.Minute)
+	run.StopCleanly()
+}
