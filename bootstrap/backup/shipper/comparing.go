@@ -1,10 +1,12 @@
 package shipper
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/capture"
 	"etcd-wrapper/bootstrap/backup/segment"
 )
 
@@ -48,6 +50,9 @@ func (s *Shipper) onTheWay(head archive.Head) bool {
 		return true
 	}
 	compared, same, err := s.compare(head.Start)
+	if err == nil && same && head.Segment != nil {
+		same, err = s.alike(*head.Segment)
+	}
 	switch {
 	case err != nil:
 		s.failed(aboutLook, "cannot compare etcd's data with its backups", err)
@@ -85,6 +90,30 @@ func (s *Shipper) compare(end segment.Start) (compared, same bool, err error) {
 	own, whole, err := s.digest(end.Position.Revision - 1)
 	same = err == nil && own == end.Last
 	return same || err == nil && whole, same, err
+}
+
+// alike compares all rows of a segment with etcd's, as far as these are not compacted: clusters that do the same may have a last revision
+// that is the same.
+func (s *Shipper) alike(with segment.Manifest) (bool, error) {
+	chain := segment.Continue(with.Before, with.Position)
+	for more := true; more; {
+		rows, err := s.reader.Since(capture.Request{From: chain.Revision() + 1, UpTo: with.End, Limit: chunk})
+		var gap *capture.GapError
+		if errors.As(err, &gap) {
+			return true, nil
+		}
+		for _, row := range rows.Rows {
+			if err == nil {
+				err = chain.Add(row)
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+		more = rows.More
+	}
+	own, _ := chain.End()
+	return own == with.After, nil
 }
 
 // digest is that of the rows of a revision, as far as they are left, and tells whether all are.

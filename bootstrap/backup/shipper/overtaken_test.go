@@ -115,3 +115,25 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 	c.requireEventuallyStored(c.put("a", "3"))
 	member.eventually(func(f Facts) bool { return f.Role == Watching && f.Trouble == nil }, "it is another's")
 }
+
+// Of two clusters of one configuration, say, whose last rows happen to be the same.
+func TestASegmentWithOtherRowsThatEndsAlikeIsOfAnotherWay(t *testing.T) {
+	c := newCluster(t, 1)
+	c.requireEventuallyStored(c.put("a", "1"))
+	member := c.members[0]
+	require.NoError(t, member.Flush(t.Context()))
+	resume := c.pauses[0].pause(&c.pauses[0].before)
+	require.NoError(t, member.tell(t.Context(), func() { member.Shipper.options.Interval = patience * 100 })) // one capture, when it is asked for
+	c.put("b", "of this one")
+	c.put("c", "of both")
+	flushed := make(chan error, 1)
+	go func() { flushed <- member.Flush(t.Context()) }()
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look)
+	own := c.current()
+	theirs := own[len(own)-2:]
+	theirs[0].Value = []byte("of the other one")
+	c.other(theirs...)
+	resume()
+	require.ErrorContains(t, <-flushed, "took another way than its backups")
+	member.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it stays so")
+}
