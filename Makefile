@@ -20,7 +20,7 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -33,6 +33,11 @@ run: build ## Run a single etcd member, without a sidecar, with its data in .run
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
+
+cross: ## See that it builds for arm64, on macOS and Linux
+	@for system in darwin linux; do \
+		CGO_ENABLED=0 GOOS=$$system GOARCH=arm64 $(GO) build -trimpath -o /dev/null ./cmd/etcd-wrapper || exit 1; \
+	done
 
 # What could make one machine's binary differ from another's is said here: the same commit and the same Go give the same image.
 image: ## Build an OCI image for amd64 and arm64 in bin/image, without a daemon; PUSH=REGISTRY/REPOSITORY:TAG pushes it
@@ -116,7 +121,7 @@ cover: ## Run the tests and show how much of each package they cover
 	$(GO) test -coverprofile=coverage.out ./...
 	$(GO) tool cover -func=coverage.out | tail -n 1
 
-ci: lint build test mutate test-crash fuzz ## Do all that CI does: lint, build, test, mutate, test-crash and fuzz
+ci: lint build cross test mutate test-crash fuzz ## Do all that CI does: lint, build, cross, test, mutate, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
 	rm -rf bin .run coverage.out review.html

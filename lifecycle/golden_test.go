@@ -19,7 +19,7 @@ func TestTheCommittedDiagramIsTheTables(t *testing.T) {
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	machinetest.AssertGenerated(t, "../testdata/matrix.golden", Matrix(NewRules(Table, Elsewhere)))
+	machinetest.AssertGenerated(t, "../testdata/matrix.golden", NewRules(Table, Elsewhere).Matrix(States))
 }
 
 func TestTheReadmesDiagramIsTheTables(t *testing.T) {

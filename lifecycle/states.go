@@ -36,6 +36,3 @@ func Mermaid(table []Row) string { return drawing.Mermaid(table) }
 
 // JSON is the table, its states and the answers where there is no row, for programs.
 func JSON(table []Row) (string, error) { return drawing.JSON(table) }
-
-// Matrix writes out what the machine answers in every state to every event, for reviewers.
-func Matrix(rules *Rules) string { return rules.Matrix(States) }

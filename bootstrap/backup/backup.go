@@ -194,7 +194,7 @@ type Facts struct {
 	Shipped shipper.Facts
 	Kept    Kept
 	Unable  *Unable // nil while backups can be made
-	Undone  *Unable // a chore that is not done: listing, a test restore, deleting; nil if all are
+	Undone  *Unable // a chore that is not done: listing, a test restore, deleting, or a doubt that keeps old backups; nil if all are
 }
 
 // Facts returns what is known now, from memory.

@@ -79,6 +79,19 @@ type subject struct {
 	store store.Store
 	proof *proof
 	dir   string
+	turns turns
+}
+
+// turns keeps defragmentation and snapshots apart, beside each other they freeze etcd for good.
+type turns chan struct{}
+
+func (t turns) Begin(ctx context.Context, _ string) (end func(), err error) {
+	select {
+	case t <- struct{}{}:
+		return func() { <-t }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func newSubject(t *testing.T, outcome archive.Outcome) *subject {
@@ -89,7 +102,7 @@ func newSubject(t *testing.T, outcome archive.Outcome) *subject {
 func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subject {
 	t.Helper()
 	dir := t.TempDir()
-	s := &subject{store: in, proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd")}
+	s := &subject{store: in, proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd"), turns: make(turns, 1)}
 	s.Backups = s.another(t, &seal.Keys{})
 	s.etcd = etcdtest.Start(t, s.dir)
 	return s
@@ -104,7 +117,7 @@ func (s *subject) another(t *testing.T, keys *seal.Keys) *backup.Backups {
 	require.NoError(t, err)
 	return backup.New(backup.Options{
 		Store: s.store, Keys: keys, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
-		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, WayFile: filepath.Join(s.dir, "member", "backups.json"), Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Log: zerolog.Nop(),
+		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, WayFile: filepath.Join(s.dir, "member", "backups.json"), Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Gate: s.turns, Log: zerolog.Nop(),
 	})
 }
 

@@ -1,7 +1,9 @@
 package backup
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ const (
 	longestRetry = time.Minute
 )
 
+const inDoubt = "nothing is deleted while something is in doubt"
+
 // chores are what is done beside shipping. One goroutine owns them, the one that calls run.
 type chores struct {
 	backups *Backups
@@ -33,7 +37,7 @@ type chores struct {
 	due     map[string]time.Time
 	history *archive.History
 	judged  string             // the full that this process has a verdict on, whether or not the store gives that back
-	doubts  string             // that kept everything from being deleted when it was last looked at
+	doubt   *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
 	failing map[string]*Unable // chores that are not done, by their names
 
 	replaced map[string]time.Time // when a full was last made for a reason
@@ -55,12 +59,14 @@ type chore struct {
 }
 
 // all are the chores in the order in which they are done when several are due.
-var all = []chore{
-	{"list", listEvery, false, (*chores).list},
-	{"verify", glance, true, (*chores).verify},
-	{"drill", daily, true, (*chores).drill},
-	{"prune", pruneEvery, true, (*chores).prune},
-	{"sweep", daily, true, (*chores).sweep},
+func all() []chore {
+	return []chore{
+		{"list", listEvery, false, (*chores).list},
+		{"verify", glance, true, (*chores).verify},
+		{"drill", daily, true, (*chores).drill},
+		{"prune", pruneEvery, true, (*chores).prune},
+		{"sweep", daily, true, (*chores).sweep},
+	}
 }
 
 // run does the chores until ctx ends.
@@ -90,7 +96,7 @@ func (c *chores) look(ctx context.Context) {
 	if facts.Holes != c.holes {
 		c.holes, c.suspect, c.due["list"], c.due["drill"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
-	for _, chore := range all {
+	for _, chore := range all() {
 		switch {
 		case chore.ours && facts.Role != shipper.Writing:
 			c.note(chore.name, nil, 0) // it is another member's now
@@ -133,12 +139,12 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 		c.failing[name] = before.again(err, pause)
 	}
 	var told *Unable
-	for _, chore := range all {
+	for _, chore := range all() {
 		if told == nil {
 			told = c.failing[chore.name]
 		}
 	}
-	c.backups.undone.Store(told)
+	c.backups.undone.Store(cmp.Or(told, c.doubt))
 }
 
 // prune lets go what need not be kept.
@@ -147,16 +153,24 @@ func (c *chores) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	doubts := strings.Join(plan.Doubts, "; ")
-	if doubts != "" && doubts != c.doubts {
-		c.backups.options.Log.Warn().Str("doubt", doubts).Msg("backups: nothing is deleted while something is in doubt")
-	}
-	c.doubts = doubts
+	c.doubts(strings.Join(plan.Doubts, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
 	}
 	return err
+}
+
+// doubts has everybody told what keeps old backups, or that nothing does. The log has it once.
+func (c *chores) doubts(text string) {
+	before := c.doubt
+	if c.doubt = nil; text == "" {
+		return
+	}
+	c.doubt = before.again(errors.New(inDoubt+": "+text), pruneEvery)
+	if before == nil || before.Text != c.doubt.Text {
+		c.backups.options.Log.Warn().Str("doubt", text).Msg("backups: " + inDoubt)
+	}
 }
 
 // sweep removes the remains of uploads that were cut off.

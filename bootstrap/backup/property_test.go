@@ -125,7 +125,7 @@ func (p *past) act() {
 	case 7:
 		err = p.compact(ctx)
 	case 8:
-		_, err = client.Defragment(ctx, p.etcd.Config().ListenClientUrls[0].String())
+		err = p.defragment(ctx)
 	case 9, 10:
 		err = p.govern(ctx)
 	case 11:
@@ -141,6 +141,16 @@ func (p *past) askForFull(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = p.Now(ctx)
+}
+
+func (p *past) defragment(ctx context.Context) error {
+	end, err := p.turns.Begin(ctx, "a defragmentation")
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = p.etcd.Client.Defragment(ctx, p.etcd.Config().ListenClientUrls[0].String())
+	return err
 }
 
 func (p *past) grant(ctx context.Context) error {

@@ -27,7 +27,10 @@ func (c *chores) verify(ctx context.Context) error {
 	case full == nil || full.Err != nil:
 		return nil
 	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
-		return c.replace(ctx, failedTest)
+		_, err := c.replace(ctx, failedTest)
+		return err
+	case full.Encrypted && !c.backups.options.Keys.Encrypts():
+		return errInTheClear
 	case full.Verdict != nil || full.Label == c.judged:
 		return nil
 	}
@@ -41,6 +44,9 @@ func (c *chores) verify(ctx context.Context) error {
 
 // errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
 var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+
+// errInTheClear is for who has forgotten the flags. It is over with the next full, as it may be meant.
+var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
 // canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
 func (c *chores) canOpen() bool {
@@ -83,17 +89,18 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	if verdict.Outcome == archive.Verified {
 		return err
 	}
-	return errors.Join(err, c.replace(ctx, failedTest))
+	_, failed := c.replace(ctx, failedTest)
+	return errors.Join(err, failed)
 }
 
-// replace makes a full in the place of one that could not be restored, but not one after the other.
-func (c *chores) replace(ctx context.Context, reason string) error {
+// replace makes a full in the place of what could not be restored, but not one after the other.
+func (c *chores) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
-		return nil
+		return false, nil
 	}
 	c.replaced[reason] = time.Now()
-	_, err := c.shipper.FullNow(ctx, reason)
-	return err
+	_, err = c.shipper.FullNow(ctx, reason)
+	return err == nil, err
 }
 
 // drill restores a random revision of the window, with segments; the latest one if something may be missing.
@@ -132,7 +139,11 @@ func (c *chores) examine(ctx context.Context) error {
 		if kept.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
 		}
-		return errors.Join(lost, c.replace(ctx, lostSegments))
+		c.note("drill", lost, 0) // before the full, which may take long
+		if made, err := c.replace(ctx, lostSegments); !made {
+			return errors.Join(lost, err)
+		}
+		return c.examine(ctx)
 	}
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
 	switch {

@@ -2,6 +2,7 @@ package backup_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -114,13 +115,33 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
-// lost is a subject whose store has lost the segment of a revision after it was told to be there.
-func lost(t *testing.T, merged bool) *subject {
+// As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
+func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	made := sealtest.New(t)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
+	assert.Nil(t, s.Facts().Undone)
+	require.NoError(t, s.End(soon(t)))
+
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// lost is a subject whose store has lost a segment after it was told to be there, and the last revision before that.
+func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
 	in := memory.New()
 	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
-	s := newSubjectIn(t, in, archive.Verified)
+	s = newSubjectIn(t, in, archive.Verified)
 	s.Begin(shipper.Server(s.etcd.Server))
 	var objects []archive.Object
 	for len(objects) < 6 {
@@ -139,12 +160,12 @@ func lost(t *testing.T, merged bool) *subject {
 	}
 	require.NoError(t, in.Delete(t.Context(), from.Name()))
 	s.Backups = s.another(t, &seal.Keys{})
-	return s
+	return s, from.Start.Revision - 1
 }
 
 // Names tell of a segment neither where it ends nor that the one behind it is missing.
 func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.T) {
-	s := lost(t, false)
+	s, before := lost(t, false)
 	last := s.etcd.Revision()
 	s.proof.fail(errors.New("no room")) // whatever a test restore would show
 	s.Begin(shipper.Server(s.etcd.Server))
@@ -152,7 +173,7 @@ func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.
 	listed := s.Facts().Kept
 	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Kept.From >= last }
 	if listed.From < last {
-		assert.Equal(t, last-3, listed.To, "the revision before the one that is lost")
+		assert.Equal(t, before, listed.To)
 		s.eventually(t, made, "a full, at once, though nothing changes")
 	}
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
@@ -161,12 +182,35 @@ func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.
 	require.NoError(t, s.End(soon(t)))
 }
 
+// A large database takes long.
+func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
+	s, before := lost(t, false)
+	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
+	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be gone back to", before))
+	require.NoError(t, s.End(soon(t)))
+}
+
 func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
-	s := lost(t, true)
+	s, _ := lost(t, true)
 	s.Begin(shipper.Server(s.etcd.Server))
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
 	require.NoError(t, s.End(soon(t)))
+}
+
+// A store that grows because of it is noticed too late otherwise.
+func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
+	kept := memory.New()
+	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.Begin(shipper.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	undone := s.Facts().Undone
+	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Text, "a clock is, or was, wrong")
+	require.True(t, undone.NextTry.After(time.Now()))
 }

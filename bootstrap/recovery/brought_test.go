@@ -72,7 +72,9 @@ func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
 			if lacks {
 				w.put("more")
 			}
-			w.options.Flush = func(context.Context, string, datadir.Standing) error { return errors.New("another member writes the backups") }
+			w.options.Flush = func(context.Context, string, datadir.Standing) error {
+				return errors.New("another member writes the backups")
+			}
 			require.NoError(t, w.run())
 			assert.Equal(t, lacks, strings.Contains(w.log.String(), "does not get everything"))
 			assert.Equal(t, !lacks, strings.Contains(w.log.String(), "has every revision of the volume"))

@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/bootstrap/recovery/peers"
 )
 
-// claimGeneration reserves revisions and then begins the next generation, if nobody else has.
+// claimGeneration reserves revisions and then begins the next generation, if nobody else has. Where the store says what is not believed
+// by now, the claim is given up: waiting does not help, and whoever asks it next says what is wrong.
 func (r *run) claimGeneration() (Event, Payload) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
@@ -19,6 +20,8 @@ func (r *run) claimGeneration() (Event, Payload) {
 	switch {
 	case errors.Is(err, errNotAllHere):
 		return PeersSilent, Payload{Err: err}
+	case disbelieved(err):
+		return ClaimLost, Payload{Err: err}
 	case err != nil:
 		return StoreSilent, Payload{Err: err}
 	case lost != nil:

@@ -16,7 +16,7 @@ func TestTheCommittedDiagramIsTheTables(t *testing.T) {
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	machinetest.AssertGenerated(t, "../../testdata/recovery.golden", Matrix())
+	machinetest.AssertGenerated(t, "../../testdata/recovery.golden", NewRules(Table, Elsewhere).Matrix(States))
 }
 
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {

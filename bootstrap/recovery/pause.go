@@ -37,3 +37,6 @@ func backOff(ctx context.Context, times int) {
 	case <-time.After(pause):
 	}
 }
+
+// eager is how often peers are asked without a longer pause: members that start together soon find each other.
+const eager = 10

@@ -80,3 +80,18 @@ func TestAMountPointIsWarnedOfInTime(t *testing.T) {
 	assert.Contains(t, w.log.String(), warning)
 	assert.Contains(t, w.log.String(), "is a mount point")
 }
+
+// What is mounted there again would be a part of other data by then.
+func TestAMountPointWithinTheDataIsWarnedOf(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, w.run())
+	assert.NotContains(t, w.log.String(), "is a mount point")
+	log := filepath.Join(w.member.DataDir, "member", "wal")
+	if err := unix.Mount(log, log, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(log, 0)) }()
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), log+" is a mount point: if the data were replaced, it would be in the way at the next start")
+}

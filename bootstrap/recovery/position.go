@@ -107,6 +107,9 @@ func (r *run) readPosition() (Event, Payload) {
 	case err != nil:
 		return broke(err)
 	case found == "built":
+		if err := r.hold(); err != nil {
+			return broke(err)
+		}
 		if r.stands, err = datadir.Stand(r.member.DataDir); datadir.SaysNothing(err) {
 			return broke(err)
 		}

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -104,6 +105,7 @@ func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.
 	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: machine.NewLegality(Table, Resume)}
 	now.core = machine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
+	defer now.release()
 	err := now.drive()
 	return now.start, err
 }
@@ -122,6 +124,7 @@ type run struct {
 	looked  int   // how often what the store has told of was looked for again
 	start   Start // how etcd is to be started
 
+	held     *os.File // what was built, locked; nil if nothing is
 	alive    sighting // of the cluster that is to be replaced
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
@@ -206,9 +209,6 @@ func (r *run) pause(action Action) {
 	r.options.Pause(r.ctx, times)
 	r.silent++
 }
-
-// eager is how often peers are asked without a longer pause: members that start together soon find each other.
-const eager = 10
 
 // work is what the actions do. An empty event means that the next action follows.
 var work = map[Action]func(*run) (Event, Payload){

@@ -1,8 +1,10 @@
 package recovery
 
 import (
+	"errors"
 	"fmt"
 
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/exitcode"
 )
 
@@ -67,12 +69,29 @@ func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
 	if could := r.could(row.When); could != "" {
 		reason += "; " + could
 	}
-	if out := wayOut[spoken{row.On, row.When}]; out != "" {
+	if out := r.wayOut(row, payload.Err); out != "" {
 		reason += "; " + out
 	}
 	return &Refusal{
 		Final: row.On != Broke, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
 	}
+}
+
+// Ways out of what the store says of itself, of which nothing comes back before it is in order.
+const (
+	putNameBack = "put that object back, as from an earlier version of the bucket; or, if the backups in its folder are not wanted, or nobody of yours has made them, " +
+		"move all of that folder away, and what comes before is gone on from"
+	believe = "add the key to the file of --backup-trusted-keys, or --backup-identities; or, if nobody of yours has signed it, delete it, and of a generation.json all that is in its folder"
+)
+
+func (r *run) wayOut(row *Row, cause error) string {
+	switch {
+	case errors.Is(cause, archive.ErrNameless):
+		return putNameBack
+	case row.On == KeysLacking && !r.kept.known: // so no revision can be named
+		return believe
+	}
+	return wayOut[spoken{row.On, row.When}]
 }
 
 // could is what would come back if that was wanted.

@@ -202,7 +202,13 @@ func (r *run) movable() error {
 
 // foresee warns of what can still be changed while the data are in order.
 func (r *run) foresee() {
-	if err := r.movable(); err != nil && !r.options.Never {
+	if r.options.Never {
+		return
+	}
+	if err := r.movable(); err != nil {
 		r.options.Log.Warn().Err(err).Msg("recovery: if the data were lost or broken, they could not come back by themselves")
+	}
+	if at := seed.MountedWithin(r.member.DataDir); at != "" {
+		r.options.Log.Warn().Msgf("recovery: %s is a mount point: if the data were replaced, it would be in the way at the next start, with what it has of those before; mount the volume above the data directory", at)
 	}
 }

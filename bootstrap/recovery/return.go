@@ -105,6 +105,8 @@ func (r *run) tellReturn() (Event, Payload) {
 	switch {
 	case r.verdict != nil && r.core.Facts.Remains:
 		volume = "the volume is broken: " + r.verdict.Error()
+	case errors.Is(r.census.Outdated, peers.ErrMixedUp):
+		volume = "the data on the volume are not this member's: " + r.census.Outdated.Error()
 	case r.census.Outdated != nil:
 		volume = "the volume was put back to an older state: " + r.census.Outdated.Error()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
@@ -32,6 +33,8 @@ func (r *run) flushSpool() (Event, Payload) {
 		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
 	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity):
 		return KeysLacking, Payload{Err: err}
+	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
+		return Disbelieved, Payload{Err: err}
 	}
 	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
 	if mayPass(err) {

@@ -43,6 +43,3 @@ func Mermaid() string { return drawing.Mermaid(Table) }
 
 // JSON is the table, its states and the answers where there is no row, for programs.
 func JSON() (string, error) { return drawing.JSON(Table) }
-
-// Matrix writes out what recovery answers in every state to every event, for reviewers.
-func Matrix() string { return NewRules(Table, Elsewhere).Matrix(States) }

@@ -210,6 +210,9 @@ func (r *run) buildData() (Event, Payload) {
 	if r.member.Alone && !r.asked && result.Voters > 1 {
 		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	}
+	if err := r.hold(); err != nil {
+		return broke(err)
+	}
 	r.position = r.plan(result)
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")

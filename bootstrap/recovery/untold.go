@@ -34,6 +34,7 @@ func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 		}
 		why = older
 	}
+	r.kept = inStore{} // what was told before is not what the store says now
 	if is(why, seal.ErrUntrusted) {
 		return KeysLacking, Payload{Err: why}
 	}

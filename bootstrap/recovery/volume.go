@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,7 +54,11 @@ func holdsMember(dir string) (bool, error) {
 
 // dropUnfinished removes what an attempt has built that came to nothing: copies of what is in the store.
 func (r *run) dropUnfinished() (Event, Payload) {
+	r.release()
 	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
+		if inUse(path) {
+			return broke(elsewhere(path))
+		}
 		if err := os.RemoveAll(path); err != nil {
 			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
 		}
@@ -177,7 +182,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	if r.position.Aside == "" { // nothing is built that would be in the place of it
 		r.position.Aside = r.asideName()
 	}
-	err := r.movable()
+	err := cmp.Or(r.movable(), r.unserved())
 	if err == nil {
 		err = setAside(r.member.DataDir, r.position.Aside)
 	}

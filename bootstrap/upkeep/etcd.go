@@ -81,7 +81,7 @@ func room(dir string) int64 {
 	if unix.Statfs(dir, &disk) != nil {
 		return -1
 	}
-	return int64(disk.Bavail) * disk.Bsize
+	return int64(disk.Bavail) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }
 
 // defragment calls the server's method and not the backend's: only that keeps a snapshot from a leader, which replaces the

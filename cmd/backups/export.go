@@ -133,8 +133,8 @@ func complete(made string, path archive.Path, lost int64, damaged []string) erro
 
 // Print prints the document for people, with times in their zone.
 func (e Exported) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %d rows; etcdutl snapshot restore takes it\n%s",
-		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, e.Rows, leftOut(e.Damaged, e.Lost))
+	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; etcdutl snapshot restore takes it\n%s",
+		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), leftOut(e.Damaged, e.Lost))
 	return err
 }
 

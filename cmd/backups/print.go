@@ -56,7 +56,7 @@ func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
 		b.WriteString("nothing can be gone back to\n")
 	}
 	fmt.Fprintf(b, "last verified   %s\n", g.Verified.words(now))
-	fmt.Fprintf(b, "segments        %d objects, %s\n\n", g.Segments.Objects, terminal.Size(g.Segments.Bytes))
+	fmt.Fprintf(b, "segments        %s, %s\n\n", count(g.Segments.Objects, "object"), terminal.Size(g.Segments.Bytes))
 	printFulls(b, g.Fulls, now)
 }
 
@@ -68,11 +68,18 @@ func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
 			continue
 		}
 		rows = append(rows, []string{
-			full.Name, strconv.FormatInt(full.Revision, 10), terminal.Moment(full.Time), terminal.Size(full.Bytes), terminal.Size(full.Database),
+			full.Name, strconv.FormatInt(full.Revision, 10), terminal.Moment(full.Time), full.size(), terminal.Size(full.Database),
 			full.Reason, full.Verified.words(now),
 		})
 	}
 	b.WriteString(table(rows...))
+}
+
+func (f FullOverview) size() string {
+	if f.Encrypted {
+		return terminal.Size(f.Bytes) + ", encrypted"
+	}
+	return terminal.Size(f.Bytes)
 }
 
 // words is a verdict for people.

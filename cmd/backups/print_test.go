@@ -62,6 +62,23 @@ func TestWhatIsKeptIsTold(t *testing.T) {
 	}
 }
 
+func TestOneIsNoPlural(t *testing.T) {
+	one := generation()
+	one.Objects = one.Objects[:1]
+	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
+	item := keep.Item{Kind: keep.Segments, Objects: 1, Revision: 9}
+	assert.Equal(t, "1 object of segments from revision 9 on", what(item))
+	var out bytes.Buffer
+	require.NoError(t, Exported{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
+	assert.Contains(t, out.String(), "made of full x and 1 row;")
+}
+
+func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
+	encrypted := generation()
+	encrypted.Fulls[0].Encrypted = true
+	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(encrypted, nil)}}), " 2.0 MiB, encrypted 3.0 GiB schedule ")
+}
+
 func TestADrillThatFailedIsTold(t *testing.T) {
 	failed := archive.Verdict{Revision: 50, Drill: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
 	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Verdict{failed})}}
@@ -103,8 +120,8 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 		"goes 1 the whole generation 0 bytes old",
 		"stays 2 full x " + terminal.Moment(began) + " 1.0 MiB within points",
 		"goes 2 3 objects of segments from revision 9 on 0 bytes before",
-		"goes 2 1 remains of fulls 0 bytes never finished",
-		"deleted 2 objects, 1.0 MiB; 1 are locked and go later",
+		"goes 2 remains of 1 full 0 bytes never finished",
+		"deleted 2 objects, 1.0 MiB; 1 locked, to go later",
 	} {
 		assert.Contains(t, text, line)
 	}

@@ -68,7 +68,7 @@ func (p Pruned) Print(to io.Writer) error {
 	}
 	b.WriteString(table(rows...))
 	if !p.DryRun && len(p.Doubts) == 0 {
-		fmt.Fprintf(&b, "\ndeleted %d objects, %s; %d are locked and go later\n", p.Done.Objects, terminal.Size(p.Done.Bytes), p.Done.Locked)
+		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to go later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
@@ -97,9 +97,9 @@ func what(item keep.Item) string {
 	case keep.Full:
 		return "full " + printable.Line(item.Name)
 	case keep.Segments:
-		return fmt.Sprintf("%d objects of segments from revision %d on", item.Objects, item.Revision)
+		return fmt.Sprintf("%s of segments from revision %d on", count(item.Objects, "object"), item.Revision)
 	case keep.Remains:
-		return fmt.Sprintf("%d remains of fulls", item.Objects)
+		return "remains of " + count(item.Objects, "full")
 	case keep.Generation:
 	}
 	return "the whole generation"

@@ -1,6 +1,7 @@
 package backups
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
@@ -15,4 +16,12 @@ func table(rows ...[]string) string {
 	}
 	_ = aligned.Flush()
 	return b.String()
+}
+
+// count is a number of things, of which the word names one.
+func count[N int | int64](number N, word string) string {
+	if number == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", number, word)
 }

@@ -22,6 +22,9 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
+	if missing := r.world.Unstored(); missing != nil {
+		fmt.Fprintf(&b, "backups: %s; the next start goes on from there\n", firstLine(missing.Error()))
+	}
 	if trouble := run.Trouble; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
 		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
 	}

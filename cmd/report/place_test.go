@@ -34,7 +34,10 @@ type place struct {
 	awaits   string
 	later    atomic.Pointer[string] // the progress that a test has got on to
 	record   exitcode.Word
+	unstored error
 }
+
+func (p *place) Unstored() error { return p.unstored }
 
 func (p *place) Began() time.Time { return p.began }
 

@@ -30,6 +30,7 @@ type World interface {
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *status.Backup           // nil without a store
+	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
 	Upkeep() *status.Upkeep           // nil before etcd is opened
@@ -90,7 +91,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
 		if awaited := r.world.Awaits(); awaited != "" {
-			return run.Reason + "; " + awaited
+			return awaited // nobody looks for it behind "a large database takes long"
 		}
 	}
 	return run.Reason

@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -115,6 +116,8 @@ exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
 last trouble: etcd, 3s ago, over since: etcd stopped
 `, about.LastWords(lifecycle.Outcome{Reason: "stop asked for (terminated)\nand a trace"}))
+		there.unstored = errors.New("revisions 8 to 9 are not in the store: store unavailable")
+		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start goes on from there\n")
 		there.record = ""
 		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
 	})

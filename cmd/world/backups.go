@@ -56,6 +56,8 @@ func (w *World) endBackups() {
 	}
 }
 
+var errNoTimeLeft = errors.New("the time for a stop is over")
+
 // Flush brings what etcd took on until it was closed into the store, in what is left of the stop's budget. It is for after
 // the lifecycle has ended, when the exit record is settled.
 func (w *World) Flush(ctx context.Context) {
@@ -63,7 +65,7 @@ func (w *World) Flush(ctx context.Context) {
 		return
 	}
 	deadline := w.closed.began.Add(lifecycle.StopBudget - flushReserve)
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errNoTimeLeft)
 	defer cancel()
 	began := time.Now()
 	err := w.backups.Flush(ctx, filepath.Join(w.config.Etcd.Dir, "member", "snap", "db"))
@@ -74,12 +76,15 @@ func (w *World) Flush(ctx context.Context) {
 		w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: " + err.Error())
 		return
 	}
-	if err != nil {
+	if w.unstored = err; err != nil {
 		w.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
 		return
 	}
 	w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: everything that etcd took on is in the store")
 }
+
+// Unstored is what Flush could not bring into the store; nil before, and if there is nothing. Whoever calls Flush may ask.
+func (w *World) Unstored() error { return w.unstored }
 
 // Backup is how far the backups are; nil without a store.
 func (w *World) Backup() *status.Backup {

@@ -48,6 +48,7 @@ type World struct {
 	recovery *recovery.Recovery // nil with a sidecar; set before the lifecycle begins
 	leases   *leases.Leases     // nil without --leases; set before the lifecycle begins
 	closed   closed             // how etcd was closed, for the backups' last look
+	unstored error              // what they could not bring then
 	gate     gate.Gate          // for who reads the whole database
 
 	began        time.Time

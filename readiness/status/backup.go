@@ -64,16 +64,3 @@ type BackupError struct {
 	Message string    `json:"message"`
 	NextTry time.Time `json:"next_try,omitzero"`
 }
-
-// printable returns a copy that is fit for a terminal.
-func (b *Backup) printable() *Backup {
-	told := copied(b, func(b *Backup) []*string { return []*string{&b.Store, &b.Role} })
-	if told == nil {
-		return nil
-	}
-	told.LastFull = copied(b.LastFull, func(f *BackupFull) []*string { return []*string{&f.Reason} })
-	told.FullRunning = copied(b.FullRunning, func(r *BackupRun) []*string { return []*string{&r.Reason, &r.Doing} })
-	told.LastVerified = copied(b.LastVerified, func(p *BackupProof) []*string { return []*string{&p.Reason} })
-	told.Trouble = copied(b.Trouble, func(e *BackupError) []*string { return []*string{&e.Message} })
-	return told
-}

@@ -18,9 +18,3 @@ type LeaseTrouble struct {
 	Message string    `json:"message"`
 	NextTry time.Time `json:"next_try"`
 }
-
-// printable returns a copy that is fit for a terminal.
-func (l Lease) printable() Lease {
-	l.Trouble = copied(l.Trouble, func(t *LeaseTrouble) []*string { return []*string{&t.Message} })
-	return *copied(&l, func(l *Lease) []*string { return []*string{&l.Name, &l.Holder} })
-}

@@ -1,54 +1,41 @@
 package status
 
 import (
-	"slices"
+	"reflect"
 
 	"etcd-wrapper/exitcode/printable"
 )
 
-// printable returns the document with every text that may quote a stranger made fit for a terminal. What is shared with
+// printable returns the document with every text made fit for a terminal, since it may quote a stranger. What is shared with
 // others is left alone.
 func (d Document) printable() Document {
-	for _, text := range []*string{&d.State, &d.Reason, &d.SidecarWord, &d.Pod, &d.MemberID, &d.Name, &d.LastExit, &d.LastExitReason} {
-		*text = printable.Line(*text)
-	}
-	d.LastError = copied(d.LastError, func(e *Error) []*string { return []*string{&e.Message} })
-	d.Validation = copied(d.Validation, func(v *Validation) []*string { return []*string{&v.Reason} })
-	d.DataVersion = copied(d.DataVersion, func(v *DataVersion) []*string { return []*string{&v.Reason} })
-	d.Backup, d.Recovery = d.Backup.printable(), d.Recovery.printable()
-	d.Upkeep = d.Upkeep.printable()
-	d.Leases = slices.Clone(d.Leases)
-	for i, lease := range d.Leases {
-		d.Leases[i] = lease.printable()
-	}
-	d.Checks = shown(d.Checks, func(c *Check) *string { return &c.Reason })
-	d.Certificates = shown(d.Certificates, func(c *Certificate) *string { return &c.Path })
-	d.Peers = shown(d.Peers, func(p *Peer) *string { return &p.Name })
-	for i := range d.Peers {
-		d.Peers[i].URLs = shown(d.Peers[i].URLs, func(url *string) *string { return url })
-	}
-	d.Transitions = shown(d.Transitions, func(t *Transition) *string { return &t.Reason })
-	return d
+	return cleaned(reflect.ValueOf(d)).Interface().(Document)
 }
 
-// copied is a copy with texts that are printable; nil of nothing.
-func copied[T any](of *T, texts func(*T) []*string) *T {
-	if of == nil {
-		return nil
+// cleaned is a copy whose texts are printable, however deep they lie.
+func cleaned(of reflect.Value) reflect.Value {
+	told := reflect.New(of.Type()).Elem()
+	told.Set(of)
+	switch of.Kind() {
+	case reflect.String:
+		told.SetString(printable.Line(of.String()))
+	case reflect.Pointer:
+		if !of.IsNil() {
+			told.Set(cleaned(of.Elem()).Addr())
+		}
+	case reflect.Slice:
+		if !of.IsNil() {
+			told.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
+		}
+		for i := range of.Len() {
+			told.Index(i).Set(cleaned(of.Index(i)))
+		}
+	case reflect.Struct:
+		for i := range of.NumField() {
+			if field := told.Field(i); field.CanSet() { // not those of a time
+				field.Set(cleaned(of.Field(i)))
+			}
+		}
 	}
-	told := *of
-	for _, is := range texts(&told) {
-		*is = printable.Line(*is)
-	}
-	return &told
-}
-
-// shown is a copy whose texts are printable.
-func shown[T any](all []T, text func(*T) *string) []T {
-	all = slices.Clone(all)
-	for i := range all {
-		is := text(&all[i])
-		*is = printable.Line(*is)
-	}
-	return all
+	return told
 }

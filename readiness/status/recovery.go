@@ -13,8 +13,3 @@ type Recovery struct {
 	Rate    float64   `json:"rate,omitempty"`         // bytes a second
 	Seconds float64   `json:"seconds_left,omitempty"` // that building will still take
 }
-
-// printable returns a copy that is fit for a terminal.
-func (r *Recovery) printable() *Recovery {
-	return copied(r, func(r *Recovery) []*string { return []*string{&r.State, &r.Reason, &r.Loss} })
-}

@@ -35,14 +35,3 @@ type Defragmentation struct {
 
 // Busy reports whether a defragmentation is under way.
 func (u *Upkeep) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
-
-// printable returns a copy that is fit for a terminal.
-func (u *Upkeep) printable() *Upkeep {
-	told := copied(u, func(u *Upkeep) []*string { return []*string{&u.Phase, &u.Reason} })
-	if told == nil {
-		return nil
-	}
-	told.Readers = shown(u.Readers, func(r *DatabaseReader) *string { return &r.What })
-	told.Last = copied(u.Last, func(l *Defragmentation) []*string { return []*string{&l.Origin, &l.Error} })
-	return told
-}

@@ -22,12 +22,16 @@ var (
 	ErrNotKept = errors.New("not kept")
 	// ErrHole says that segments don't follow one another.
 	ErrHole = errors.New("the chain has a hole")
+	// ErrNameless says that the newest generation has backups, and its generation.json is gone: to go on from the one before would lose
+	// all of them. It is a seal.ErrDamaged.
+	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", seal.ErrDamaged)
 )
 
 // Archive is the backups in a store. Its methods may be called from any goroutine that doesn't serve.
 type Archive struct {
 	store store.Store
 	keys  *seal.Keys
+	ends  ends
 }
 
 // New returns the archive in a store. It looks at nothing yet.

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,21 +136,35 @@ func (a *Archive) newestOf(all []Generation, founder, cluster string) (Generatio
 	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", a.store, ErrForeign, founder, cluster)
 }
 
-// Generations returns all of them, in order.
+// Generations returns all of them, in order. ErrNameless says that a later one has backups.
 func (a *Archive) Generations(ctx context.Context) (all []Generation, err error) {
-	for number := 0; ; {
+	for number, nameless := 0, 0; ; {
 		if number, err = a.generationAfter(ctx, number); err != nil || number == 0 {
-			return all, err
+			return all, cmp.Or(err, a.checkNames(ctx, all, nameless))
 		}
 		generation, err := a.generation(ctx, number)
 		if errors.Is(err, store.ErrNotFound) {
-			continue // something of it is left, or is there already
+			nameless = number // something of it is left
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, generation)
 	}
+}
+
+// checkNames is an ErrNameless if the last generation of which there is something is that one, and has backups. Of an older one something
+// may be left when it was let go.
+func (a *Archive) checkNames(ctx context.Context, all []Generation, nameless int) error {
+	if len(all) == 0 || nameless < all[len(all)-1].Number {
+		return nil
+	}
+	told, err := a.toldOf(ctx, nameless)
+	if err != nil || told == 0 {
+		return err
+	}
+	return a.named(generationName(nameless), ErrNameless)
 }
 
 // generationAfter is the number of the next generation of which there is anything; 0 if there is none.

@@ -1,6 +1,7 @@
 package archive_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/backup/seal"
 	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/bootstrap/backup/segment"
 	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
 	"etcd-wrapper/bootstrap/backup/store"
 	"etcd-wrapper/bootstrap/backup/store/memory"
@@ -180,4 +182,31 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
 	assert.ErrorContains(t, err, cluster)
+}
+
+// To go on from the one before would lose all that it has. Of an older one something may be left when it was let go.
+func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	second := archive.Generation{Number: 2, Cluster: "another"}
+	require.NoError(t, w.BeginGeneration(t.Context(), second))
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/generation.json"))
+	generations, err := w.Generations(t.Context())
+	require.NoError(t, err, "the first one was let go")
+	assert.Len(t, generations, 1)
+
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
+	_, err = w.PutFull(t.Context(), archive.Full{
+		Cluster: "another", Generation: 2, Revision: 20, Chain: segment.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
+	}, strings.NewReader("database"))
+	require.NoError(t, err)
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000002/generation.json"))
+	_, err = w.Generations(t.Context())
+	require.ErrorIs(t, err, archive.ErrNameless)
+	require.ErrorContains(t, err, "gen/000002/generation.json")
+	assert.True(t, archive.Disbelieved(err))
+
+	require.NoError(t, w.BeginGeneration(t.Context(), second), "it was put back")
+	generations, err = w.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, generations, 2)
 }

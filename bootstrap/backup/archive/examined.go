@@ -9,9 +9,10 @@ import (
 )
 
 // Examined is History with what names don't tell: where segments end that are not merged yet. So it knows the chains apart between which
-// one is missing, or damaged. It costs a request for each of them.
+// one is missing, or damaged. It costs a request for each of them that the archive has not examined before.
 func (a *Archive) Examined(ctx context.Context) (*History, error) {
 	var known faults
+	a.ends.forget()
 	for merged := 0; ; {
 		history, err := a.historyWithout(ctx, known)
 		if err != nil {
@@ -56,7 +57,7 @@ func (a *Archive) missing(ctx context.Context, objects []Object, cluster string)
 	if len(objects) < 2 || objects[0].Level != Segment {
 		return nil, nil
 	}
-	end, _, err := a.end(ctx, objects[0], cluster)
+	end, err := a.endOf(ctx, objects[0], cluster)
 	switch {
 	case errors.Is(err, ErrForeign): // it stands between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -92,6 +93,26 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where merging does not go on for a day there are as many of them as the day has seconds.
+func TestASegmentIsExaminedOnce(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	for last := int64(12); last <= 30; last += 2 {
+		w.segment(last)
+	}
+	var read atomic.Int32
+	counting := archive.New(&reading{Store: w.store, first: func() { read.Add(1) }}, w.Keys())
+	_, err := counting.Examined(w.ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, read.Swap(0))
+	w.segment(32)
+	segments := w.objects(archive.Segment)
+	require.NoError(t, w.store.Delete(w.ctx, segments[4].Name()))
+	examined, err := counting.Examined(w.ctx)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, read.Load(), int32(4), "those whose neighbour has changed, and the last one of each chain")
+	assert.Equal(t, []window{{10, 18, 1, 4}}, windows(examined))
 }
 
 // reading is a store in which something happens before the first segment is read.

@@ -98,5 +98,5 @@ func free(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &disk); err != nil {
 		return 0, err
 	}
-	return int64(disk.Bavail) * disk.Bsize, nil
+	return int64(disk.Bavail) * int64(disk.Bsize), nil //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }

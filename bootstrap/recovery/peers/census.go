@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
@@ -219,21 +218,6 @@ func (p *Peers) unfinished(c *Census) error {
 		case !started(m):
 			return fmt.Errorf("%s was added and has not started yet, and members join one at a time; start it, or remove it with etcdctl member remove", called(m))
 		}
-	}
-	return nil
-}
-
-// former says why the data of a volume are not those that this member had last, as far as the list of members tells. Data of a
-// time when this member alone had a vote would be a cluster by themselves.
-func former(self Self, c *Census) error {
-	known, count := c.Listing == Started, len(voters(c.Members))
-	switch {
-	case self.MemberID == 0 || strconv.FormatUint(self.ClusterID, 16) != c.Cluster || !known && c.Listing != Unlisted:
-		return nil
-	case known && self.MemberID != uint64(c.Own.ID):
-		return fmt.Errorf("they are of member %x, which was replaced by %s", self.MemberID, c.Own.ID)
-	case self.Voters == 1 && (count > 1 || !known):
-		return fmt.Errorf("they are of a time when this member alone had a vote; %d have one now", count)
 	}
 	return nil
 }

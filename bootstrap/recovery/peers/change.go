@@ -82,7 +82,32 @@ func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context,
 	if err == nil {
 		err = how(ctx, client, list.Members)
 	}
-	return p.explained(err, config.Username)
+	return p.explained(p.unreached(context.WithoutCancel(ctx), c, err), config.Username)
+}
+
+// unreached says why the others do not answer a client, of which gRPC tells no more than that it took too long.
+func (p *Peers) unreached(ctx context.Context, c *Census, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		if _, why := p.page(ctx, m, "/version"); why != nil {
+			return fmt.Errorf("%w: %w%s", err, why, refused(why))
+		}
+	}
+	return err
+}
+
+// refused names the way out where a server does not take what it is shown.
+func refused(why error) string {
+	var by *net.OpError
+	if errors.As(why, &by) && by.Op == "remote error" {
+		return "; a certificate that they take is given with --etcd-client-cert-path"
+	}
+	return ""
 }
 
 // entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere

@@ -168,6 +168,7 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		says    string
 	}{
 		"it was not":               {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of another member":        {volume(0xabc, 0xc1, 3), func(*town) {}, "they are those of m-1, which is in the cluster beside this one: volumes were mixed up"},
 		"of a former life":         {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
 		"of before the others":     {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
 		"of before it was removed": {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},

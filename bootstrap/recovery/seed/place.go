@@ -37,3 +37,14 @@ func CheckPlace(place string) error {
 	}
 	return nil
 }
+
+// MountedWithin is a part of a data directory that is a mount point; empty if none is. It stays with the data that are set aside, and
+// comes back into the place of that part of the restored ones when it is mounted again.
+func MountedWithin(place string) string {
+	for _, part := range []string{"member", "member/wal", "member/snap"} {
+		if at := filepath.Join(place, part); isMountPoint(at) {
+			return at
+		}
+	}
+	return ""
+}

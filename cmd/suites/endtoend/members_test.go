@@ -250,3 +250,20 @@ func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.StopCleanly()
 }
+
+// All present themselves as an older etcd, and none is.
+func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	pods := harness.StandaloneMembers(t, 3)
+	for _, p := range pods {
+		p.Flags = append(p.Flags, "--etcd-data-version=3.5")
+	}
+	c := begin(t, pods)
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	run := last.StartReady()
+	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
+	run.StopCleanly()
+}

@@ -1,6 +1,7 @@
 package machinetest
 
 import (
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"os"
@@ -11,8 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"etcd-wrapper/lifecycle/machine"
 )
 
 // update rewrites what is generated from a table; `make dot` sets it.
@@ -42,17 +41,22 @@ func firstDifference(is, want string) string {
 	return fmt.Sprintf("it has %d lines and should have %d", len(old), len(now))
 }
 
+// pictureOf is the first line of a picture.
+func pictureOf(dot string) string {
+	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
+}
+
 // AssertPicture holds that a committed picture, as machine.Picture takes it, was made of the diagram and shows all states;
 // with -update Graphviz makes it. The picture names the diagram that it was made of, so that comparing needs no Graphviz.
 func (m Machine) AssertPicture(t *testing.T, path, dot string) {
 	t.Helper()
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(machine.PictureOf(dot)+"\n"+graphviz(t, dot)), 0o644))
+		require.NoError(t, os.WriteFile(path, []byte(pictureOf(dot)+"\n"+graphviz(t, dot)), 0o644))
 	}
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	of, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, machine.PictureOf(dot), of, "%s has drifted from the table; make dot", path)
+	assert.Equal(t, pictureOf(dot), of, "%s has drifted from the table; make dot", path)
 	for _, state := range m.StateNames() {
 		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is in the picture", state)
 	}

@@ -1,0 +1,29 @@
+package peers
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gRPC would say that it took too long, and nothing else.
+func TestAServerThatDemandsACertificateIsNamedWithTheWayOut(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	defer server.Close()
+	w := newTown(t)
+	w.peers.client = server.Client()
+	w.peers.clientTLS = server.Client().Transport.(*http.Transport).TLSClientConfig
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := w.peers.Add(ctx, &Census{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
+	require.ErrorContains(t, err, server.URL)
+	require.ErrorContains(t, err, "certificate required")
+	require.ErrorContains(t, err, "a certificate that they take is given with --etcd-client-cert-path")
+}
