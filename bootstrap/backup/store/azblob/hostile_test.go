@@ -34,6 +34,7 @@ func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 
 		Denied:   refused(http.StatusForbidden, "AuthorizationPermissionMismatch"),
 		Expired:  refused(http.StatusForbidden, "AuthenticationFailed"),
+		Locked:   refused(http.StatusConflict, "BlobImmutableDueToPolicy"),
 		NoBucket: refused(http.StatusNotFound, "ContainerNotFound"),
 		Refuse: func(w http.ResponseWriter, status int) {
 			refused(status, map[int]string{

@@ -27,6 +27,7 @@ func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 
 		Denied:   func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "forbidden", "") },
 		Expired:  func(w http.ResponseWriter) { refuse(w, http.StatusUnauthorized, "authError", "") },
+		Locked:   func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "retentionPolicyNotMet", "") },
 		NoBucket: func(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "notFound", "") },
 		Refuse: func(w http.ResponseWriter, status int) {
 			refuse(w, status, map[int]string{

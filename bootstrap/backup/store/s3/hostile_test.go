@@ -27,8 +27,11 @@ func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 		Exists:  func(w http.ResponseWriter) { refuse(w, http.StatusPreconditionFailed, "PreconditionFailed", "") },
 		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
 
-		Denied:   func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "AccessDenied", "") },
-		Expired:  func(w http.ResponseWriter) { refuse(w, http.StatusBadRequest, "ExpiredToken", "") },
+		Denied:  func(w http.ResponseWriter) { refuse(w, http.StatusForbidden, "AccessDenied", "") },
+		Expired: func(w http.ResponseWriter) { refuse(w, http.StatusBadRequest, "ExpiredToken", "") },
+		Locked: func(w http.ResponseWriter) {
+			refuse(w, http.StatusForbidden, "AccessDenied", "Access Denied because object protected by object lock.")
+		},
 		NoBucket: func(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "NoSuchBucket", "") },
 		Refuse: func(w http.ResponseWriter, status int) {
 			refuse(w, status, map[int]string{

@@ -78,3 +78,21 @@ func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, removed, "it is gone, and others' are left alone")
 }
+
+func TestABucketThatIsLockedAsAWholeTakesBackupsOnAServer(t *testing.T) {
+	s := opened(t, servers.S3(t), "locked")
+	require.NoError(t, s.core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{ObjectLocking: true}))
+	mode, validity, unit := minio.Governance, uint(1), minio.Days
+	require.NoError(t, s.core.SetBucketObjectLockConfig(t.Context(), s.bucket, &mode, &validity, &unit))
+	abilities, err := store.Probe(t.Context(), s)
+	require.NoError(t, err)
+	require.True(t, abilities.CreateIfAbsent)
+	require.ErrorIs(t, abilities.Delete, store.ErrLocked)
+	for range 2 {
+		_, err = store.PutOnce(t.Context(), s, "a", strings.NewReader("x"))
+		require.NoError(t, err)
+	}
+	_, err = store.PutOnce(t.Context(), s, "a", strings.NewReader("y"))
+	require.ErrorIs(t, err, store.ErrExists)
+	require.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrLocked)
+}

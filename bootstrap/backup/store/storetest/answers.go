@@ -1,11 +1,13 @@
 package storetest
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +129,33 @@ func (d Dialect) overwrites(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, abilities.CreateIfAbsent)
 	assert.NoError(t, abilities.Delete)
+}
+
+// locked is about a bucket that is locked as a whole: some servers look at that before they look at the condition.
+func (d Dialect) locked(t *testing.T) {
+	var created atomic.Bool
+	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			begin(w, "1")
+			_, _ = io.WriteString(w, "x")
+		case r.Method != http.MethodDelete && created.CompareAndSwap(false, true):
+			d.Created(w)
+		default:
+			d.Locked(w)
+		}
+	})
+	for range 2 {
+		_, err := store.PutOnce(within(t), s, "a", strings.NewReader("x"))
+		require.NoError(t, err)
+	}
+	_, err := store.PutOnce(within(t), s, "a", strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists)
+	created.Store(false)
+	abilities, err := store.Probe(within(t), s)
+	require.NoError(t, err)
+	assert.True(t, abilities.CreateIfAbsent)
+	assert.ErrorIs(t, abilities.Delete, store.ErrLocked)
 }
 
 // takesNothing is about an upload that is larger than what lies between two processes.

@@ -23,8 +23,8 @@ type Dialect struct {
 	Open func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store
 	// What a server answers to creating an object, to creating it once more, and to deleting one.
 	Created, Exists, Deleted func(w http.ResponseWriter)
-	// What it answers to what is not allowed, is not allowed any longer, and is asked of a bucket that is not there.
-	Denied, Expired, NoBucket func(w http.ResponseWriter)
+	// What it answers to what is not allowed, is not allowed any longer, is not allowed yet, and is asked of a bucket that is not there.
+	Denied, Expired, Locked, NoBucket func(w http.ResponseWriter)
 	// Refuse answers with an HTTP status and what servers say with it.
 	Refuse func(w http.ResponseWriter, status int)
 	// Conflict is what 409 means to who creates an object.
@@ -41,6 +41,7 @@ func Hostile(t *testing.T, dialect Dialect) {
 	t.Run("a lost reply after success is resolved", dialect.lost)
 	t.Run("who may not delete can make backups", dialect.keeps)
 	t.Run("a store that overwrites is found out", dialect.overwrites)
+	t.Run("what is locked is there", dialect.locked)
 	t.Run("a server that takes nothing is given up", dialect.takesNothing)
 	t.Run("every refusal is told apart, whatever was asked", dialect.told)
 	t.Run("a bucket that is not there is no empty one", dialect.absent)

@@ -2,8 +2,11 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+
+	"etcd-wrapper/bootstrap/backup/store"
 )
 
 // PieceSize is how much of an upload is in memory at a time, in bytes. With S3's 10,000 parts an object can have 80 GB.
@@ -30,11 +33,11 @@ func Upload(content io.Reader, whole func(piece []byte) error, begin func() (Par
 		return err
 	}
 	if last {
-		return whole(piece)
+		return taken(whole(piece))
 	}
 	parts, err := begin()
 	if err != nil {
-		return err
+		return taken(err)
 	}
 	err = parts.Send(piece, last)
 	for err == nil && !last {
@@ -44,6 +47,14 @@ func Upload(content io.Reader, whole func(piece []byte) error, begin func() (Par
 	}
 	if err != nil {
 		parts.Abort()
+	}
+	return taken(err)
+}
+
+// taken is what a lock means to who creates an object: it is there. Some servers look at that before the condition.
+func taken(err error) error {
+	if errors.Is(err, store.ErrLocked) {
+		return fmt.Errorf("%w: %w", store.ErrExists, err)
 	}
 	return err
 }
