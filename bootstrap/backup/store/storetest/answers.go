@@ -97,9 +97,9 @@ func (d Dialect) lastPage(t *testing.T) {
 		"a page for people": func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html></html>")) },
 		"another service's": func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) },
 	} {
-		pages := 0
+		var pages atomic.Int32
 		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) {
-			if pages++; pages > 1 {
+			if pages.Add(1) > 1 {
 				fails(w)
 				return
 			}
