@@ -1,6 +1,7 @@
 package backups_test
 
 import (
+	"context"
 	"crypto/rand"
 	"testing"
 
@@ -16,7 +17,10 @@ import (
 // compact compacts up to the last revision, at once.
 func (m *member) compact() {
 	m.T.Helper()
-	_, err := m.Etcd().Compact(m.T.Context(), m.write("compacted", "up to here"), clientv3.WithCompactPhysical())
+	upTo := m.write("compacted", "up to here")
+	ctx, cancel := context.WithTimeout(m.T.Context(), harness.Patience)
+	defer cancel()
+	_, err := m.Etcd().Compact(ctx, upTo, clientv3.WithCompactPhysical())
 	require.NoError(m.T, err)
 }
 

@@ -1,6 +1,7 @@
 package backups_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -56,7 +57,9 @@ func awaitStored(run *harness.Run, revision int64) {
 // write puts a key and returns the revision.
 func (m *member) write(key, value string) int64 {
 	m.T.Helper()
-	reply, err := m.Etcd().Put(m.T.Context(), key, value)
+	ctx, cancel := context.WithTimeout(m.T.Context(), harness.Patience)
+	defer cancel()
+	reply, err := m.Etcd().Put(ctx, key, value)
 	require.NoError(m.T, err)
 	return reply.Header.Revision
 }
