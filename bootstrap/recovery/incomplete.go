@@ -48,6 +48,8 @@ func (r *run) untrusted(now inStore) error {
 	switch {
 	case needed && errors.Is(now.notKept, seal.ErrUntrusted):
 		return now.notKept
+	case needed && now.path.Revision > 0: // it would be restored, and that is written there
+		return r.options.Archive.MayAdd(now.newest)
 	case !needed && errors.Is(now.path.Beyond, seal.ErrUntrusted):
 		return r.perhapsPutBack(now.path.Known, now.path.Beyond)
 	}

@@ -114,6 +114,21 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 	}
 }
 
+// Otherwise the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
+func TestSignedBackupsAreNotRestoredWhereNothingCanBeSigned(t *testing.T) {
+	w, made := newWorld(t), sealtest.New(t)
+	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}))
+	w.used()
+	w.put("a")
+	w.sealedBy(&seal.Keys{})
+	require.NoError(t, w.run(), "a volume that has everything is served")
+	w.spoil()
+	w.requireRefused("signed", "--backup-signing-key", "give it")
+	all, err := w.archive.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, all, 1)
+}
+
 func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T) {
 	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
 	w.sealedBy(pair.Load(t))
@@ -156,6 +171,6 @@ func TestWithoutTheIdentitiesNothingIsDoneAndTheFlagIsNamed(t *testing.T) {
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.spoil()
-	w.sealedBy(sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys}))
+	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: pair.SigningKey, TrustedKeys: pair.TrustedKeys}))
 	w.requireRefused("there is no --backup-identities", "nothing was moved")
 }

@@ -88,6 +88,8 @@ func (r *run) wayOut(row *Row, cause error) string {
 	switch {
 	case errors.Is(cause, archive.ErrNameless):
 		return putNameBack
+	case errors.Is(cause, archive.ErrUnsigned):
+		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
 	case row.On == KeysLacking && !r.kept.known: // so no revision can be named
 		return believe
 	}

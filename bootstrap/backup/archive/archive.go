@@ -25,6 +25,9 @@ var (
 	// ErrNameless says that the newest generation has backups, and its generation.json is gone: to go on from the one before would lose
 	// all of them. It is a seal.ErrDamaged.
 	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", seal.ErrDamaged)
+	// ErrUnsigned says that the backups are signed, and that what this process would add is not: whoever trusts signatures alone could not
+	// go on behind it.
+	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
 )
 
 // Archive is the backups in a store. Its methods may be called from any goroutine that doesn't serve.
@@ -61,25 +64,36 @@ func (a *Archive) state(ctx context.Context, name string, statement any) error {
 
 // statement reads an object that is a statement.
 func (a *Archive) statement(ctx context.Context, name, kind string, into any) error {
+	_, err := a.signedStatement(ctx, name, kind, into)
+	return err
+}
+
+// signedStatement is statement, and tells whether there is a signature.
+func (a *Archive) signedStatement(ctx context.Context, name, kind string, into any) (signed bool, err error) {
 	content, err := a.store.Get(ctx, name, 0, seal.MaxLine+1)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer content.Close()
-	buffered := bufio.NewReader(content)
-	line, err := seal.ReadLine(buffered)
+	line, err := onlyLine(bufio.NewReader(content))
+	if err == nil {
+		err = a.keys.Check(line, kind, into)
+	}
+	return seal.Signed(line), a.named(name, err)
+}
+
+// onlyLine is the one that there is.
+func onlyLine(content *bufio.Reader) ([]byte, error) {
+	line, err := seal.ReadLine(content)
 	if seal.Ended(err) {
 		err = fmt.Errorf("%w: it is empty", seal.ErrDamaged)
 	}
 	if err == nil {
-		if _, more := buffered.ReadByte(); !seal.Ended(more) {
+		if _, more := content.ReadByte(); !seal.Ended(more) {
 			err = errors.Join(more, seal.ErrDamaged)
 		}
 	}
-	if err == nil {
-		err = a.keys.Check(line, kind, into)
-	}
-	return a.named(name, err)
+	return line, err
 }
 
 // named says which object an error is about.

@@ -31,6 +31,8 @@ type Generation struct {
 	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
 	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
 	Created        time.Time `json:"created"`
+
+	signed bool
 }
 
 const (
@@ -198,11 +200,20 @@ func (a *Archive) Remains(ctx context.Context) (string, error) {
 func (a *Archive) generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
-	err := a.statement(ctx, name, generationKind, &generation)
+	signed, err := a.signedStatement(ctx, name, generationKind, &generation)
+	generation.signed = signed
 	if err == nil && (generation.Number != number || generation.Cluster == "") {
 		err = a.damaged(name)
 	}
 	return generation, err
+}
+
+// MayAdd is an ErrUnsigned if this process must not add anything to a generation that was read. Ask it before anything is written.
+func (a *Archive) MayAdd(to Generation) error {
+	if to.signed && !a.keys.Signs() {
+		return fmt.Errorf("generation %d in %s is %w", to.Number, a.store, ErrUnsigned)
+	}
+	return nil
 }
 
 // mostRestored is how many ids of restores a generation tells.

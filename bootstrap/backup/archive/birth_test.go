@@ -210,3 +210,19 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, generations, 2)
 }
+
+func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
+	in, made := memory.New(), sealtest.New(t)
+	signs, none := archive.New(in, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})), archive.New(in, &seal.Keys{})
+	_, err := signs.Found(t.Context(), "beef", At(1))
+	require.NoError(t, err)
+	signed, err := none.GenerationOf(t.Context(), "beef")
+	require.NoError(t, err, "anybody may read it")
+	assert.NoError(t, signs.MayAdd(signed))
+	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
+
+	open := archive.New(memory.New(), &seal.Keys{})
+	unsigned, err := open.Found(t.Context(), "beef", At(1))
+	require.NoError(t, err)
+	assert.NoError(t, open.MayAdd(unsigned))
+}

@@ -103,6 +103,12 @@ func checkHeading(statement []byte, kind string) error {
 	return nil
 }
 
+// Signed tells whether a line that was checked carries a signature, whoever's it is.
+func Signed(line []byte) bool {
+	var read envelope
+	return json.Unmarshal(line, &read) == nil && read.Signature != nil
+}
+
 func (k *Keys) trust(line envelope) error {
 	if !k.Trusts() {
 		return nil

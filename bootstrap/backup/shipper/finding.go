@@ -78,7 +78,7 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	return err
 }
 
-// ours makes sure that the generation is there, this cluster's, and the newest.
+// ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.
 func (f *found) ours(ctx context.Context) error {
 	if err := f.archive.Still(ctx, f.generation); err != nil {
 		return err
@@ -87,11 +87,12 @@ func (f *found) ours(ctx context.Context) error {
 	if err != nil || len(generations) == 0 {
 		return err
 	}
-	if newest := generations[len(generations)-1]; newest.Number > f.generation.Number {
+	newest := generations[len(generations)-1]
+	if newest.Number > f.generation.Number {
 		return fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
 			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
 	}
-	return nil
+	return f.archive.MayAdd(newest)
 }
 
 // believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,

@@ -91,6 +91,8 @@ func (s *Shipper) saw(seen found, err error) {
 	switch {
 	case errors.Is(err, archive.ErrForeign):
 		s.mustNot(err.Error() + "; point --backup-store at another place, or restore from this one")
+	case errors.Is(err, archive.ErrUnsigned):
+		s.mustNot(err.Error() + "; give it, or point --backup-store at another place")
 	case errors.Is(err, store.ErrNotFound) && s.options.SegmentsOnly:
 		s.left = &brought{ErrNoChain}
 	case errors.Is(err, store.ErrNotFound) && !s.leads && seen.generation.Number == 0:
