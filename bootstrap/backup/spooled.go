@@ -133,8 +133,22 @@ func (s *spooled) look(ctx context.Context, generation int) error {
 	if err := errors.Join(err, found.Damaged); err != nil {
 		return err
 	}
+	if err := s.mayAdd(ctx, generation); err != nil {
+		return err
+	}
 	s.head = &found
 	return nil
+}
+
+// mayAdd asks whether this process may add to a generation; one that is not there has nobody who would mind.
+func (s *spooled) mayAdd(ctx context.Context, generation int) error {
+	all, err := s.archive.Generations(ctx)
+	for _, there := range all {
+		if err == nil && there.Number == generation {
+			err = s.archive.MayAdd(there)
+		}
+	}
+	return err
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.

@@ -11,6 +11,8 @@ import (
 
 	"etcd-wrapper/bootstrap/backup"
 	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/bootstrap/backup/seal"
+	"etcd-wrapper/bootstrap/backup/seal/sealtest"
 	"etcd-wrapper/bootstrap/backup/segment"
 	. "etcd-wrapper/bootstrap/backup/segment/segmenttest"
 	"etcd-wrapper/bootstrap/backup/spool"
@@ -175,4 +177,16 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 		all = append(all, object.Start.String())
 	}
 	assert.Equal(t, []string{segment.After(10).String(), segment.Position{Revision: 11, Part: 1}.String(), segment.After(13).String()}, all)
+}
+
+func TestWhatWaitsWithoutASignatureIsNotBroughtToWhatIsSigned(t *testing.T) {
+	w, made := newWaiting(t), sealtest.New(t)
+	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	_, err := archive.New(w.store, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})).Found(t.Context(), "c", Noon)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
+	assert.Equal(t, int64(10), w.head().Revision())
+	w.requireLeft(w.objects, nil)
 }

@@ -31,7 +31,7 @@ func (r *run) flushSpool() (Event, Payload) {
 		return broke(r.ctx.Err())
 	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
 		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
-	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity):
+	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity, archive.ErrUnsigned):
 		return KeysLacking, Payload{Err: err}
 	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
 		return Disbelieved, Payload{Err: err}
