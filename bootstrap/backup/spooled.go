@@ -117,6 +117,9 @@ func (s *spooled) store(ctx context.Context, manifest segment.Manifest) error {
 		s.same = true
 		return nil // the store knows better
 	}
+	if err := s.mayAdd(ctx, manifest.Generation); err != nil {
+		return err
+	}
 	if err := s.archive.PutStored(ctx, manifest.Generation, s.head.Position, content); err != nil {
 		return err
 	}
@@ -133,22 +136,19 @@ func (s *spooled) look(ctx context.Context, generation int) error {
 	if err := errors.Join(err, found.Damaged); err != nil {
 		return err
 	}
-	if err := s.mayAdd(ctx, generation); err != nil {
-		return err
-	}
 	s.head = &found
 	return nil
 }
 
-// mayAdd asks whether this process may add to a generation; one that is not there has nobody who would mind.
+// mayAdd asks whether this process may add to a generation. Where that cannot be read, others say so, and what waits is kept all the same.
 func (s *spooled) mayAdd(ctx context.Context, generation int) error {
-	all, err := s.archive.Generations(ctx)
+	all, _ := s.archive.Generations(ctx) // see above
 	for _, there := range all {
-		if err == nil && there.Number == generation {
-			err = s.archive.MayAdd(there)
+		if there.Number == generation {
+			return s.archive.MayAdd(there)
 		}
 	}
-	return err
+	return nil
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
