@@ -32,6 +32,7 @@ type spooled struct {
 	torn    bool          // some of it cannot be read
 	same    bool          // the store has gone the same way
 	head    *archive.Head // of the store; nil if it must be looked at
+	mine    int           // the generation that this process may add to; 0 if it was not asked yet
 }
 
 // FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool when the store has it. What data
@@ -142,11 +143,18 @@ func (s *spooled) look(ctx context.Context, generation int) error {
 
 // mayAdd asks whether this process may add to a generation. Where that cannot be read, others say so, and what waits is kept all the same.
 func (s *spooled) mayAdd(ctx context.Context, generation int) error {
+	if s.mine == generation {
+		return nil
+	}
 	all, _ := s.archive.Generations(ctx) // see above
 	for _, there := range all {
-		if there.Number == generation {
-			return s.archive.MayAdd(there)
+		if there.Number != generation {
+			continue
 		}
+		if err := s.archive.MayAdd(there); err != nil {
+			return err
+		}
+		s.mine = generation
 	}
 	return nil
 }

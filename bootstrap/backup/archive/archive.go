@@ -64,22 +64,22 @@ func (a *Archive) state(ctx context.Context, name string, statement any) error {
 
 // statement reads an object that is a statement.
 func (a *Archive) statement(ctx context.Context, name, kind string, into any) error {
-	_, err := a.signedStatement(ctx, name, kind, into)
+	_, err := a.stated(ctx, name, kind, into)
 	return err
 }
 
-// signedStatement is statement, and tells whether there is a signature.
-func (a *Archive) signedStatement(ctx context.Context, name, kind string, into any) (signed bool, err error) {
+// stated is statement, and returns the line that states it.
+func (a *Archive) stated(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := a.store.Get(ctx, name, 0, seal.MaxLine+1)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer content.Close()
 	line, err := onlyLine(bufio.NewReader(content))
 	if err == nil {
 		err = a.keys.Check(line, kind, into)
 	}
-	return seal.Signed(line), a.named(name, err)
+	return line, a.named(name, err)
 }
 
 // onlyLine is the one that there is.

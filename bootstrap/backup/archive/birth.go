@@ -200,8 +200,8 @@ func (a *Archive) Remains(ctx context.Context) (string, error) {
 func (a *Archive) generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
-	signed, err := a.signedStatement(ctx, name, generationKind, &generation)
-	generation.signed = signed
+	line, err := a.stated(ctx, name, generationKind, &generation)
+	generation.signed = seal.Signed(line)
 	if err == nil && (generation.Number != number || generation.Cluster == "") {
 		err = a.damaged(name)
 	}
