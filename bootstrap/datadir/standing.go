@@ -54,8 +54,9 @@ func (s *Standing) read(m *member) (found contents, err error) {
 	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
 		s.Revision = lastRevision(tx)
-		s.Known = slices.Sorted(maps.Keys(found.members))
-		s.Known = slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(s.Known, maps.Keys(found.former)))))
+		s.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.former))
+		slices.Sort(s.Known)
+		s.Known = slices.Compact(s.Known)
 		return err
 	})
 	return found, err

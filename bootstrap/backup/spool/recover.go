@@ -43,12 +43,7 @@ func Last(dir string, keys *seal.Keys) (last segment.Manifest, known bool) {
 	if err != nil || len(names) == 0 {
 		return last, false
 	}
-	file, err := os.Open(filepath.Join(dir, segments, names[len(names)-1].Name()))
-	if err != nil {
-		return last, false
-	}
-	defer file.Close()
-	last, err = segment.NewReader(file, keys).Next()
+	last, err = manifest(filepath.Join(dir, segments, names[len(names)-1].Name()), keys)
 	return last, err == nil
 }
 
@@ -85,7 +80,11 @@ func (s *Spool) Examine(position segment.Position, keys *seal.Keys) error {
 
 // Manifest reads that of a segment that waits.
 func (s *Spool) Manifest(position segment.Position, keys *seal.Keys) (segment.Manifest, error) {
-	file, err := s.Open(position)
+	return manifest(s.path(position), keys)
+}
+
+func manifest(path string, keys *seal.Keys) (segment.Manifest, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return segment.Manifest{}, err
 	}
