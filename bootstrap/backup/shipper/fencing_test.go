@@ -45,14 +45,20 @@ func (s *stand) requireUsers(count int) {
 // slowToHear has a deposed leader believe that it leads for as long as the test takes.
 func slowToHear(s *Shipper) { s.pace.ahead = patience }
 
+// storeAUser has the store know of a user, and ends: whatever is remembered of the etcd before does not have it.
+func (s *stand) storeAUser() {
+	s.Helper()
+	s.addUser("someone")
+	require.NoError(s, s.Flush(s.Context()))
+	s.end()
+	s.requireUsers(1)
+}
+
 func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
 	s := begun(t)
 	require.NoError(t, s.Flush(t.Context()))
 	past := s.paused()
-	s.addUser("someone")
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	s.requireUsers(1)
+	s.storeAUser()
 
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = past, filepath.Join(t.TempDir(), "spool")
@@ -145,9 +151,7 @@ func TestALeaderWhoseTermIsBehindGoesOnWhenItHearsOfNobody(t *testing.T) {
 	s := begun(t)
 	require.NoError(t, s.Flush(t.Context()))
 	past := s.paused()
-	s.addUser("someone")
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
+	s.storeAUser()
 	s.options.Etcd, s.options.SpoolDir = past, filepath.Join(t.TempDir(), "spool")
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")

@@ -77,10 +77,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	s := begun(t)
 	require.NoError(t, s.Flush(t.Context()))
 	etcd := &behind{Etcd: s.options.Etcd, past: s.lagging()}
-	s.addUser("someone")
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	s.requireUsers(1)
+	s.storeAUser()
 
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = etcd, filepath.Join(t.TempDir(), "spool")

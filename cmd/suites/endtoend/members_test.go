@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
@@ -205,18 +206,25 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	}
 }
 
+// enableAuthentication makes users of the role root, all with one password.
+func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) {
+	t.Helper()
+	for _, user := range users {
+		_, err := etcd.UserAdd(t.Context(), user, "secret")
+		require.NoError(t, err)
+		_, err = etcd.UserGrantRole(t.Context(), user, "root")
+		require.NoError(t, err)
+	}
+	_, err := etcd.AuthEnable(t.Context())
+	require.NoError(t, err)
+}
+
 // The others are asked with etcd's certificates, and changed with root's word.
 func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembersWithTLS(t, 3))
-	etcd := c.pods[0].Etcd()
-	_, err := etcd.UserAdd(t.Context(), "root", "secret")
-	require.NoError(t, err)
-	_, err = etcd.UserGrantRole(t.Context(), "root", "root")
-	require.NoError(t, err)
-	_, err = etcd.AuthEnable(t.Context())
-	require.NoError(t, err)
+	enableAuthentication(t, c.pods[0].Etcd(), "root")
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)
@@ -234,15 +242,7 @@ func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembersWithTLS(t, 3))
-	etcd := c.pods[0].Etcd()
-	for _, user := range []string{"root", "client"} { // as in --etcd-client-cert-path
-		_, err := etcd.UserAdd(t.Context(), user, "secret")
-		require.NoError(t, err)
-		_, err = etcd.UserGrantRole(t.Context(), user, "root")
-		require.NoError(t, err)
-	}
-	_, err := etcd.AuthEnable(t.Context())
-	require.NoError(t, err)
+	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // as in --etcd-client-cert-path
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)
