@@ -57,11 +57,11 @@ test: ## Run every test, with the race detector
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
 	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
 
-BACKUP_STORES := $(addprefix ./bootstrap/backup/store/,s3 gcs azblob)
+BACKUP_STORES := $(addprefix ./backup/store/,s3 gcs azblob)
 
 test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
-	$(GO) test ./bootstrap/backup/...
-	$(GO) test ./bootstrap/backup -count=1 -timeout 30m -run EveryKept -args -histories 20
+	$(GO) test ./backup/...
+	$(GO) test ./backup -count=1 -timeout 30m -run EveryKept -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
 	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
 	$(GO) test -count=1 -timeout 120m -run Server -v ./cmd/suites/backups -args -servers -cycles $(CYCLES)
@@ -70,7 +70,7 @@ test-faults: ## Run the whole fault suite on the real program, with strace where
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
 test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
-	$(GO) test ./bootstrap/dataversion -count=1 -timeout 20m -downgrade -v
+	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
 test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
@@ -86,7 +86,7 @@ test-crash: ## Kill the program CYCLES (50) times under writers and look for los
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
 test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
-	$(GO) test ./bootstrap/recovery -count=1 -timeout 30m -args -everywhere
+	$(GO) test ./recovery -count=1 -timeout 30m -args -everywhere
 	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -seed 0 -rounds $(ROUNDS)
 	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
@@ -94,14 +94,14 @@ lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; 
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
 dot: ## Write again what is generated from the transition tables: diagram, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle ./bootstrap/recovery -run 'Committed|Readme' -update
+	$(GO) test ./lifecycle ./recovery -run 'Committed|Readme' -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
 mutate: ## Change the transition table in every way and see that the tests notice
-	$(GO) test ./lifecycle ./bootstrap/recovery -count=1 -run 'Mutant|Promise' -v
+	$(GO) test ./lifecycle ./recovery -count=1 -run 'Mutant|Promise' -v
 
 review: ## Write review.html: everything about the state machine on one page
 	$(GO) test ./lifecycle -count=1 -run Review -review $(CURDIR)/review.html

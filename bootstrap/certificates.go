@@ -3,7 +3,7 @@ package bootstrap
 import (
 	"errors"
 
-	"etcd-wrapper/exitcode/smallfile"
+	"etcd-wrapper/internal/smallfile"
 )
 
 // ErrCertificates says that certificate files cannot be used at this moment: one is missing, cut off, of another pair, or

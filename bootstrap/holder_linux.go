@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // holder names the process that has locked a directory, as a clause; empty where the kernel does not tell, as for a

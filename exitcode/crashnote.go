@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // beginning is as much of text as size bytes hold, in whole characters.

@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"time"
 
-	"etcd-wrapper/exitcode/durable"
-	"etcd-wrapper/exitcode/printable"
-	"etcd-wrapper/exitcode/smallfile"
+	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/printable"
+	"etcd-wrapper/internal/smallfile"
 )
 
 // LastRun is what a run tells the next one about itself, for people. It never takes part in the choice of the validation

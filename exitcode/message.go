@@ -8,7 +8,7 @@ import (
 	"sync"
 	"syscall"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.

@@ -3,8 +3,8 @@ package exitcode
 import (
 	"fmt"
 
-	"etcd-wrapper/exitcode/durable"
-	"etcd-wrapper/exitcode/smallfile"
+	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/smallfile"
 )
 
 // Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program can

@@ -1,52 +1,52 @@
 package lifecycle
 
-import "etcd-wrapper/lifecycle/machine"
+import "etcd-wrapper/statemachine"
 
 type (
 	// State is a documented phase of the lifecycle.
-	State = machine.State
+	State = statemachine.State
 	// Event is something that happened outside the machine and that it must answer.
-	Event = machine.Event
+	Event = statemachine.Event
 	// Guard is the name of a condition over the Facts.
-	Guard = machine.Guard
+	Guard = statemachine.Guard
 	// Action is the name of something that the driver does.
-	Action = machine.Action
+	Action = statemachine.Action
 	// Answer is what the machine does with an event.
-	Answer = machine.Answer
+	Answer = statemachine.Answer
 	// Row is one transition.
-	Row = machine.Row
+	Row = statemachine.Row
 	// Default is the answer to an event in every state that has no row for it.
-	Default = machine.Default
+	Default = statemachine.Default
 	// Source is where a row of the table may start: a State, or a Group of them.
-	Source = machine.Source
+	Source = statemachine.Source
 	// Group is states for which the same row is right.
-	Group = machine.Group
+	Group = statemachine.Group
 	// StateInfo is what people are told about a state.
-	StateInfo = machine.StateInfo
+	StateInfo = statemachine.StateInfo
 	// Bound is what keeps a visit to a state from lasting for ever.
-	Bound = machine.Bound
+	Bound = statemachine.Bound
 	// Decision is the answer to one event.
-	Decision = machine.Decision
+	Decision = statemachine.Decision
 	// Core is the pure machine between two events: a state and the facts known in it.
-	Core = machine.Core[Facts]
+	Core = statemachine.Core[Facts]
 	// Rules are the table made ready for look-ups. They never change and may be shared.
-	Rules = machine.Rules[Facts, Payload]
+	Rules = statemachine.Rules[Facts, Payload]
 )
 
 // Words of every machine that the lifecycle's table needs: the guard of the last row for a state and an event, the answers,
 // and what bounds a visit to a state.
 const (
-	Always = machine.Always
+	Always = statemachine.Always
 
-	Move   = machine.Move
-	Stay   = machine.Stay
-	Ignore = machine.Ignore
-	Reject = machine.Reject
+	Move   = statemachine.Move
+	Stay   = statemachine.Stay
+	Ignore = statemachine.Ignore
+	Reject = statemachine.Reject
 
-	ByTimer = machine.ByTimer
-	ByCalls = machine.ByCalls
-	NoBound = machine.NoBound
-	AtEnd   = machine.AtEnd
+	ByTimer = statemachine.ByTimer
+	ByCalls = statemachine.ByCalls
+	NoBound = statemachine.NoBound
+	AtEnd   = statemachine.AtEnd
 )
 
 // NewCore returns the machine as a process starts it.
@@ -54,5 +54,5 @@ func NewCore() Core { return Core{State: Query} }
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
 func NewRules(table []Row, elsewhere []Default) *Rules {
-	return machine.NewRules[Facts](table, elsewhere, Terminated)
+	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/lifecycle/machine"
+	"etcd-wrapper/statemachine"
 )
 
 // Options configure a Driver.
@@ -24,7 +24,7 @@ type Options struct {
 type Driver struct {
 	options  Options
 	rules    *Rules
-	legal    *machine.Legality
+	legal    *statemachine.Legality
 	core     Core
 	paces    paces
 	limits   map[Action]time.Duration // what an action sets the timer to; 0 sets none
@@ -67,7 +67,7 @@ func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
 		rules:   NewRules(Table, Elsewhere),
-		legal:   machine.NewLegality(Table, Query),
+		legal:   statemachine.NewLegality(Table, Query),
 		core:    NewCore(),
 		paces:   newPaces(),
 		limits:  map[Action]time.Duration{LimitStart: options.ReadyTimeout, LimitAbort: abortLimit, LimitStop: stopLimit},

@@ -11,15 +11,15 @@ import (
 
 	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
-	"etcd-wrapper/lifecycle/machine/machinetest"
+	"etcd-wrapper/statemachine/statemachinetest"
 )
 
 func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	machinetest.AssertGenerated(t, "../statemachine.dot", DOT(Table))
+	statemachinetest.AssertGenerated(t, "../statemachine.dot", DOT(Table))
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	machinetest.AssertGenerated(t, "../testdata/matrix.golden", NewRules(Table, Elsewhere).Matrix(States))
+	statemachinetest.AssertGenerated(t, "../testdata/matrix.golden", NewRules(Table, Elsewhere).Matrix(States))
 }
 
 func TestTheReadmesDiagramIsTheTables(t *testing.T) {
@@ -27,7 +27,7 @@ func TestTheReadmesDiagramIsTheTables(t *testing.T) {
 	require.True(t, found, "the README has a Mermaid diagram")
 	_, after, found := strings.Cut(rest, "```\n")
 	require.True(t, found, "the README's Mermaid diagram ends")
-	machinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Mermaid(Table)+"```\n"+after)
+	statemachinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Mermaid(Table)+"```\n"+after)
 }
 
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {

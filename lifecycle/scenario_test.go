@@ -13,7 +13,7 @@ import (
 
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
-	"etcd-wrapper/lifecycle/machine/machinetest"
+	"etcd-wrapper/statemachine/statemachinetest"
 )
 
 // story is one file: what happens, and once or in each state of a group what the machine makes of it.
@@ -219,7 +219,7 @@ func scenarios(t *testing.T) []scenario {
 func TestCommittedScenarios(t *testing.T) {
 	for _, told := range stories(t) {
 		t.Run(told.id(), func(t *testing.T) {
-			machinetest.AssertGenerated(t, told.path, told.String())
+			statemachinetest.AssertGenerated(t, told.path, told.String())
 		})
 	}
 }

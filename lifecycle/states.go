@@ -2,7 +2,7 @@ package lifecycle
 
 import (
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/lifecycle/machine"
+	"etcd-wrapper/statemachine"
 )
 
 // States describes every state, in the order of a run.
@@ -18,7 +18,7 @@ var States = []StateInfo{
 }
 
 // drawing is how the lifecycle is drawn.
-var drawing = machine.Drawing{
+var drawing = statemachine.Drawing{
 	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", States: States, Initial: Query, Final: Terminated, Aside: Terminating,
 	Shapes: map[State]string{
 		Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,

@@ -8,16 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "etcd-wrapper/lifecycle"
-	"etcd-wrapper/lifecycle/machine/machinetest"
+	"etcd-wrapper/statemachine/statemachinetest"
 )
 
 // tested is the machine for what every machine's tests ask. That Elsewhere answers every event is checked against the source.
-var tested = machinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
+var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTheTableIsWhole(t *testing.T) {
 	tested.AssertOnlyLastUnguarded(t)
 	tested.AssertLegality(t)
-	machinetest.AssertTogether(t, Written)
+	statemachinetest.AssertTogether(t, Written)
 }
 
 func TestEveryStateIsReachedFromQuery(t *testing.T) {

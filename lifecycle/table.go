@@ -1,12 +1,12 @@
 package lifecycle
 
-import "etcd-wrapper/lifecycle/machine"
+import "etcd-wrapper/statemachine"
 
 // Table is the lifecycle, with a row for each state of a group. Nobody may change it at run time.
-var Table = machine.Expand(written)
+var Table = statemachine.Expand(written)
 
 // entry is a row as it is written here: it may start in a group.
-type entry machine.Entry
+type entry statemachine.Entry
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
@@ -37,7 +37,7 @@ var written = []entry{
 	{FetchConfig, DataInUse, Always, FetchConfig, []Action{PaceSilence}, "etcd is not opened while somebody else has locked its data; the exit record is gone for good"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig}, "time to ask for the configuration again"},
 
-	{BeforeVerdict, ConfigPrefetched, Always, machine.Stays, nil, "the early fetch has ended before the verdict"},
+	{BeforeVerdict, ConfigPrefetched, Always, statemachine.Stays, nil, "the early fetch has ended before the verdict"},
 	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the early fetch was quicker than the one after the verdict"},
 	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: it failed, is too old, or the verdict may have changed the configuration"},
 

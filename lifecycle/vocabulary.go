@@ -1,6 +1,6 @@
 package lifecycle
 
-import "etcd-wrapper/lifecycle/machine"
+import "etcd-wrapper/statemachine"
 
 // The states. Query is the initial one, Terminated the final one.
 const (
@@ -32,7 +32,7 @@ const (
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
 	EtcdClosed        Event = "etcd closed"        // completion: nothing of etcd runs any more
 	RecordSettled     Event = "record settled"     // completion: the exit record is as it should be, or can't be
-	Elapsed           Event = machine.Elapsed      // the state's timer ran out
+	Elapsed           Event = statemachine.Elapsed // the state's timer ran out
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop

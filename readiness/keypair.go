@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/smallfile"
+	"etcd-wrapper/internal/smallfile"
 )
 
 // maxCertificate bounds what is read of a certificate or key file, in bytes.

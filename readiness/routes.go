@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // endpoints answers the server's requests.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 const (

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/sidecarstore"
-	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -46,7 +46,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return Exported{}, fmt.Errorf("%s %w", file, ErrExists)
 	}
 	defer meter.Clear()
-	options := rebuild.Options{Inspect: settings.Inspect, Progress: func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) }}
+	options := restore.Options{Inspect: settings.Inspect, Progress: func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }}
 	exported, err := exportOwn(ctx, settings.Archive(), target, file, options)
 	if !errors.Is(err, archive.ErrNotKept) || !before(ctx, settings.Archive(), target) {
 		return exported, err
@@ -73,15 +73,15 @@ func before(ctx context.Context, kept *archive.Archive, target archive.Target) b
 	}
 }
 
-func exportOwn(ctx context.Context, kept *archive.Archive, target archive.Target, file string, options rebuild.Options) (Exported, error) {
+func exportOwn(ctx context.Context, kept *archive.Archive, target archive.Target, file string, options restore.Options) (Exported, error) {
 	sought, err := find(ctx, kept, target)
 	if err != nil {
 		return Exported{}, err
 	}
 	exported := Exported{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
-	var result rebuild.Result
-	path, err := rebuild.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		result, err = rebuild.Export(ctx, rebuild.From(kept, path, nil), file, options)
+	var result restore.Result
+	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
+		result, err = restore.Export(ctx, restore.From(kept, path, nil), file, options)
 		return err
 	}, exported.leaveOut)
 	if err != nil {

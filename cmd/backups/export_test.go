@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/sidecarstore"
-	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store/memory"
 )
 
 func TestAnyKeptRevisionIsExported(t *testing.T) {

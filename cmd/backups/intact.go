@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 
-	"etcd-wrapper/bootstrap/backup/rebuild"
+	"etcd-wrapper/backup/restore"
 )
 
 // intact compares a stock snapshot with the digest at its end, before it is opened as a database: of one that was cut off, pages are
@@ -29,7 +29,7 @@ func intact(ctx context.Context, path string) error {
 		return err
 	}
 	if told, err := io.ReadAll(io.LimitReader(file, sha256.Size)); err != nil || size <= 0 || !bytes.Equal(told, sum.Sum(nil)) {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", rebuild.ErrDamaged, perhaps(path, info.Size()))
+		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, perhaps(path, info.Size()))
 	}
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/internal/printable"
 )
 
 // Overview is what backup list tells, and with -o json its document. Times are RFC 3339, sizes are bytes in the store. Fields may

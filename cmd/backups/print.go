@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/keep"
-	"etcd-wrapper/bootstrap/backup/segment"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -66,7 +66,7 @@ func TestOneIsNoPlural(t *testing.T) {
 	one := generation()
 	one.Objects = one.Objects[:1]
 	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
-	item := keep.Item{Kind: keep.Segments, Objects: 1, Revision: 9}
+	item := retention.Item{Kind: retention.Segments, Objects: 1, Revision: 9}
 	assert.Equal(t, "1 object of segments from revision 9 on", what(item))
 	var out bytes.Buffer
 	require.NoError(t, Exported{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
@@ -107,12 +107,12 @@ func TestWhatTheSidecarWroteIsTold(t *testing.T) {
 
 func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	pruned := Pruned{
-		Store: "file:///b", Policy: "points=24h", From: began, Done: keep.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
-		Items: []keep.Item{
-			{Kind: keep.Generation, Generation: 1, Goes: true, Why: "old"},
-			{Kind: keep.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "within points"},
-			{Kind: keep.Segments, Generation: 2, Objects: 3, Revision: 9, Goes: true, Why: "before"},
-			{Kind: keep.Remains, Generation: 2, Objects: 1, Goes: true, Why: "never finished"},
+		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
+		Items: []retention.Item{
+			{Kind: retention.Generation, Generation: 1, Goes: true, Why: "old"},
+			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "within points"},
+			{Kind: retention.Segments, Generation: 2, Objects: 3, Revision: 9, Goes: true, Why: "before"},
+			{Kind: retention.Remains, Generation: 2, Objects: 1, Goes: true, Why: "never finished"},
 		},
 	}
 	text := strings.Split(printed(t, pruned), "\n")

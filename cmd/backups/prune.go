@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/keep"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -22,24 +22,24 @@ var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd h
 
 // Pruned is what backup prune tells, and with -o json its document.
 type Pruned struct {
-	Store   string      `json:"store"`
-	Policy  string      `json:"policy"`
-	Assumed bool        `json:"assumed,omitempty"` // nobody said the policy: it is the default
-	From    time.Time   `json:"from"`              // where the window of points begins
-	Doubts  []string    `json:"doubts,omitempty"`  // why nothing goes
-	Items   []keep.Item `json:"items"`
-	DryRun  bool        `json:"dry_run"`
-	Done    keep.Done   `json:"done"`
+	Store   string           `json:"store"`
+	Policy  string           `json:"policy"`
+	Assumed bool             `json:"assumed,omitempty"` // nobody said the policy: it is the default
+	From    time.Time        `json:"from"`              // where the window of points begins
+	Doubts  []string         `json:"doubts,omitempty"`  // why nothing goes
+	Items   []retention.Item `json:"items"`
+	DryRun  bool             `json:"dry_run"`
+	Done    retention.Done   `json:"done"`
 }
 
 // Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
 // the deletion; told is called with each item that is gone. ErrNoPolicy is about a flag.
-func Prune(ctx context.Context, settings Settings, dryRun bool, told func(keep.Item)) (Pruned, error) {
+func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (Pruned, error) {
 	if !settings.Flags.Keep.Given && !dryRun {
 		return Pruned{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	plan, err := keep.Look(ctx, kept, settings.Policy, time.Now(), 0)
+	plan, err := retention.Look(ctx, kept, settings.Policy, time.Now(), 0)
 	if err != nil {
 		return Pruned{}, err
 	}
@@ -81,7 +81,7 @@ func (p Pruned) policy() string {
 	return p.Policy
 }
 
-func (p Pruned) word(item keep.Item) string {
+func (p Pruned) word(item retention.Item) string {
 	switch {
 	case !item.Goes:
 		return "stays"
@@ -92,15 +92,15 @@ func (p Pruned) word(item keep.Item) string {
 	}
 }
 
-func what(item keep.Item) string {
+func what(item retention.Item) string {
 	switch item.Kind {
-	case keep.Full:
+	case retention.Full:
 		return "full " + printable.Line(item.Name)
-	case keep.Segments:
+	case retention.Segments:
 		return fmt.Sprintf("%s of segments from revision %d on", count(item.Objects, "object"), item.Revision)
-	case keep.Remains:
+	case retention.Remains:
 		return "remains of " + count(item.Objects, "full")
-	case keep.Generation:
+	case retention.Generation:
 	}
 	return "the whole generation"
 }

@@ -8,14 +8,14 @@ import (
 	"os"
 	"path/filepath"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/atrest"
-	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/bootstrap/recovery/seed"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
+	"etcd-wrapper/recovery/seed"
 )
 
 // Restored is what restore tells, and with -o json its document.
@@ -56,11 +56,11 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	if err != nil {
 		return Restored{}, err
 	}
-	options := rebuild.Options{Above: above, Inspect: settings.Inspect}
+	options := restore.Options{Above: above, Inspect: settings.Inspect}
 	var restored Restored
 	damaged := unread(sought)
-	path, err := rebuild.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		restored, err = build(ctx, plan, rebuild.From(kept, path, nil), path.Revision, options, kept.String(), meter)
+	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
+		restored, err = build(ctx, plan, restore.From(kept, path, nil), path.Revision, options, kept.String(), meter)
 		return err
 	}, func(_, _ archive.Path, why error) error {
 		damaged = append(damaged, printable.Line(why.Error()))
@@ -132,14 +132,14 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	if err := database.Close(); err != nil {
 		return Restored{}, err
 	}
-	source := rebuild.Source{
+	source := restore.Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
 	}
-	return build(ctx, plan, source, revision, rebuild.Options{Above: archive.Above(0, revision), Inspect: inspect}, file, meter)
+	return build(ctx, plan, source, revision, restore.Options{Above: archive.Above(0, revision), Inspect: inspect}, file, meter)
 }
 
-func build(ctx context.Context, plan seed.Seed, source rebuild.Source, revision int64, options rebuild.Options, from string, meter *Meter) (Restored, error) {
-	options.Progress = func(p rebuild.Progress) { meter.Show("written", p.Bytes, p.Of) }
+func build(ctx context.Context, plan seed.Seed, source restore.Source, revision int64, options restore.Options, from string, meter *Meter) (Restored, error) {
+	options.Progress = func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }
 	built, err := plan.Build(ctx, source, options)
 	if err != nil {
 		return Restored{}, err

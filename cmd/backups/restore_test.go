@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/bootstrap/recovery/seed"
+	"etcd-wrapper/recovery/seed"
 )
 
 // planned is the data directory of a member alone that is to be made.
@@ -75,7 +75,7 @@ func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
 		plan := planned(t)
 		require.NoError(t, os.WriteFile(file, l.snapshot[:left], 0o600))
 		_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
-		require.ErrorIs(t, err, rebuild.ErrDamaged)
+		require.ErrorIs(t, err, restore.ErrDamaged)
 		require.ErrorContains(t, err, "cannot restore "+file+": the backup is damaged")
 		assert.NoDirExists(t, plan.DataDir)
 	}
@@ -86,7 +86,7 @@ func TestADatabaseThatWasCopiedIsNoSnapshotAndTheWayIsNamed(t *testing.T) {
 	l, file, plan := live(t), filepath.Join(t.TempDir(), "db"), planned(t)
 	require.NoError(t, os.WriteFile(file, l.snapshot[:len(l.snapshot)-sha256.Size], 0o600))
 	_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
-	require.ErrorIs(t, err, rebuild.ErrDamaged)
+	require.ErrorIs(t, err, restore.ErrDamaged)
 	require.ErrorContains(t, err, "etcd-wrapper etcdutl snapshot restore "+file+" --skip-hash-check")
 	assert.NoDirExists(t, plan.DataDir)
 }

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/keep"
-	"etcd-wrapper/bootstrap/backup/schedule"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/bootstrap/backup/store/locate"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/locate"
+	"etcd-wrapper/backup/writer/schedule"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 )
@@ -25,7 +25,7 @@ type Settings struct {
 	Store      store.Store         // nil without --backup-store
 	Keys       *seal.Keys
 	Schedule   schedule.Schedule
-	Policy     keep.Policy
+	Policy     retention.Policy
 	Interval   time.Duration
 	SpoolLimit int64 // bytes
 	Inspect    Inspect
@@ -48,7 +48,7 @@ func Read(flags commandline.Backups) (Settings, error) {
 	if settings.Schedule, err = schedule.Parse(flags.FullSchedule); err != nil {
 		return Settings{}, err
 	}
-	if settings.Policy, err = keep.ParsePolicy(flags.Keep.Policy); err != nil {
+	if settings.Policy, err = retention.ParsePolicy(flags.Keep.Policy); err != nil {
 		return Settings{}, err
 	}
 	settings.Keys, err = seal.Load(seal.Files{

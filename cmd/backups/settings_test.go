@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/keep"
+	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 )
@@ -33,7 +33,7 @@ func TestTheFlagsAreRead(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "file:///b", settings.Store.String())
 	assert.Equal(t, "@every 2h", settings.Schedule.String())
-	assert.Equal(t, keep.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
+	assert.Equal(t, retention.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
 	assert.Equal(t, time.Second, settings.Interval)
 	assert.EqualValues(t, 64<<20, settings.SpoolLimit)
 	assert.False(t, settings.Keys.Encrypts())
@@ -43,7 +43,7 @@ func TestTheDefaultsAreRead(t *testing.T) {
 	settings, err := Read(flagsOf(t))
 	require.NoError(t, err)
 	assert.Nil(t, settings.Store)
-	assert.Equal(t, keep.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
+	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
 }
 
 // silent is not asked for a backup.
@@ -72,16 +72,16 @@ func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 	settings, err := Find(t.Context(), flagsOf(t), port)
 	require.NoError(t, err)
 	assert.Equal(t, "file:///b", settings.Store.String())
-	assert.Equal(t, keep.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
+	assert.Equal(t, retention.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
 	assert.True(t, settings.Keys.Encrypts())
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep=daily=1"), port)
 	require.NoError(t, err)
-	assert.Equal(t, keep.Policy{Daily: 1}, settings.Policy, "what is given counts")
+	assert.Equal(t, retention.Policy{Daily: 1}, settings.Policy, "what is given counts")
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep="+commandline.DefaultKeep), port)
 	require.NoError(t, err)
-	assert.Equal(t, keep.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy, "also if it is the default")
+	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy, "also if it is the default")
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-store=file:///other"), port)
 	require.NoError(t, err)

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/sidecarstore"
-	"etcd-wrapper/bootstrap/backup/store"
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 

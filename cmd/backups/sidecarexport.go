@@ -13,9 +13,9 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/sidecarstore"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/restore/sidecarstore"
 )
 
 // sidecarExport makes a snapshot of what etcd-backup-restore wrote. The full is fetched into a file beside the snapshot first, since
@@ -24,7 +24,7 @@ type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  sidecarstore.Target
 	file    string
-	options rebuild.Options
+	options restore.Options
 }
 
 // export tries one full after the other, the best first: one may be damaged, or hold more than its name says.
@@ -50,7 +50,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 		return Exported{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()
-	fetched, err := rebuild.Database(ctx, rebuild.Source{
+	fetched, err := restore.Database(ctx, restore.Source{
 		Snapshot: func(ctx context.Context) (io.ReadCloser, error) { return e.kept.Snapshot(ctx, full) },
 	}, base, e.options)
 	if err != nil {
@@ -61,7 +61,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 		return Exported{}, err
 	}
 	defer db.Close()
-	result, err := rebuild.Export(ctx, e.source(full, db, fetched), e.file, e.options)
+	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
 	return Exported{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
 
@@ -73,12 +73,12 @@ func remove(path string) error {
 }
 
 // source is the fetched full, and the rows behind it.
-func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched rebuild.Result) rebuild.Source {
-	return rebuild.Source{
+func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched restore.Result) restore.Source {
+	return restore.Source{
 		Snapshot:      func(context.Context) (io.ReadCloser, error) { return openSnapshot(db.Path()) },
 		DatabaseBytes: fetched.Bytes,
-		Rows: func(ctx context.Context, row func(segment.Row) error) (rebuild.Changes, error) {
-			return rebuild.Changes{}, db.View(func(tx *bolt.Tx) error {
+		Rows: func(ctx context.Context, row func(segment.Row) error) (restore.Changes, error) {
+			return restore.Changes{}, db.View(func(tx *bolt.Tx) error {
 				base := sidecarstore.Base{Revision: fetched.Revision, Row: rowsOf(tx)}
 				for next, err := range e.kept.Rows(ctx, full, base, e.target) {
 					if err == nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/memory"
 )
 
 // since is noon and so many seconds: the time of the revision of that number.

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/readiness/status/terminal"
 )
 

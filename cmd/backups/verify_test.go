@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
-	"etcd-wrapper/bootstrap/backup/store/memory"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/store/memory"
 )
 
 // restores is a test restore with an outcome.

@@ -7,7 +7,7 @@ import (
 )
 
 // Backups are the flags about backups, which start-etcd shares with the commands that read what it wrote. What they name is
-// looked at by who uses it: the packages below bootstrap/backup refuse a URL, a schedule, a policy or a key that is wrong, with
+// looked at by who uses it: the packages below backup refuse a URL, a schedule, a policy or a key that is wrong, with
 // errors that begin with the flag.
 type Backups struct {
 	Store        string        `name:"backup-store" group:"Backups" placeholder:"URL" help:"Where backups are kept: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= behind a question mark; only with --standalone."`

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/keep"
-	"etcd-wrapper/bootstrap/backup/sidecarstore"
-	"etcd-wrapper/bootstrap/backup/store"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
@@ -143,7 +143,7 @@ type backupPruneCommand struct {
 func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		meter, gone := s.meter(), int64(0)
-		pruned, err := backups.Prune(ctx, settings, c.DryRun, func(item keep.Item) {
+		pruned, err := backups.Prune(ctx, settings, c.DryRun, func(item retention.Item) {
 			gone += item.Bytes
 			meter.Show("deleted", gone, 0)
 		})

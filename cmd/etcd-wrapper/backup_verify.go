@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"

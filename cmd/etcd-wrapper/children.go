@@ -8,14 +8,14 @@ import (
 	"strconv"
 	"syscall"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/restore/verification"
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/rebuild"
-	"etcd-wrapper/bootstrap/backup/verification"
-	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/recovery/standalone"
 )
 
 // The hidden commands here run as processes of their own, started by others of this program: what they do may panic on
@@ -50,7 +50,7 @@ type inspectCommand struct {
 }
 
 func (c *inspectCommand) execute(streams) exitcode.Code {
-	rebuild.Inspect(c.Database)
+	restore.Inspect(c.Database)
 	return exitcode.Clean
 }
 
@@ -59,7 +59,7 @@ func inspectInChild() backups.Inspect {
 	if err != nil {
 		return nil
 	}
-	return rebuild.InspectInChild(executable, func(path string) []string { return []string{"inspect-database", path} })
+	return restore.InspectInChild(executable, func(path string) []string { return []string{"inspect-database", path} })
 }
 
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to

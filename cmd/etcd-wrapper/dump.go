@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"fmt"
 
-	"etcd-wrapper/bootstrap/recovery"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/recovery"
 )
 
 // dumpCommand is what --dump-fsm selects.

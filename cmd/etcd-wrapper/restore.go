@@ -11,13 +11,13 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/recovery"
-	"etcd-wrapper/bootstrap/recovery/seed"
-	"etcd-wrapper/bootstrap/standalone"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/recovery"
+	"etcd-wrapper/recovery/seed"
+	"etcd-wrapper/recovery/standalone"
 )
 
 // restoreCommand is `restore`, for an etcd that does not run.

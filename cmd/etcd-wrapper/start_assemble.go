@@ -9,20 +9,20 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/bootstrap/recovery"
-	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/report"
-	"etcd-wrapper/cmd/world"
+	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/recovery"
+	"etcd-wrapper/recovery/standalone"
 )
 
 // parts are what a run is made of.
 type parts struct {
 	driver  *lifecycle.Driver // nil if there is nothing to run
-	world   *world.World
+	world   *runtime.World
 	report  *report.Report
 	outcome lifecycle.Outcome // why there is nothing to run
 	end     []func()          // in the order of the beginning
@@ -39,7 +39,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 		return failed(exitcode.Usage, err)
 	}
 	counts := metrics.New()
-	all := world.New(&c.StartEtcd, counts, log)
+	all := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, all.Gate(), log)
 	recoverer := c.recovery(settings, kept, log)
 	renewed, err := c.leases(all, kept, log)

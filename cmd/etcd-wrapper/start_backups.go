@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/bootstrap/backup"
-	"etcd-wrapper/bootstrap/backup/shipper"
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 )
@@ -22,7 +22,7 @@ const (
 const wayFile = "member/backups.json"
 
 // backups returns what makes the backups of the run; nil without a store.
-func (c *startCommand) backups(settings backups.Settings, readers shipper.Gate, log zerolog.Logger) *backup.Backups {
+func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
 	}

@@ -6,16 +6,16 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/bootstrap/backup"
-	"etcd-wrapper/bootstrap/leases"
-	"etcd-wrapper/cmd/world"
+	"etcd-wrapper/backup"
+	"etcd-wrapper/cmd/runtime"
+	"etcd-wrapper/member/leases"
 )
 
 // ofStatefulSet is the name of a pod of a StatefulSet: the set's, and a number.
 var ofStatefulSet = regexp.MustCompile(`^(.+)-\d+$`)
 
 // leases returns what renews the leases of the run; nil without --leases. The error says what the flag cannot be used for.
-func (c *startCommand) leases(all *world.World, kept *backup.Backups, log zerolog.Logger) (*leases.Leases, error) {
+func (c *startCommand) leases(all *runtime.World, kept *backup.Backups, log zerolog.Logger) (*leases.Leases, error) {
 	if !c.Leases {
 		return nil, nil
 	}

@@ -7,15 +7,15 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/bootstrap/backup"
-	"etcd-wrapper/bootstrap/backup/archive"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
-	"etcd-wrapper/bootstrap/recovery"
-	"etcd-wrapper/bootstrap/recovery/peers"
-	"etcd-wrapper/bootstrap/standalone"
 	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/recovery"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/standalone"
 )
 
 // recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/bootstrap/backup"
+	"etcd-wrapper/backup"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/report"

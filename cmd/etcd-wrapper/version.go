@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"runtime"
 
-	"etcd-wrapper/bootstrap/dataversion"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/member/dataversion"
 )
 
 // version is stamped by the Makefile.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 )
 

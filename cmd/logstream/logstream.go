@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // writeTimes sets what zerolog keeps for the whole process. Loggers that are in use read it, so it is set once.

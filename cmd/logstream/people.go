@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // Sentences turns the lines of a logger that writes to it into what a command says to somebody at a terminal: the name of

@@ -16,7 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/exitcode/smallfile"
+	"etcd-wrapper/internal/smallfile"
 	"etcd-wrapper/readiness/status"
 )
 

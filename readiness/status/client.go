@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 const (

@@ -3,7 +3,7 @@ package status
 import (
 	"reflect"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 // printable returns the document with every text made fit for a terminal, since it may quote a stranger. What is shared with

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 )
 
 const (

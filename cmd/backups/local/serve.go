@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"etcd-wrapper/exitcode/printable"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
 )

@@ -15,8 +15,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/store/storetest"
-	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+	"etcd-wrapper/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest/servers"
 )
 
 // cloud is a kind of store that a server stands for.

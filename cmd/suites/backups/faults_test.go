@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"etcd-wrapper/bootstrap/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest"
 )
 
 // fault is what happens to a store, and how it is undone.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
 )

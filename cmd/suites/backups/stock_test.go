@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/backup/format/seal/sealtest"
 )
 
 // The tools that everybody has are enough: what is said of that in the documentation is done here.

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/rebuild/rebuildtest"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/store/folder"
-	"etcd-wrapper/bootstrap/recovery"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore/restoretest"
+	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/recovery"
 )
 
 const (
@@ -72,7 +72,7 @@ func (l *lostVolume) fill(revisions int64) {
 	in, err := folder.New(l.store)
 	require.NoError(l.t, err)
 	l.archive = archive.New(in, &seal.Keys{})
-	l.end = rebuildtest.PutFull(l.t, l.archive, l.cluster(), l.full, revisions, 900)
+	l.end = restoretest.PutFull(l.t, l.archive, l.cluster(), l.full, revisions, 900)
 }
 
 // cluster is the id of the one that the pod's configuration founds.
@@ -92,7 +92,7 @@ func (l *lostVolume) cluster() string {
 // addHour puts an hour's segments behind the full, merged as the program merges them.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
-	rebuildtest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
+	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
 }
 
 // restore loses the volume and starts the program, which is ready with what was backed up. The store stays as it was.
@@ -116,7 +116,7 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	l.pod.Config["data-dir"] = floor
 	for range restorePairs {
 		began := time.Now()
-		rebuildtest.Copy(l.t, l.full, l.full+".copy")
+		restoretest.Copy(l.t, l.full, l.full+".copy")
 		wrote := time.Since(began)
 		r := plain.start(l.t, l.pod)
 		least = append(least, milliseconds(wrote+r.ready.Sub(r.began)))

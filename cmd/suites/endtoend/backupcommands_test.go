@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/segment"
-	"etcd-wrapper/bootstrap/backup/store/folder"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/harness"
 )
 

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"etcd-wrapper/bootstrap/backup/archive"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 )
 

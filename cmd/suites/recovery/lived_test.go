@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 

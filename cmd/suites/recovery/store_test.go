@@ -11,10 +11,10 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/archive"
-	"etcd-wrapper/bootstrap/backup/seal"
-	"etcd-wrapper/bootstrap/backup/store/folder"
-	"etcd-wrapper/bootstrap/backup/store/storetest/servers"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store/folder"
+	"etcd-wrapper/backup/store/storetest/servers"
 	"etcd-wrapper/cmd/suites/harness"
 )
 

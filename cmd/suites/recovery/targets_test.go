@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/backup/seal/sealtest"
+	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 

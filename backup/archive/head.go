@@ -1,0 +1,242 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+)
+
+const (
+	// listings is how often Head lists anew because what it found was merged and deleted before it could be read.
+	listings = 5
+	// longest is more than a merged object covers, by the time of fulls.
+	longest = 2 * time.Hour
+)
+
+// Head is where a generation ends: what the next segment goes on from.
+type Head struct {
+	segment.Start
+	Full    *Full             // the newest one; nil if there is none
+	Segment *segment.Manifest // the newest one behind that full; nil if there is none
+	Newer   error             // why a full that is newer than Full does not count; nil if there is none
+	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Beyond  segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
+}
+
+// Empty tells whether there is nothing to go on from: a full must come first.
+func (h Head) Empty() bool { return h.Full == nil }
+
+// Revision is the last one that is kept.
+func (h Head) Revision() int64 { return h.Position.Revision - 1 }
+
+// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
+// of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
+func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
+	for range listings {
+		head, err = a.head(ctx, generation)
+		if !errors.Is(err, store.ErrNotFound) {
+			return head, err
+		}
+	}
+	return Head{}, err
+}
+
+func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
+	names, err := a.fullNames(ctx, generation)
+	if err != nil || len(names) == 0 {
+		return Head{}, err
+	}
+	full, newer, err := a.newestFull(ctx, generation, names)
+	if Disbelieved(err) {
+		beyond, failed := a.beyond(ctx, generation, names)
+		return Head{Beyond: beyond}, errors.Join(err, failed)
+	}
+	if err != nil {
+		return Head{}, err
+	}
+	head := Head{Start: full.Start(), Full: &full, Newer: newer}
+	if err := a.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
+		return Head{}, err
+	}
+	further, err := a.Advance(ctx, head)
+	if Disbelieved(err) {
+		head.overlook(Object{Level: Segment, Start: head.Position}, err)
+		return head, nil
+	}
+	return further, err
+}
+
+// lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed.
+func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.Position) error {
+	useless := map[string]bool{}
+	for {
+		newest, err := a.newestObject(ctx, *head.Full, merged, useless)
+		if err != nil || newest == nil {
+			return err
+		}
+		last, err := a.lastManifest(ctx, *newest)
+		if err == nil && last.Cluster != head.Cluster {
+			err = a.foreign(newest.Name(), last.Cluster, head.Cluster)
+		}
+		if err == nil {
+			head.arrive(last)
+		}
+		if !Disbelieved(err) {
+			return err
+		}
+		useless[newest.Name()] = true
+		head.overlook(*newest, err)
+	}
+}
+
+// overlook notes an object that does not count. Where its last segment ends is unknown, unless its name tells.
+func (h *Head) overlook(object Object, why error) {
+	reach := object.Next
+	if object.Level == Segment {
+		reach = segment.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
+	}
+	if h.Damaged == nil {
+		h.Damaged = why
+	}
+	if reach.Compare(h.Beyond) > 0 {
+		h.Beyond = reach
+	}
+}
+
+// arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
+func (h *Head) arrive(last segment.Manifest) {
+	h.Start, h.Segment = last.Start(), &last
+	if h.Beyond.Compare(h.Position) <= 0 {
+		h.Damaged, h.Beyond = nil, segment.Position{}
+	}
+}
+
+// beyond is behind everything that a generation has, be it of use or not.
+func (a *Archive) beyond(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
+	revision, _, _ := parseFull(fulls[len(fulls)-1])
+	all := Head{Beyond: segment.After(revision)}
+	x, err := a.indexed(ctx, generation)
+	if err != nil {
+		return segment.Position{}, err
+	}
+	for _, object := range x.all() {
+		all.overlook(object, nil)
+	}
+	return all.Beyond, nil
+}
+
+// Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
+// none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].
+func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
+	for {
+		next, err := a.Manifest(ctx, head.Generation, head.Position)
+		if errors.Is(err, store.ErrNotFound) {
+			return head, nil
+		}
+		if err != nil {
+			return Head{}, err
+		}
+		if next.Cluster != head.Cluster {
+			return Head{}, a.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+		}
+		if next.Before != head.Before {
+			return Head{}, a.named(SegmentName(next.Generation, next.Position),
+				fmt.Errorf("%w: it doesn't go on from what is before it", ErrHole))
+		}
+		head.arrive(next)
+	}
+}
+
+// fullNames lists the fulls that have a manifest, oldest first.
+func (a *Archive) fullNames(ctx context.Context, generation int) (names []string, err error) {
+	prefix := fullPrefix(generation)
+	for object, err := range a.store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		name, manifest := strings.CutSuffix(strings.TrimPrefix(object.Name, prefix), "/manifest.json")
+		if _, _, err := parseFull(name); manifest && err == nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// newestFull reads the newest one that can be believed. newer says why the newest of all can't, and is the error if none can.
+func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
+	for i := len(names) - 1; i >= 0; i-- {
+		full, err = a.Full(ctx, generation, names[i])
+		if !Disbelieved(err) {
+			return full, newer, err
+		}
+		if newer == nil {
+			newer = err
+		}
+	}
+	return Full{}, nil, newer
+}
+
+// newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments
+// are listed first: what is merged and deleted meanwhile is then in one of the other lists.
+func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Position, useless map[string]bool) (newest *Object, err error) {
+	segments, err := a.Objects(ctx, full.Generation, Segment, full.Next)
+	if err != nil {
+		return nil, err
+	}
+	segments = slices.DeleteFunc(segments, func(o Object) bool { return useless[o.Name()] })
+	end := full.Next
+	if len(segments) > 0 {
+		newest = &segments[len(segments)-1]
+		end = newest.Start
+	}
+	for _, level := range []Level{Minute, Hour} {
+		objects, err := a.Objects(ctx, full.Generation, level, merged)
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range objects {
+			if object.Next.Compare(end) > 0 && !useless[object.Name()] {
+				newest, end = &object, object.Next
+			}
+		}
+	}
+	if newest == nil && full.BeginsChain() {
+		return a.across(ctx, full, merged)
+	}
+	return newest, nil
+}
+
+// across is the segment of the chain before a full that goes on across it; nil if there is none.
+func (a *Archive) across(ctx context.Context, full Full, from segment.Position) (*Object, error) {
+	segments, err := a.Objects(ctx, full.Generation, Segment, from)
+	if err != nil {
+		return nil, err
+	}
+	x := &index{segments: segments}
+	last, found := x.lastBefore(full.Next)
+	if !found {
+		return nil, nil
+	}
+	if passed, err := a.passed(ctx, full, x); err != nil || !passed {
+		return nil, err
+	}
+	return &last, nil
+}
+
+// startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
+func startOfMerged(fulls []string) segment.Position {
+	_, newest, _ := parseFull(fulls[len(fulls)-1])
+	for i := len(fulls) - 1; i >= 0; i-- {
+		revision, at, _ := parseFull(fulls[i])
+		if newest.Sub(at) >= longest {
+			return segment.Position{Revision: revision}
+		}
+	}
+	return segment.Position{}
+}

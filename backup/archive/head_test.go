@@ -1,0 +1,216 @@
+package archive_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func TestTheHeadOfNothingIsEmpty(t *testing.T) {
+	a := archive.New(memory.New(), &seal.Keys{})
+	head, err := a.Head(t.Context(), 1)
+	require.NoError(t, err)
+	assert.True(t, head.Empty())
+}
+
+func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	head := w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.EqualValues(t, 10, head.Full.Revision)
+	assert.Nil(t, head.Segment)
+	assert.False(t, head.Empty())
+
+	w.segment(15)
+	assert.Equal(t, w.next, w.head().Start)
+	w.segment(15, Bucket("lease", "1", "2"))
+	last := w.segment(20)
+	head = w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.Equal(t, last.Manifest, *head.Segment)
+	assert.EqualValues(t, 20, head.Revision())
+
+	w.full()
+	assert.Equal(t, w.next, w.head().Start, "a full within the chain changes nothing")
+	w.segment(22)
+	assert.Equal(t, w.next, w.head().Start)
+	w.gap(30)
+	assert.Equal(t, w.next, w.head().Start, "a full behind a hole begins anew")
+}
+
+func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for last := int64(11); last <= 20; last++ {
+		w.segment(last, Bucket("lease", "key", strings.Repeat("random enough to be long", 20_000)))
+	}
+	segments := w.objects(archive.Segment)
+	first, second := w.merge(archive.Minute, segments[:4]...), w.merge(archive.Minute, segments[4:]...)
+	assert.Equal(t, w.next, w.head().Start, "every segment was merged and deleted")
+	assert.EqualValues(t, 20, w.head().Segment.End)
+	w.merge(archive.Hour, first, second)
+	assert.Equal(t, w.next, w.head().Start)
+	w.segment(21)
+	assert.Equal(t, w.next, w.head().Start)
+}
+
+func TestTheHeadIsFoundInAMergedObjectThatBeginsBeforeTheNewestFull(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	w.full()
+	w.segment(14)
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	assert.Equal(t, w.next, w.head().Start)
+}
+
+func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	slow := w.again()
+	w.segment(12)
+	w.segment(14)
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	slow.segment(13)
+	assert.Equal(t, w.next, w.head().Start)
+	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
+	w.segment(16)
+	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+}
+
+func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		slow := w.again()
+		mine := slow.build(13)
+		w.segment(12)
+		w.segment(14)
+		w.merge(archive.Minute, w.objects(archive.Segment)...)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.ErrorIs(t, slow.PutSegment(w.ctx, mine), store.ErrExists)
+		assert.Empty(t, w.objects(archive.Segment))
+
+		late := w.build(15)
+		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
+		assert.NoError(t, w.PutSegment(w.ctx, late), "nobody else was there")
+	})
+}
+
+func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for last := int64(11); last <= 15; last++ {
+		w.segment(last)
+	}
+	for _, hidden := range []int64{15, 13, 11} {
+		lagging := archive.New(&stale{Store: w.store, hides: func(name string) bool {
+			return strings.Contains(name, "/segment/") && name >= archive.SegmentName(1, segment.After(hidden-1))
+		}}, &seal.Keys{})
+		head, err := lagging.Head(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, w.next, head.Start, "segments from revision %d on are not listed", hidden)
+	}
+}
+
+func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *testing.T) {
+	for listing := 1; listing <= 4; listing++ {
+		w := begin(t, &seal.Keys{})
+		for last := int64(11); last <= 15; last++ {
+			w.segment(last)
+		}
+		listings := 0
+		meanwhile := archive.New(&stale{Store: w.store, after: func() {
+			if listings++; listings == listing {
+				w.merge(archive.Minute, w.objects(archive.Segment)...)
+			}
+		}}, &seal.Keys{})
+		head, err := meanwhile.Head(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, w.next, head.Start, "merged after listing %d", listing)
+		assert.GreaterOrEqual(t, listings, listing)
+	}
+}
+
+func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	loser := w.again()
+	mine := loser.build(12)
+	winner := w.segment(14)
+	assert.ErrorIs(t, loser.PutSegment(w.ctx, mine), store.ErrExists)
+	manifest, err := loser.Manifest(w.ctx, 1, mine.Position)
+	require.NoError(t, err)
+	assert.Equal(t, winner.Manifest, manifest)
+	loser.next = manifest.Start()
+	loser.segment(16)
+	assert.Equal(t, loser.next, w.head().Start)
+	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+}
+
+func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	head := w.head()
+	w.segment(12)
+	w.segment(15)
+	before := len(w.store.Calls())
+	advanced, err := w.Advance(w.ctx, head)
+	require.NoError(t, err)
+	assert.Equal(t, w.next, advanced.Start)
+	for _, call := range w.store.Calls()[before:] {
+		assert.Equal(t, memory.Get, call.Op)
+	}
+	before = len(w.store.Calls())
+	again, err := w.Advance(w.ctx, advanced)
+	require.NoError(t, err)
+	assert.Equal(t, advanced, again)
+	assert.Len(t, w.store.Calls()[before:], 1)
+}
+
+func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	stranger := w.next
+	stranger.Before = segment.Seed(cluster, 1, 9)
+	require.NoError(t, w.PutSegment(w.ctx, Build(t, w.Keys(), stranger, Rows(11, 12))))
+	known := archive.Head{Start: w.next}
+	_, err := w.Advance(w.ctx, known)
+	assert.ErrorIs(t, err, archive.ErrHole)
+	_, err = w.try(archive.Target{})
+	assert.ErrorIs(t, err, archive.ErrHole)
+}
+
+func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for hour := range int64(24) {
+		for second := range int64(30) {
+			w.segment(10 + hour*3600 + (second+1)*120)
+		}
+		w.merge(archive.Hour, w.objects(archive.Segment)...)
+		w.full()
+	}
+	w.segment(90_000)
+	before := len(w.store.Calls())
+	assert.Equal(t, w.next, w.head().Start)
+	calls := w.store.Calls()[before:]
+	assert.LessOrEqual(t, len(calls), 8, "%v", calls)
+}
+
+func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	for _, op := range []memory.Op{memory.List, memory.Get} {
+		w.store.Inject(memory.Fault{Op: op, Err: memory.ErrDenied})
+		_, err := w.Head(w.ctx, 1)
+		assert.ErrorIs(t, err, store.ErrDenied)
+		_, err = w.History(w.ctx)
+		assert.ErrorIs(t, err, store.ErrDenied)
+		_, err = w.Found(w.ctx, cluster, Noon)
+		assert.ErrorIs(t, err, store.ErrDenied)
+		w.store.Heal()
+	}
+}

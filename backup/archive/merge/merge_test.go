@@ -1,0 +1,228 @@
+package merge
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/memory"
+)
+
+var keys = &seal.Keys{}
+
+const cluster = "c"
+
+// writer stores a segment of one row whenever it is told to.
+type writer struct {
+	*testing.T
+	store   *memory.Store
+	archive *archive.Archive
+	merger  *Merger
+	start   segment.Start
+	now     time.Time
+}
+
+func newWriter(t *testing.T) *writer {
+	t.Helper()
+	w := &writer{T: t, store: memory.New(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w.store.Now = w.time
+	w.archive = archive.New(w.store, keys)
+	w.restart()
+	_, err := w.archive.Found(t.Context(), cluster, w.now)
+	require.NoError(t, err)
+	w.full(1)
+	return w
+}
+
+func (w *writer) time() time.Time { return w.now }
+
+func (w *writer) sleep(d time.Duration) { w.now = w.now.Add(d) }
+
+// restart forgets what was seen.
+func (w *writer) restart() {
+	w.merger = New(w.archive, w.time)
+	w.merger.clock = w.time
+}
+
+// full begins a chain.
+func (w *writer) full(revision int64) {
+	w.Helper()
+	full, err := w.archive.PutFull(w.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Time: w.now, Chain: segment.Seed(cluster, 1, revision), Member: "1", Reason: "test",
+	}, strings.NewReader("a database"))
+	require.NoError(w, err)
+	w.start = full.Start()
+}
+
+func (w *writer) segment() {
+	w.Helper()
+	builder, err := segment.NewBuilder(keys, w.start)
+	require.NoError(w, err)
+	revision := w.start.Position.Revision
+	key := mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
+	require.NoError(w, builder.Row(segment.Row{Key: key, Value: fmt.Append(nil, revision)}))
+	require.NoError(w, builder.Marker(segment.Marker{Revision: revision, Time: w.now}))
+	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(w, err)
+	require.NoError(w, w.archive.PutSegment(w.Context(), object))
+	w.start = object.Start()
+}
+
+// write stores a segment every ten seconds for a while, and merges every minute.
+func (w *writer) write(lasting time.Duration) {
+	w.Helper()
+	for i := range int(lasting / (10 * time.Second)) {
+		w.segment()
+		w.sleep(10 * time.Second)
+		if i%6 == 0 {
+			w.run()
+		}
+	}
+}
+
+func (w *writer) run() Done {
+	w.Helper()
+	done, err := w.merger.Run(w.Context(), 1)
+	require.NoError(w, err)
+	return done
+}
+
+func (w *writer) objects(level archive.Level) []archive.Object {
+	w.Helper()
+	objects, err := w.archive.Objects(w.Context(), 1, level, segment.Position{})
+	require.NoError(w, err)
+	return objects
+}
+
+// requireWhole says that everything written can be read.
+func (w *writer) requireWhole(revision int64) {
+	w.Helper()
+	path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
+	require.NoError(w, err)
+	reading, err := w.archive.Read(w.Context(), path, func(segment.Row) error { return nil })
+	require.NoError(w, err)
+	assert.Equal(w, revision, reading.Revision)
+	assert.Equal(w, revision-path.Full.Revision, reading.Rows)
+}
+
+func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T) {
+	w := newWriter(t)
+	w.write(3 * time.Hour)
+	last := w.start.Position.Revision - 1
+	assert.EqualValues(t, 1+3*360, last)
+	assert.Less(t, len(w.objects(archive.Segment)), 60)
+	assert.Less(t, len(w.objects(archive.Minute)), 80)
+	assert.GreaterOrEqual(t, len(w.objects(archive.Hour)), 2)
+	for _, revision := range []int64{2, 3, last / 2, last - 1, last} {
+		w.requireWhole(revision)
+	}
+	path, err := w.archive.Find(t.Context(), archive.Target{})
+	require.NoError(t, err)
+	count := map[archive.Level]int{}
+	for _, object := range path.Objects {
+		count[object.Level]++
+	}
+	assert.Less(t, len(path.Objects), 120, "%v", count)
+
+	for range 20 { // nothing new: all but the newest is merged
+		w.sleep(time.Hour)
+		w.run()
+	}
+	assert.False(t, w.run().Left)
+	assert.Len(t, w.objects(archive.Segment), 1, "the newest stays, so that the end of the chain is found at once")
+	assert.Len(t, w.objects(archive.Minute), 1)
+	head, err := w.archive.Head(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, last, head.Revision())
+	w.requireWhole(last)
+}
+
+func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
+	w := newWriter(t)
+	for range 3 {
+		w.segment()
+	}
+	w.sleep(3 * time.Minute)
+	done := w.run()
+	assert.Equal(t, Done{Merged: 1, Left: true}, done)
+	assert.Len(t, w.objects(archive.Segment), 3)
+	w.sleep(archive.Grace - time.Second)
+	assert.Zero(t, w.run().Deleted)
+
+	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked})
+	w.sleep(time.Second)
+	assert.Equal(t, Done{Left: true}, w.run())
+	w.store.Heal()
+	assert.Equal(t, 2, w.run().Deleted)
+	w.requireWhole(4)
+}
+
+func TestTheGraceBeginsAnewForWhoHasNotSeenTheMergedObjectYet(t *testing.T) {
+	w := newWriter(t)
+	w.segment()
+	w.segment()
+	w.sleep(3 * time.Minute)
+	w.run()
+	w.sleep(2 * archive.Grace)
+	w.restart()
+	assert.Zero(t, w.run().Deleted)
+	w.sleep(archive.Grace)
+	assert.Equal(t, 1, w.run().Deleted)
+}
+
+func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
+	w := newWriter(t)
+	w.segment()
+	w.segment()
+	w.full(100) // a gap
+	w.segment()
+	w.segment()
+	w.sleep(3 * time.Minute)
+	w.run()
+	w.sleep(2 * archive.Grace)
+	w.run()
+	w.requireWhole(3)
+	w.requireWhole(102)
+}
+
+func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
+	for call := 1; ; call++ {
+		w := newWriter(t)
+		w.write(2 * time.Minute)
+		last := w.start.Position.Revision - 1
+		w.sleep(3 * time.Minute)
+		before := len(w.store.Calls())
+		if call > 1 {
+			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // these are well
+		}
+		w.store.Inject(memory.Fault{Err: memory.ErrDenied})
+		_, err := w.merger.Run(t.Context(), 1)
+		died := err != nil
+		calls := len(w.store.Calls()) - before
+		w.store.Heal()
+		w.requireWhole(last)
+		w.run()
+		w.sleep(2 * archive.Grace)
+		w.run()
+		w.requireWhole(last)
+		if !died {
+			require.Less(t, calls, call)
+			return
+		}
+	}
+}
+
+func TestAStoreThatFailsIsSaid(t *testing.T) {
+	w := newWriter(t)
+	w.store.Inject(memory.Fault{Op: memory.List, Err: memory.ErrDenied})
+	_, err := w.merger.Run(t.Context(), 1)
+	require.ErrorContains(t, err, "cannot merge: ")
+}

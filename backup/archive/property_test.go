@@ -1,0 +1,176 @@
+package archive_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/merge"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+)
+
+// TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten lets two writers, who race, write one history, while it is merged
+// and fulls are made; then any of its revisions must be read as it was.
+func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *testing.T) {
+	sealed := sealtest.New(t).Load(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		keys := &seal.Keys{}
+		if rapid.Bool().Draw(rt, "sealed") {
+			keys = sealed
+		}
+		first := begin(rt, keys)
+		writers := []*world{first, first.again()}
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			i := rapid.IntRange(0, 1).Draw(rt, "writer")
+			w, other := writers[i], writers[1-i]
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			case 0:
+				mergeSome(rt, w, other, archive.Minute, archive.Segment)
+			case 1:
+				mergeSome(rt, w, other, archive.Hour, archive.Minute)
+			case 2:
+				w.next = w.head().Start
+				w.full()
+			default:
+				write(rt, w)
+			}
+		}
+		head := first.head()
+		whole := Build(rt, keys, segment.Start{
+			Cluster: cluster, Generation: 1, Position: segment.After(10), Before: segment.Seed(cluster, 1, 10),
+		}, Rows(11, head.Revision()))
+		require.Equal(rt, whole.After, head.Before, "the digest of a history that was never cut")
+		target := archive.Target{Revision: rapid.Int64Range(10, head.Revision()).Draw(rt, "target")}
+		result := first.restore(target)
+		require.Equal(rt, revisions(result.full+1, target.Revision), result.revisions)
+		require.Equal(rt, head.Before, first.restore(archive.Target{}).Chain)
+	})
+}
+
+// write writes the next segment, or goes on behind the writer that was faster.
+func write(rt *rapid.T, w *world) {
+	var buckets []*segment.Bucket
+	if rapid.Bool().Draw(rt, "bucket") {
+		buckets = append(buckets, Bucket("lease", "of", fmt.Sprint(w.next.Position)))
+	}
+	last := w.next.Position.Revision - 1 + rapid.Int64Range(0, 3).Draw(rt, "revisions")
+	object := w.build(last, buckets...)
+	err := w.PutSegment(w.ctx, object)
+	if err != nil {
+		require.ErrorIs(w.t, err, store.ErrExists)
+	}
+	if w.next = object.Start(); err != nil || w.stale { // too late
+		w.next, w.stale = w.head().Start, false
+	}
+}
+
+// mergeSome merges some neighbours of a level, if they are some, and deletes what can go. The other writer doesn't know.
+func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
+	objects := w.objects(from)
+	if len(objects) == 0 {
+		return
+	}
+	begin := rapid.IntRange(0, len(objects)-1).Draw(rt, "first")
+	end := rapid.IntRange(begin+1, len(objects)).Draw(rt, "last")
+	if !contiguous(w, objects[begin:end]) {
+		return
+	}
+	merged, err := w.Merge(w.ctx, into, objects[begin:end])
+	if errors.Is(err, archive.ErrHole) { // the other writer has cut the same rows elsewhere, as one of another chain could have
+		require.True(w.t, into == archive.Minute && cutOtherwise(w, objects[begin:end]), "%s: %s", merged.Name(), err)
+	} else if err != nil {
+		require.ErrorIs(w.t, err, store.ErrExists)
+	}
+	w.deleteMerged()
+	w.next, other.stale = w.head().Start, true
+}
+
+// deleteMerged deletes what merged objects hold, but for the newest segment, whatever reads it meanwhile.
+func (w *world) deleteMerged() {
+	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
+	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
+	w.deleteHeld(minutes, hours)
+}
+
+func (w *world) deleteHeld(objects, merged []archive.Object) {
+	left := merge.Uncovered(objects, merged)
+	for _, object := range objects {
+		if !slices.Contains(left, object) {
+			require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
+		}
+	}
+}
+
+// cutOtherwise tells whether a segment that is none of these begins within them.
+func cutOtherwise(w *world, these []archive.Object) bool {
+	from := these[0].Start
+	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)
+	require.NoError(w.t, err)
+	return slices.ContainsFunc(w.objects(archive.Segment), func(other archive.Object) bool {
+		within := other.Start.Compare(from) > 0 && other.Start.Compare(last.Next()) < 0
+		return within && !slices.ContainsFunc(these, func(o archive.Object) bool { return o.Start == other.Start })
+	})
+}
+
+// contiguous tells whether objects follow one another.
+func contiguous(w *world, objects []archive.Object) bool {
+	for i, object := range objects[1:] {
+		next := objects[i].Next
+		if next.IsZero() {
+			manifest, err := w.Manifest(w.ctx, 1, objects[i].Start)
+			require.NoError(w.t, err)
+			next = manifest.Next()
+		}
+		if next != object.Start {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
+	for name, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, keys)
+			w.segment(14, Bucket("lease", "a", "1"))
+			w.full()
+			w.segment(18)
+			w.segment(20)
+			w.merge(archive.Minute, w.objects(archive.Segment)[:2]...)
+			right := w.restore(archive.Target{})
+			noticed := 0
+			for _, object := range w.names("") {
+				content, _ := w.store.Content(object)
+				for bit := range 8 * len(content) {
+					if bit%53 != 0 { // a hundredth or so; every bit of a segment, a full and a line is flipped elsewhere
+						continue
+					}
+					repair := w.damage(object, bit)
+					path, err := w.Find(w.ctx, archive.Target{})
+					var result restored
+					if err == nil {
+						result, err = w.follow(path)
+					}
+					repair()
+					if err != nil || path.Beyond != nil {
+						noticed++
+						continue
+					}
+					assert.Equal(t, right.Revision, result.Revision, "%s bit %d", object, bit)
+					assert.Equal(t, revisions(result.full+1, 20), result.revisions)
+				}
+			}
+			assert.Positive(t, noticed)
+		})
+	}
+}

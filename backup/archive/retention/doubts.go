@@ -1,0 +1,149 @@
+package retention
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+)
+
+const (
+	// skew is how far this machine's clock and the store's may lie apart, or something may come from the future.
+	skew = 15 * time.Minute
+	// quiet is how long nothing may have been written, at least, before that is a doubt.
+	quiet = day
+)
+
+// doubts are the reasons why nothing may go now, as sentences that name what to look at.
+func doubts(policy Policy, facts Facts) (all []string) {
+	history := facts.History
+	if history == nil || history.Newest() == nil {
+		return []string{"there is no backup"}
+	}
+	newest := *history.Newest()
+	for _, doubt := range []string{
+		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofAJump(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
+	} {
+		if doubt != "" {
+			all = append(all, doubt)
+		}
+	}
+	return all
+}
+
+// ofTheClock compares three clocks: this machine's, the store's, and that of whoever wrote the backups.
+func ofTheClock(facts Facts) string {
+	if facts.Store.IsZero() {
+		return "the store's clock is not known, so that this machine's cannot be compared with it"
+	}
+	if apart := facts.Now.Sub(facts.Store).Abs(); apart > skew {
+		return fmt.Sprintf("this machine's clock and the store's are %v apart; set the clock", apart.Round(time.Second))
+	}
+	for _, g := range facts.History.Generations {
+		if what, ahead := future(g, facts.Now); what != "" {
+			return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", what, g.Number,
+				ahead.Round(time.Second))
+		}
+	}
+	return ""
+}
+
+// future finds what claims to be made later than now.
+func future(g archive.Generational, now time.Time) (what string, ahead time.Duration) {
+	for _, full := range g.Fulls {
+		if ahead = timeOf(full).Sub(now); ahead > skew {
+			return "full " + full.Label, ahead
+		}
+	}
+	for _, at := range times(g) {
+		if ahead = at.Sub(now); ahead > skew {
+			return "something", ahead
+		}
+	}
+	return "", 0
+}
+
+// ofTheTimes finds revisions that claim to be older than ones before them, as long as one of the two is within points.
+func ofTheTimes(g archive.Generational, from time.Time) string {
+	var before archive.KeptFull
+	for _, full := range g.Fulls {
+		if full.Err != nil {
+			continue
+		}
+		if before.Label != "" && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
+			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Label,
+				before.Time.Sub(full.Time), before.Label)
+		}
+		before = full
+	}
+	return ""
+}
+
+// ofSilence finds backups that nobody makes any longer: what there is then has to last.
+func ofSilence(policy Policy, facts Facts, g archive.Generational) string {
+	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
+		return fmt.Sprintf("nothing has been backed up for %s", ago(facts.Now, since))
+	}
+	return ""
+}
+
+// ofAJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
+// A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points. It begins with
+// what everything is kept behind: before that, silence is only what has gone.
+func ofAJump(policy Policy, facts Facts, g archive.Generational) string {
+	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
+	all := slices.DeleteFunc(times(g), func(at time.Time) bool { return at.IsZero() || at.Before(from) })
+	slices.SortFunc(all, time.Time.Compare)
+	long := max(policy.Points, quiet)
+	for i := 1; i < len(all); i++ {
+		begin, end := all[i-1], all[i]
+		if end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
+			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
+		}
+	}
+	return ""
+}
+
+// ofTheListing finds out that less is listed, or can be read, than there is.
+func ofTheListing(facts Facts, g archive.Generational) string {
+	last := int64(0)
+	for i, chain := range g.Chains {
+		last = max(last, chain.To)
+		why := chain.Beyond
+		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
+			why = cmp.Or(why, chain.Behind)
+		}
+		if why != nil {
+			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
+		}
+	}
+	if last < facts.Known {
+		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last, facts.Known)
+	}
+	return ""
+}
+
+// ofVerification looks at the last test restore, of a full or of a drill.
+func ofVerification(facts Facts, g archive.Generational) string {
+	if !slices.ContainsFunc(g.Fulls, verified) {
+		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)
+	}
+	last := archive.Verdict{}
+	verdicts := slices.Clone(facts.Drills)
+	for _, full := range g.Fulls {
+		if full.Verdict != nil {
+			verdicts = append(verdicts, *full.Verdict)
+		}
+	}
+	for _, verdict := range verdicts {
+		if verdict.Generation == g.Number && (verdict.At.After(last.At) || verdict.At.Equal(last.At) && verdict.Outcome == archive.Failed) {
+			last = verdict
+		}
+	}
+	if last.Outcome == archive.Failed {
+		return fmt.Sprintf("the last verification, of revision %d, failed: %s", last.Revision, last.Why)
+	}
+	return ""
+}

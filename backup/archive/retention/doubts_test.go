@@ -1,0 +1,114 @@
+package retention
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+)
+
+func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
+	for _, doubt := range []struct {
+		sentence string
+		change   func(f *Facts, g *archive.Generational)
+	}{
+		{"there is no backup", func(f *Facts, _ *archive.Generational) { f.History = &archive.History{} }},
+		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.Generational) {
+			for i := range g.Fulls {
+				g.Fulls[i].Verdict = nil
+			}
+		}},
+		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.Generational) {
+			g.Fulls[len(g.Fulls)-1].Verdict = verdict(archive.Failed, 7, now)
+		}},
+		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.Generational) {
+			f.Drills = []archive.Verdict{*verdict(archive.Failed, 9, now.Add(time.Minute))}
+		}},
+		{"the store's clock is not known", func(f *Facts, _ *archive.Generational) { f.Store = time.Time{} }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(20 * time.Minute) }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(-20 * time.Minute) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Objects[3].Modified = now.Add(time.Hour) }},
+		{"from the future", func(_ *Facts, g *archive.Generational) { g.Chains[0].End = now.Add(time.Hour) }},
+		{"a clock was wrong", func(_ *Facts, g *archive.Generational) {
+			last := len(g.Fulls) - 1
+			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
+		}},
+		{"full " + fullAt(now).Label + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
+			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
+		}},
+		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
+			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
+		}},
+		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Beyond = errors.New("it is damaged") }},
+		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].Behind = errors.New("there is a hole") }},
+		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
+	} {
+		h := history(chain(hourly(5*day, 0)...))
+		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
+		require.NotEmpty(t, Make(policy, facts).Goes(), "without that doubt")
+		doubt.change(&facts, &h.Generations[0])
+		p := Make(policy, facts)
+		require.Len(t, p.Doubts, 1, doubt.sentence)
+		assert.Contains(t, p.Doubts[0], doubt.sentence)
+		assert.Empty(t, p.Goes())
+	}
+}
+
+// It is there for good, and does not grow.
+func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
+	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
+	h.Generations[0].Chains[0].Behind = errors.New("there is a hole")
+	p := plan(h)
+	assert.Empty(t, p.Doubts)
+	assert.NotEmpty(t, p.Goes())
+}
+
+// A failure that a later verification has made good is no doubt.
+func TestAnEarlierFailureIsNoDoubt(t *testing.T) {
+	fulls := hourly(3*day, 0)
+	fulls[40].Verdict = verdict(archive.Failed, 1, fulls[40].Time)
+	assert.Empty(t, plan(history(chain(fulls...))).Doubts)
+}
+
+// What was made while a clock was behind looks old, and must not have what is before it go.
+func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
+	fulls := hourly(5*day, 0)
+	window := len(fulls) - 25 // the first one within points
+	fulls[window].Time = time.Unix(0, 0)
+	p := plan(history(chain(fulls...)))
+	require.Empty(t, p.Doubts, "the one before it is older than points")
+	require.NotEmpty(t, p.Goes())
+	assert.Contains(t, stay(p), 25, "the window begins with it")
+	fulls[window+2].Time = time.Unix(0, 0)
+	assert.Contains(t, plan(history(chain(fulls...))).Doubts[0], "a clock was wrong")
+}
+
+// A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
+func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
+	fulls := hourly(5*day, 0)
+	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
+	then := now.Add(365*day + 2*time.Hour)
+	p := Make(policy, Facts{History: h, Now: then, Store: then})
+	require.Len(t, p.Doubts, 1)
+	assert.Contains(t, p.Doubts[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
+	assert.Empty(t, p.Goes())
+
+	then = then.Add(day)
+	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
+	p = Make(policy, Facts{History: h, Now: then, Store: then})
+	assert.Empty(t, p.Doubts, "the machine was off for a year: that is over after a day")
+	assert.NotEmpty(t, p.Goes())
+}
+
+// shifted are fulls up to now as they would be up to another time.
+func shifted(fulls []archive.KeptFull, to time.Time) (all []archive.KeptFull) {
+	for _, full := range fulls {
+		all = append(all, fullAt(full.Time.Add(to.Sub(now))))
+	}
+	return all
+}

@@ -1,0 +1,131 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+)
+
+// Done is what came of a plan.
+type Done struct {
+	Objects int   `json:"objects"` // that are gone
+	Bytes   int64 `json:"bytes"`   // as far as is known
+	Locked  int   `json:"locked"`  // items that the store keeps for now: they go when it no longer does
+}
+
+// Execute lets go what the plan says, oldest first, and tells each item that is gone; told may be nil. Before anything goes, the
+// fulls for whose sake it may are read once more. The error says what kept the rest from going: store.ErrDenied, that nothing
+// may be deleted. A plan may be executed again, also after a crash, and by several processes at once.
+func (p Plan) Execute(ctx context.Context, a *archive.Archive, told func(Item)) (done Done, err error) {
+	goes := p.Goes()
+	if len(goes) == 0 {
+		return done, nil
+	}
+	if err := p.prove(ctx, a); err != nil {
+		return done, fmt.Errorf("nothing is deleted: %w", err)
+	}
+	run := execution{ctx: ctx, store: a.Store(), done: &done}
+	for _, item := range goes {
+		err := run.item(item)
+		switch {
+		case errors.Is(err, store.ErrLocked):
+			done.Locked++
+		case err != nil:
+			return done, err
+		case told != nil:
+			told(item)
+		}
+	}
+	return done, run.verdicts(p)
+}
+
+// prove reads the fulls that the rest goes for.
+func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
+	for _, item := range p.Items {
+		if !item.proof || item.Goes {
+			continue
+		}
+		full, err := a.Full(ctx, item.Generation, item.Name)
+		if err == nil {
+			err = present(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
+		}
+		if err != nil {
+			return fmt.Errorf("full %s, which has to stay, is in doubt: %w", item.Name, err)
+		}
+	}
+	return nil
+}
+
+// present looks for the last byte of an object.
+func present(ctx context.Context, s store.Store, name string, size int64) error {
+	reader, err := s.Get(ctx, name, max(size-1, 0), 1)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	var last [1]byte
+	if n, err := reader.Read(last[:]); n == 0 && size > 0 {
+		return fmt.Errorf("%s of %s ends too early: %w", name, s, err)
+	}
+	return nil
+}
+
+// execution deletes.
+type execution struct {
+	ctx   context.Context
+	store store.Store
+	done  *Done
+}
+
+func (e *execution) item(item Item) error {
+	var err error
+	switch item.Kind {
+	case Full: // its manifest first: what has none counts for nothing
+		err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
+	case Segments, Remains:
+		err = e.delete(item.names...)
+	case Generation:
+		err = e.generation(item.Name)
+	}
+	if err == nil {
+		e.done.Bytes += item.Bytes
+	}
+	return err
+}
+
+// delete deletes objects until one of them cannot be.
+func (e *execution) delete(names ...string) error {
+	for _, name := range names {
+		if err := e.store.Delete(e.ctx, name); err != nil {
+			return err
+		}
+		e.done.Objects++
+	}
+	return nil
+}
+
+// generation deletes everything that a generation has: what makes others count first, what names it last.
+func (e *execution) generation(prefix string) error {
+	var manifests, others []string
+	for object, err := range e.store.List(e.ctx, prefix, "") {
+		switch {
+		case err != nil:
+			return err
+		case strings.HasSuffix(object.Name, "/manifest.json"):
+			manifests = append(manifests, object.Name)
+		case object.Name != prefix+"generation.json":
+			others = append(others, object.Name)
+		}
+	}
+	if err := e.delete(manifests...); err != nil {
+		return err
+	}
+	if err := e.delete(others...); err != nil {
+		return err
+	}
+	return e.delete(prefix + "generation.json")
+}

@@ -1,0 +1,243 @@
+package retention_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/folder"
+	"etcd-wrapper/backup/store/memory"
+)
+
+var hour = retention.Policy{Points: time.Hour}
+
+// aged is a cluster that has made a verified full each hour, with a segment behind it, of which the last three are to stay.
+func aged(t *testing.T, hours int) *world {
+	w := newWorld(t)
+	for range hours {
+		w.pass(30 * time.Minute)
+		w.write(2)
+		w.pass(30 * time.Minute)
+		w.judge(w.full(false), archive.Verified)
+	}
+	return w
+}
+
+func (w *world) look(policy retention.Policy) retention.Plan {
+	plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
+	require.NoError(w.t, err)
+	require.Empty(w.t, plan.Doubts)
+	return plan
+}
+
+// names are those of all objects below a prefix.
+func (w *world) names(prefix string) (names []string) {
+	for object, err := range w.store.List(context.Background(), prefix, "") {
+		require.NoError(w.t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+func TestWhatGoesIsGoneWithItsVerdict(t *testing.T) {
+	w := aged(t, 5)
+	require.NoError(t, w.archive.PutVerdict(t.Context(), archive.Verdict{
+		Cluster: "c1", Generation: 1, Drill: true, Revision: 1, Outcome: archive.Verified, At: w.now().Add(-100 * 24 * time.Hour),
+	}))
+	var told []retention.Item
+	done, err := w.look(hour).Execute(t.Context(), w.archive, func(item retention.Item) { told = append(told, item) })
+	require.NoError(t, err)
+	assert.Len(t, w.names("gen/000001/full/"), 6, "three fulls")
+	assert.Len(t, w.names("gen/000001/segment/"), 2)
+	assert.Len(t, w.names("gen/000001/verified/"), 3)
+	assert.Empty(t, w.names("gen/000001/drill/"))
+	assert.Empty(t, w.names("probe/"))
+	assert.Len(t, told, 4, "three fulls and the segments")
+	assert.Equal(t, 3*2+3+2+1, done.Objects, "the first full was never verified")
+	assert.Positive(t, done.Bytes)
+	assert.Empty(t, w.look(hour).Goes())
+}
+
+func TestTheVerdictOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
+	w := aged(t, 5)
+	plan := w.look(hour)
+	w.judge(w.full(false), archive.Verified)
+	_, err := plan.Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	assert.Len(t, w.names("gen/000001/verified/"), 4)
+}
+
+func TestAManifestGoesBeforeItsDataAndWhatIsNotThereNoLonger(t *testing.T) {
+	w := aged(t, 5)
+	_, err := w.look(hour).Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	var full []string
+	for _, call := range w.store.Calls() {
+		if call.Op == memory.Delete && strings.Contains(call.Name, "/full/") {
+			full = append(full, call.Name[strings.LastIndex(call.Name, "/"):])
+		}
+	}
+	require.Len(t, full, 6)
+	for pair := range slices.Chunk(full, 2) {
+		assert.Equal(t, []string{"/manifest.json", "/data"}, pair)
+	}
+}
+
+func TestWhatIsLockedGoesLater(t *testing.T) {
+	w := aged(t, 5)
+	plan := w.look(hour)
+	first := plan.Goes()[0]
+	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.ManifestName(1, first.Name), Err: memory.ErrLocked})
+	done, err := plan.Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 1, done.Locked)
+	assert.Len(t, w.names("gen/000001/full/"), 8, "with its data")
+	w.store.Heal()
+	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	assert.Len(t, w.names("gen/000001/full/"), 6)
+}
+
+func TestWithoutPermissionNothingGoesAndThatIsSaid(t *testing.T) {
+	w := aged(t, 5)
+	plan := w.look(hour)
+	before := w.names("")
+	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
+	_, err := plan.Execute(t.Context(), w.archive, nil)
+	require.ErrorIs(t, err, store.ErrDenied)
+	assert.Equal(t, before, w.names(""))
+	plan, err = retention.Look(t.Context(), w.archive, hour, w.now(), 0)
+	require.NoError(t, err)
+	require.Len(t, plan.Doubts, 1)
+	assert.Contains(t, plan.Doubts[0], "permission denied")
+}
+
+// The listing may lie; what is read does not.
+func TestNothingGoesIfWhatHasToStayCannotBeRead(t *testing.T) {
+	for name, harm := range map[string]func(w *world, stays string){
+		"no manifest": func(w *world, stays string) {
+			require.NoError(t, w.store.Delete(context.Background(), archive.ManifestName(1, stays)))
+		},
+		"no data": func(w *world, stays string) {
+			require.NoError(t, w.store.Delete(context.Background(), archive.DataName(1, stays)))
+		},
+		"data that is cut off": func(w *world, stays string) {
+			content, _ := w.store.Content(archive.DataName(1, stays))
+			w.store.SetContent(archive.DataName(1, stays), content[:len(content)-1])
+		},
+	} {
+		w := aged(t, 5)
+		plan := w.look(hour)
+		i := slices.IndexFunc(plan.Items, func(item retention.Item) bool { return item.Kind == retention.Full && !item.Goes })
+		harm(w, plan.Items[i].Name)
+		before := w.names("")
+		_, err := plan.Execute(t.Context(), w.archive, nil)
+		require.ErrorContains(t, err, "nothing is deleted: full "+plan.Items[i].Name, name)
+		assert.Equal(t, before, w.names(""), name)
+	}
+}
+
+func TestAnOldGenerationGoesWholeItsNameLast(t *testing.T) {
+	w := aged(t, 3)
+	w.restore()
+	w.judge(w.fulls[0], archive.Verified)
+	for range 5 {
+		w.pass(time.Hour)
+		w.write(1)
+		w.judge(w.full(false), archive.Verified)
+	}
+	plan := w.look(hour)
+	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: "gen/000001/segment/", Err: memory.ErrLocked, Times: 1})
+	done, err := plan.Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 1, done.Locked)
+	assert.Contains(t, w.names("gen/000001/"), "gen/000001/generation.json")
+	for _, name := range w.names("gen/000001/full/") {
+		assert.NotContains(t, name, "manifest", "nothing can be begun with it")
+	}
+	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
+	require.NoError(t, err)
+	assert.Empty(t, w.names("gen/000001/"))
+}
+
+func TestTheStoresClockIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
+	w := newWorld(t)
+	at, err := retention.StoreClock(t.Context(), w.store)
+	require.NoError(t, err)
+	assert.Equal(t, w.now(), at)
+	assert.Empty(t, w.names("probe/"))
+
+	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
+	_, err = retention.StoreClock(t.Context(), w.store)
+	require.NoError(t, err)
+	assert.Len(t, w.names("probe/"), 1, "it is locked")
+	w.pass(2 * time.Hour)
+	at, err = retention.StoreClock(t.Context(), w.store)
+	require.NoError(t, err)
+	assert.Equal(t, segmenttest.At(w.clock), at)
+	assert.Empty(t, w.names("probe/"))
+
+	files, err := folder.New(t.TempDir())
+	require.NoError(t, err)
+	at, err = retention.StoreClock(t.Context(), files)
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now(), at, time.Minute)
+
+	w.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
+	_, err = retention.StoreClock(t.Context(), w.store)
+	assert.ErrorIs(t, err, store.ErrDenied)
+}
+
+// The full behind a hole leads to nothing before it.
+func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
+	w := newWorld(t)
+	w.judge(w.fulls[0], archive.Verified)
+	for range 4 {
+		w.pass(30 * time.Minute)
+		w.write(2)
+		if len(w.unmerged) == 2 {
+			w.merge()
+		}
+	}
+	for _, name := range w.names("gen/000001/minute/") {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	w.judge(w.full(false), archive.Verified)
+	w.pass(30 * time.Minute)
+	w.write(2)
+	plan := w.look(retention.Policy{Points: time.Hour})
+	history, err := w.archive.History(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, history.Newest().Chains[0].Behind, archive.ErrHole)
+	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
+}
+
+// Names of segments don't show it, since they don't tell where these end.
+func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
+	w := aged(t, 5)
+	for range 3 {
+		w.pass(time.Second)
+		w.write(1)
+	}
+	require.NotEmpty(t, w.look(hour).Goes())
+	lost := w.unmerged[len(w.unmerged)-2]
+	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
+	plan, err := retention.Look(t.Context(), w.archive, hour, w.now(), w.head.Position.Revision-1)
+	require.NoError(t, err)
+	require.Len(t, plan.Doubts, 1)
+	assert.Contains(t, plan.Doubts[0], "nothing in memory://test/ begins at "+lost.Start.String())
+	assert.Empty(t, plan.Goes())
+
+	w.pass(time.Second)
+	w.judge(w.full(true), archive.Verified)
+	assert.NotEmpty(t, w.look(hour).Goes(), "another chain was begun")
+}

@@ -1,0 +1,203 @@
+package retention
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+)
+
+func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
+	p := plan(history(chain(hourly(20*day, 0)...)))
+	require.Empty(t, p.Doubts)
+	older := []int{
+		157,    // 23:30 of Sunday the 15th: the last of its week; the week of the window ends within it
+		37,     // 23:30 of Friday... of the day before the one in which the window begins
+		26, 25, // 10:30 and 11:30; the window begins at 12:30
+	}
+	assert.Equal(t, append(older, countdown(24)...), stay(p))
+	reasons := map[int]string{}
+	for _, item := range p.Items {
+		if item.Kind == Full {
+			reasons[int(now.Sub(item.Time)/time.Hour)] = item.Why
+		}
+	}
+	assert.Equal(t, "the last verified one of the week from 2026-11-09 00:00", reasons[157])
+	assert.Equal(t, "the last verified one of the day from 2026-11-20 00:00", reasons[37])
+	assert.Equal(t, "the last verified one of the hour from 2026-11-21 10:00", reasons[26])
+	assert.Equal(t, "within points", reasons[0])
+	assert.Contains(t, reasons[100], "not the last one")
+}
+
+func TestSegmentsBeforeTheWindowGo(t *testing.T) {
+	p := plan(history(chain(hourly(3*day, 0)...)))
+	var goes, stays int
+	for _, item := range p.Items {
+		if item.Kind == Segments && item.Goes {
+			goes = item.Objects
+		} else if item.Kind == Segments {
+			stays = item.Objects
+		}
+	}
+	assert.Equal(t, 72-25, goes, "up to the full of 25 hours ago, which is the newest one that is surely before the window")
+	assert.Equal(t, 26, stays)
+}
+
+// Nothing behind it can be reached from there: the chain that goes on begins earlier.
+func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
+	why := func(p Plan, age int) (why string) {
+		for _, item := range p.Items {
+			if item.Kind == Full && int(now.Sub(item.Time)/time.Hour) == age {
+				why = item.Why
+			}
+		}
+		return why
+	}
+	fulls := hourly(3*day, 0)
+	assert.Equal(t, "the window of points begins with it", why(plan(history(chain(fulls...))), 25))
+	fulls[len(fulls)-26].Passed = true
+	p := plan(history(chain(fulls...)))
+	assert.Equal(t, "the window of points begins with it", why(p, 26))
+	assert.Equal(t, "within points", why(p, 25))
+}
+
+// A merged object that reaches over the full is read from its beginning.
+func TestAMergedObjectThatReachesIntoTheWindowStays(t *testing.T) {
+	h := history(chain(hourly(2*day, 0)...))
+	g := &h.Generations[0]
+	base := fullAt(past(25 * time.Hour))
+	g.Objects = []archive.Object{
+		{Level: archive.Hour, Generation: 1, Start: segment.After(base.Revision - 60), Next: base.Next},
+		{Level: archive.Minute, Generation: 1, Start: segment.After(base.Revision - 1), Next: segment.After(base.Revision + 1)},
+		{Level: archive.Segment, Generation: 1, Start: base.Next},
+		{Level: archive.Segment, Generation: 1, Start: segment.Position{Revision: base.Next.Revision, Part: 1}},
+	}
+	var goes []string
+	for _, item := range plan(h).Goes() {
+		goes = append(goes, item.names...)
+	}
+	assert.Equal(t, []string{g.Objects[0].Name()}, goes)
+}
+
+// Two fulls of a cluster at rest have one revision, and nothing between them.
+func TestAClusterAtRestKeepsOneBase(t *testing.T) {
+	var fulls []archive.KeptFull
+	for _, full := range hourly(3*day, 0) {
+		full.Revision, full.Next = 7, segment.After(7)
+		full.Label = archive.FullName(7, full.Time)
+		fulls = append(fulls, full)
+	}
+	fulls[len(fulls)-4].Verdict = nil // within points
+	h := history(chain(fulls...))
+	h.Generations[0].Objects = nil
+	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
+}
+
+func TestOnlyVerifiedFullsCount(t *testing.T) {
+	fulls := hourly(3*day, 0)
+	for i := range fulls {
+		switch int(now.Sub(fulls[i].Time) / time.Hour) {
+		case 25:
+			fulls[i].Verdict = nil
+		case 26:
+			fulls[i].Verdict = verdict(archive.Failed, fulls[i].Revision, fulls[i].Time)
+		case 37:
+			fulls[i].Err = seal.ErrDamaged
+		}
+	}
+	ages := stay(plan(history(chain(fulls...))))
+	assert.Equal(t, []int{38, 37, 27, 26, 25, 24}, ages[:6],
+		"the window begins with a verified one, what cannot be read stays for now, and another one is the last of its day")
+}
+
+// Beyond a gap there is another way only if that is verified, too.
+func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) {
+	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
+	for i := range 10 {
+		second[i].Verdict = nil
+	}
+	ages := stay(plan(history(chain(first...), chain(second...))))
+	assert.Equal(t, append([]int{40}, countdown(30)...), ages, "all of the second chain, and the newest verified one before it")
+}
+
+func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
+	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
+	assert.Empty(t, p.Doubts)
+	assert.Empty(t, p.Goes())
+	assert.Contains(t, p.Items[0].Why, "no verified full before the window")
+}
+
+func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
+	fulls := hourly(3*day, 0)
+	fulls[len(fulls)-1].Verdict = nil
+	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
+	require.Empty(t, p.Doubts)
+	assert.Equal(t, []int{1, 0}, stay(p))
+}
+
+func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testing.T) {
+	for _, example := range []struct {
+		end, next time.Duration // ago
+		goes      bool
+	}{
+		{time.Hour, time.Hour, false},
+		{3 * day, 3 * day, false},
+		{14 * day, 14 * day, true},
+		{300 * day, 299 * day, true},
+		{14 * day, 23 * time.Hour, false}, // its last revision was the present until then
+	} {
+		end := example.end
+		h := history(chain(hourly(end+day, end)...))
+		h.Generations[0].Created = past(end + day)
+		newest := history(chain(hourly(2*day, 0)...)).Generations[0]
+		newest.Number, newest.Created = 2, past(example.next)
+		for i := range newest.Fulls {
+			newest.Fulls[i].Verdict.Generation = 2
+		}
+		h.Generations = append(h.Generations, newest)
+		p := plan(h)
+		require.Empty(t, p.Doubts)
+		require.Equal(t, Generation, p.Items[0].Kind)
+		assert.Equal(t, example.goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
+	}
+}
+
+func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
+	h := history(chain(hourly(5*day, 0)...))
+	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
+	late := fullAt(past(3*day - 2*time.Minute))
+	h.Generations[0].Orphans = []archive.Orphan{
+		{Name: archive.DataName(1, old.Label), Stored: old.Time},
+		{Name: archive.DataName(1, young.Label), Stored: young.Time},
+		{Name: archive.DataName(1, late.Label), Stored: now},
+		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
+	}
+	var goes []string
+	for _, item := range plan(h).Goes() {
+		if item.Kind == Remains {
+			goes = item.names
+		}
+	}
+	assert.Equal(t, []string{archive.DataName(1, old.Label)}, goes)
+}
+
+func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
+	fulls := hourly(20*day, 0)
+	fulls[0].Err, fulls[0].Verdict = errors.New("not signed"), nil
+	fulls[0].Full = archive.Full{}
+	goes := plan(history(archive.Chain{Fulls: fulls[1:], From: fulls[1].Revision, Begin: fulls[1].Time, To: fulls[1].Revision, End: now}))
+	assert.Empty(t, goes.Doubts)
+	h := history(chain(fulls[1:]...))
+	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
+	p := plan(h)
+	require.NotEmpty(t, p.Goes())
+	assert.Equal(t, fulls[0].Label, p.Goes()[0].Name)
+	assert.Contains(t, p.Goes()[0].Why, "cannot be believed")
+}

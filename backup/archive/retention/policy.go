@@ -1,0 +1,114 @@
+package retention
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// flag is what every error about a policy begins with.
+const flag = "--backup-keep"
+
+const (
+	day  = 24 * time.Hour
+	week = 7 * day
+
+	longestPoints = 10 * 365 * day
+	mostFulls     = 10_000 // of a kind
+)
+
+// Policy is what has to stay. The zero value promises nothing; ParsePolicy makes one.
+type Policy struct {
+	// Points is the window up to now in which every revision can be gone back to.
+	Points time.Duration
+	// Hourly, Daily and Weekly are for how many hours, days and weeks before the window the last verified full stays.
+	Hourly, Daily, Weekly int
+}
+
+// ParsePolicy reads --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers,
+// with commas between them. What is not named is 0. The error is one sentence that begins with the flag.
+func ParsePolicy(text string) (Policy, error) {
+	policy, err := parsePolicy(text)
+	if err != nil {
+		return Policy{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	return policy, nil
+}
+
+func parsePolicy(text string) (policy Policy, err error) {
+	given := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if given[key] {
+			return policy, fmt.Errorf("%s is given twice", key)
+		}
+		given[key] = true
+		if err := policy.set(key, value); err != nil {
+			return policy, err
+		}
+	}
+	if policy == (Policy{}) {
+		return policy, errors.New("all of it is 0, so that nothing but the newest backup would stay")
+	}
+	return policy, nil
+}
+
+func (p *Policy) set(key, value string) (err error) {
+	switch key {
+	case "points":
+		p.Points, err = parsePoints(value)
+	case "hourly":
+		p.Hourly, err = parseCount(value)
+	case "daily":
+		p.Daily, err = parseCount(value)
+	case "weekly":
+		p.Weekly, err = parseCount(value)
+	default:
+		return fmt.Errorf("%q is none of points=, hourly=, daily= and weekly=", key)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %w", key, err)
+	}
+	return nil
+}
+
+func parsePoints(text string) (time.Duration, error) {
+	points, err := time.ParseDuration(text)
+	for unit, length := range map[string]time.Duration{"d": day, "w": week} {
+		number, is := strings.CutSuffix(text, unit)
+		if n, failed := strconv.Atoi(number); is && failed == nil && n >= 0 && n <= int(longestPoints/length) {
+			points, err = time.Duration(n)*length, nil
+		}
+	}
+	if err != nil || points < 0 || points > longestPoints {
+		return 0, fmt.Errorf("%q is not a duration up to ten years, such as 24h, 7d or 2w", text)
+	}
+	return points, nil
+}
+
+func parseCount(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > mostFulls {
+		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", text, mostFulls)
+	}
+	return n, nil
+}
+
+// String is the policy as ParsePolicy reads it.
+func (p Policy) String() string {
+	return fmt.Sprintf("points=%s,hourly=%d,daily=%d,weekly=%d", short(p.Points), p.Hourly, p.Daily, p.Weekly)
+}
+
+// short is a duration without the zeros at its end.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

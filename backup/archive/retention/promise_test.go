@@ -1,0 +1,172 @@
+package retention_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// live lets a cluster make backups for a few days.
+func (w *world) live(t *rapid.T) {
+	for range rapid.IntRange(10, 40).Draw(t, "steps") {
+		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
+		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
+			w.full(false) // by the schedule: a longer silence is a doubt
+		}
+		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
+		case step < 8:
+			w.write(rapid.Int64Range(1, 3).Draw(t, "rows"))
+		case step < 9:
+			w.grant()
+		case step < 11:
+			w.merge()
+		case step < 12:
+			w.full(true)
+		case step < 18:
+			w.full(false)
+		case step < 20 && len(w.fulls) > 0:
+			w.judge(rapid.SampledFrom(w.fulls).Draw(t, "full"), archive.Verified)
+		case step == 20 && w.generation.Number < 3:
+			w.restore()
+		}
+		if last := w.fulls[len(w.fulls)-1]; rapid.IntRange(0, 2).Draw(t, "judged") > 0 {
+			w.judge(last, rapid.SampledFrom([]archive.Outcome{archive.Verified, archive.Verified, archive.Verified, archive.Failed}).Draw(t, "outcome"))
+		}
+	}
+	w.pass(time.Minute)
+	w.judge(w.full(false), archive.Verified)
+}
+
+// found is whether a point can be gone back to, and all the way is as it was written.
+func (w *world) found(p point) bool {
+	path, err := w.archive.Find(context.Background(), archive.Target{Generation: p.generation, Revision: p.revision})
+	if errors.Is(err, archive.ErrNotKept) {
+		return false
+	}
+	require.NoError(w.t, err)
+	reading, err := w.archive.Read(context.Background(), path, func(segment.Row) error { return nil })
+	require.NoError(w.t, err)
+	require.Equal(w.t, p.revision, reading.Revision)
+	return true
+}
+
+// within are some of the points since a time that can be gone back to, always with the one that was the present at that time.
+func (w *world) within(t *rapid.T, since time.Time) (points []point) {
+	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return segmenttest.At(p.revision).Compare(since) })
+	first = max(first-1, 0)
+	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 2).Draw(t, "points"), first) {
+		if w.found(w.rows[i]) {
+			points = append(points, w.rows[i])
+		}
+	}
+	return points
+}
+
+// slots are the hours, days and weeks before a time that a verified full is kept of, by the definition.
+func (w *world) slots(t *rapid.T, policy retention.Policy, from time.Time) map[string]bool {
+	history, err := w.archive.History(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots := map[string]bool{}
+	for _, full := range history.Newest().Fulls {
+		if full.Verdict == nil || full.Verdict.Outcome != archive.Verified {
+			continue
+		}
+		for length, count := range map[time.Duration]int{time.Hour: policy.Hourly, 24 * time.Hour: policy.Daily, 7 * 24 * time.Hour: policy.Weekly} {
+			begin := full.Time.Truncate(length) // weeks of Truncate begin on Monday, too
+			if !begin.After(from) && begin.After(from.Truncate(length).Add(-time.Duration(count)*length)) {
+				slots[fmt.Sprint(length, begin)] = true
+			}
+		}
+	}
+	return slots
+}
+
+// After any execution of a plan, whether it came to its end or not, what the policy promises is there.
+func TestWhatIsPromisedStays(t *testing.T) {
+	went := 0
+	rapid.Check(t, func(r *rapid.T) {
+		w := newWorld(t)
+		w.live(r)
+		policy := retention.Policy{
+			Points: time.Duration(rapid.IntRange(0, 40).Draw(r, "points")) * time.Hour, Hourly: rapid.IntRange(0, 30).Draw(r, "hourly"),
+			Daily: rapid.IntRange(0, 3).Draw(r, "daily"), Weekly: rapid.IntRange(0, 2).Draw(r, "weekly"),
+		}
+		from := w.now().Add(-policy.Points)
+		points, slots := w.within(r, from), w.slots(r, policy, from)
+		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
+		if err != nil || len(plan.Doubts) > 0 {
+			r.Fatalf("%v, %v", err, plan.Doubts)
+		}
+		went += len(plan.Goes())
+		w.breakDown(r, plan)
+		_, err = plan.Execute(context.Background(), w.archive, nil)
+		if err != nil && !errors.Is(err, store.ErrUnavailable) {
+			r.Fatal(err)
+		}
+		w.keeps(r, points, slots, policy, from)
+		w.store.Heal()
+		w.again(r, policy)
+		w.keeps(r, points, slots, policy, from)
+	})
+	require.NotZero(t, went, "nothing ever went")
+}
+
+// breakDown lets one of the deletions fail: for a full, between its manifest and its data.
+func (w *world) breakDown(t *rapid.T, plan retention.Plan) {
+	goes := plan.Goes()
+	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
+		return
+	}
+	item := rapid.SampledFrom(goes).Draw(t, "fails")
+	name := item.Name
+	if item.Kind == retention.Full {
+		name = archive.DataName(item.Generation, item.Name)
+	}
+	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
+}
+
+// again executes plans until there is nothing left to do: what a merged object hid shows once that is gone.
+func (w *world) again(t *rapid.T, policy retention.Policy) {
+	for range 4 {
+		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
+		if err != nil || len(plan.Doubts) > 0 {
+			t.Fatalf("%v, %v", err, plan.Doubts)
+		}
+		if len(plan.Goes()) == 0 {
+			return
+		}
+		if _, err := plan.Execute(context.Background(), w.archive, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("there is always more to do")
+}
+
+func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy retention.Policy, from time.Time) {
+	for _, p := range points {
+		if !w.found(p) {
+			t.Fatalf("revision %d of generation %d, from %v, is lost; points begin %v", p.revision, p.generation, segmenttest.At(p.revision), from)
+		}
+	}
+	after := w.slots(t, policy, from)
+	for slot := range slots {
+		if !after[slot] {
+			t.Fatalf("the verified full of %s is lost", slot)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package retention_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// world is a store into which a cluster makes backups. Its revisions are the seconds of its clock.
+type world struct {
+	t          testing.TB
+	store      *memory.Store
+	archive    *archive.Archive
+	generation archive.Generation
+	clock      int64 // seconds, and the highest revision
+	head       segment.Start
+	unmerged   []archive.Object
+	fulls      []archive.Full // of the newest generation
+	rows       []point        // what was written, in all generations
+}
+
+// point is a revision with rows.
+type point struct {
+	generation int
+	revision   int64
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, store: memory.New(), clock: 1000}
+	w.store.Now = func() time.Time { return segmenttest.At(w.clock) }
+	w.archive = archive.New(w.store, &seal.Keys{})
+	var err error
+	w.generation, err = w.archive.Found(context.Background(), "c1", segmenttest.At(w.clock))
+	require.NoError(t, err)
+	w.full(true)
+	return w
+}
+
+func (w *world) now() time.Time { return segmenttest.At(w.clock) }
+
+func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
+
+// write makes a segment with rows, the last one at this moment.
+func (w *world) write(rows int64) {
+	first := max(w.head.Position.Revision, w.clock-rows+1)
+	w.put(segmenttest.Build(w.t, &seal.Keys{}, w.head, segmenttest.Rows(first, w.clock)))
+	for revision := first; revision <= w.clock; revision++ {
+		w.rows = append(w.rows, point{w.generation.Number, revision})
+	}
+}
+
+// grant makes a segment in which only a small bucket has changed.
+func (w *world) grant() {
+	w.put(segmenttest.Build(w.t, &seal.Keys{}, w.head, nil, segmenttest.Bucket("lease", "id", w.now().String())))
+}
+
+func (w *world) put(object segment.Object) {
+	require.NoError(w.t, w.archive.PutSegment(context.Background(), object))
+	w.unmerged = append(w.unmerged, archive.Object{
+		Level: archive.Segment, Generation: w.generation.Number, Start: object.Position, Size: object.Size(), Modified: w.now(),
+	})
+	w.head = object.Start()
+}
+
+// full makes a full, at the head of the chain or, after a gap, at this moment.
+func (w *world) full(gap bool) archive.Full {
+	made := archive.Full{
+		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
+		Time: w.now(), Chain: w.head.Before, Last: w.head.Last, Member: "m", Reason: "schedule",
+	}
+	if gap {
+		made.Revision, made.Next = w.clock, segment.After(w.clock)
+		made.Chain, made.Last = segment.Seed(made.Cluster, made.Generation, made.Revision), segment.Digest{}
+	}
+	made, err := w.archive.PutFull(context.Background(), made, strings.NewReader(strings.Repeat("database", 64)))
+	require.NoError(w.t, err)
+	w.head = made.Start()
+	w.fulls = append(w.fulls, made)
+	if gap {
+		w.unmerged = nil
+		w.rows = append(w.rows, point{w.generation.Number, w.clock})
+	}
+	return made
+}
+
+// judge lets a full be restored, with an outcome.
+func (w *world) judge(full archive.Full, outcome archive.Outcome) {
+	require.NoError(w.t, w.archive.PutVerdict(context.Background(), archive.Verdict{
+		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
+	}))
+	w.pass(time.Second)
+}
+
+// merge merges what was not merged yet, and deletes all of that but the newest.
+func (w *world) merge() {
+	if len(w.unmerged) < 2 {
+		return
+	}
+	_, err := w.archive.Merge(context.Background(), archive.Minute, w.unmerged)
+	require.NoError(w.t, err)
+	for _, object := range w.unmerged[:len(w.unmerged)-1] {
+		require.NoError(w.t, w.store.Delete(context.Background(), object.Name()))
+	}
+	w.unmerged = nil
+}
+
+// restore begins a generation, as a restore does.
+func (w *world) restore() {
+	number := w.generation.Number + 1
+	w.generation = archive.Generation{
+		Number: number, Cluster: "c" + string(rune('0'+number)), Parent: w.generation.Number, ParentRevision: w.head.Position.Revision - 1, Created: w.now(),
+	}
+	require.NoError(w.t, w.archive.BeginGeneration(context.Background(), w.generation))
+	w.fulls = nil
+	w.full(true)
+}

@@ -1,0 +1,234 @@
+package archive_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+const cluster = "cdf818194e3a8c32"
+
+// world is an archive and one that writes to it.
+type world struct {
+	*archive.Archive
+	t     T
+	ctx   context.Context
+	store *memory.Store
+	next  segment.Start // what it goes on from
+	fulls map[int64]int // how many of a revision
+	stale bool          // what it knows of the head may have been merged
+}
+
+// begin founds an archive with a full of revision 10.
+func begin(t T, keys *seal.Keys) *world {
+	t.Helper()
+	s := memory.New()
+	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
+	_, err := w.Found(w.ctx, cluster, Noon)
+	require.NoError(t, err)
+	w.gap(10)
+	return w
+}
+
+// again is another one that writes to the same archive.
+func (w *world) again() *world { copied := *w; return &copied }
+
+// database is what a full of a revision has.
+func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
+
+func (w *world) put(full archive.Full) archive.Full {
+	w.t.Helper()
+	full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
+	w.fulls[full.Revision]++
+	full.Cluster, full.Generation, full.Reason = cluster, 1, "for a test"
+	stored, err := w.PutFull(w.ctx, full, strings.NewReader(database(full.Revision)))
+	require.NoError(w.t, err)
+	return stored
+}
+
+// gap begins a chain with a full.
+func (w *world) gap(revision int64) archive.Full {
+	w.t.Helper()
+	full := w.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision)})
+	w.next = full.Start()
+	return full
+}
+
+// full makes one within the chain.
+func (w *world) full() archive.Full {
+	w.t.Helper()
+	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
+}
+
+// segment makes one of the next revisions, up to last.
+func (w *world) segment(last int64, buckets ...*segment.Bucket) segment.Object {
+	w.t.Helper()
+	object := w.build(last, buckets...)
+	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	w.next = object.Start()
+	return object
+}
+
+func (w *world) build(last int64, buckets ...*segment.Bucket) segment.Object {
+	w.t.Helper()
+	return Build(w.t, w.Keys(), w.next, Rows(w.next.Position.Revision, last), buckets...)
+}
+
+func (w *world) objects(level archive.Level) []archive.Object {
+	w.t.Helper()
+	objects, err := w.Objects(w.ctx, 1, level, segment.Position{})
+	require.NoError(w.t, err)
+	return objects
+}
+
+// merge merges and deletes.
+func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Object {
+	w.t.Helper()
+	merged, err := w.Merge(w.ctx, level, sources)
+	require.NoError(w.t, err)
+	for _, source := range sources {
+		require.NoError(w.t, w.store.Delete(w.ctx, source.Name()))
+	}
+	return merged
+}
+
+func (w *world) head() archive.Head {
+	w.t.Helper()
+	head, err := w.Head(w.ctx, 1)
+	require.NoError(w.t, err)
+	return head
+}
+
+func (w *world) history() *archive.History {
+	w.t.Helper()
+	history, err := w.History(w.ctx)
+	require.NoError(w.t, err)
+	return history
+}
+
+func (w *world) find(target archive.Target) archive.Path {
+	w.t.Helper()
+	path, err := w.Find(w.ctx, target)
+	require.NoError(w.t, err)
+	return path
+}
+
+// restored is what a restore shows: the full's revision, the revisions of the rows behind it, and what else is known.
+type restored struct {
+	full      int64
+	revisions []int64
+	archive.Reading
+}
+
+func (w *world) restore(target archive.Target) restored {
+	w.t.Helper()
+	result, err := w.try(target)
+	require.NoError(w.t, err)
+	return result
+}
+
+func (w *world) try(target archive.Target) (restored, error) {
+	path, err := w.Find(w.ctx, target)
+	if err != nil {
+		return restored{}, err
+	}
+	return w.follow(path)
+}
+
+// follow restores what a path leads to.
+func (w *world) follow(path archive.Path) (result restored, err error) {
+	result.full = path.Full.Revision
+	content, err := w.OpenFull(w.ctx, path.Full)
+	if err != nil {
+		return result, err
+	}
+	defer content.Close()
+	snapshot, err := io.ReadAll(content)
+	if err != nil {
+		return result, err
+	}
+	require.Equal(w.t, database(result.full), string(snapshot[:len(snapshot)-32]))
+	result.Reading, err = w.Read(w.ctx, path, func(row segment.Row) error {
+		revision, err := row.Revision()
+		result.revisions = append(result.revisions, revision)
+		require.Equal(w.t, fmt.Sprintf("value %d", revision), string(row.Value))
+		return err
+	})
+	return result, err
+}
+
+// revisions are those from first to last.
+func revisions(first, last int64) (all []int64) {
+	for revision := first; revision <= last; revision++ {
+		all = append(all, revision)
+	}
+	return all
+}
+
+// stale is a store whose listings lag: they lack the objects that it hides.
+type stale struct {
+	store.Store
+	hides func(name string) bool
+	after func() // is called when a listing ended; may be nil
+}
+
+func (s *stale) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		if s.after != nil {
+			defer s.after()
+		}
+		for object, err := range s.Store.List(ctx, prefix, after) {
+			if err == nil && s.hides != nil && s.hides(object.Name) {
+				continue
+			}
+			if !yield(object, err) {
+				return
+			}
+		}
+	}
+}
+
+// damage flips a bit of an object until the returned function is called.
+func (w *world) damage(name string, bit int) (repair func()) {
+	w.t.Helper()
+	content, there := w.store.Content(name)
+	require.True(w.t, there, name)
+	damaged := bytes.Clone(content)
+	damaged[bit/8%len(content)] ^= 1 << (bit % 8)
+	w.store.SetContent(name, damaged)
+	return func() { w.store.SetContent(name, content) }
+}
+
+// names are those of all objects.
+func (w *world) names(prefix string) (names []string) {
+	w.t.Helper()
+	for object, err := range w.store.List(w.ctx, prefix, "") {
+		require.NoError(w.t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+// secret is the content of a pair's identities file.
+func secret(t *testing.T, pair sealtest.Pair) string {
+	t.Helper()
+	content, err := os.ReadFile(pair.Identities)
+	require.NoError(t, err)
+	return string(content)
+}

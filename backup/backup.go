@@ -1,0 +1,211 @@
+// Package backup makes the backups of a member as long as its etcd runs, and brings what is missing into the store when it
+// has been closed. It ties together what the packages below it do: the shipper stores what changes, and the chores restore
+// it to see whether that works, count what is kept and let go what need not be.
+//
+// Nothing here touches serving, and nothing waits for the store but goroutines of its own. The command makes one Backups
+// for a run.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/backup/writer/schedule"
+)
+
+// Options configure Backups. All fields are required but Gate and ScratchDir.
+type Options struct {
+	Store      store.Store
+	Keys       *seal.Keys
+	Interval   time.Duration // --backup-interval
+	Schedule   schedule.Schedule
+	Policy     retention.Policy
+	SpoolDir   string // a directory of its own on the volume
+	SpoolLimit int64  // bytes
+	WayFile    string // among etcd's data, in which it is remembered which backups they go with
+	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
+	// out.
+	Verify func(ctx context.Context, path archive.Path) (archive.Verdict, error)
+	// ScratchDir is where Verify restores to; a command beside it adds a dash and something else. What is there at the beginning
+	// was left by a process that was killed.
+	ScratchDir string
+
+	Gate writer.Gate // nil if there is nobody to keep apart from
+	Log  zerolog.Logger
+}
+
+// Backups are those of one run. Begin, End and Flush are called one after the other, each at most once; the other methods
+// may be called from any goroutine at any time.
+type Backups struct {
+	options Options
+	archive *archive.Archive
+	running atomic.Pointer[running]
+	kept    atomic.Pointer[Kept]
+	broken  atomic.Pointer[Unable]
+	undone  atomic.Pointer[Unable]
+}
+
+// running is what goes on while etcd runs.
+type running struct {
+	etcd    writer.Etcd
+	shipper atomic.Pointer[writer.Shipper] // nil until the spool can be used
+	stop    context.CancelFunc
+	over    chan struct{}
+}
+
+// Unable is why no backups can be made at all for now, or why what is done beside making them is not.
+type Unable struct {
+	Since   time.Time
+	Times   int
+	Text    string // a sentence
+	NextTry time.Time
+}
+
+// ErrNotRunning says that etcd does not run, or that backups have not begun.
+var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status says why")
+
+// again is how long it takes until a spool that could not be used is tried again.
+const again = 30 * time.Second
+
+// New returns the backups of a run and asks nobody for anything.
+func New(options Options) *Backups {
+	return &Backups{options: options, archive: archive.New(options.Store, options.Keys)}
+}
+
+// Begin makes backups of an etcd that has just become ready, until End.
+func (b *Backups) Begin(etcd writer.Etcd) {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{etcd: etcd, stop: stop, over: make(chan struct{})}
+	b.running.Store(r)
+	go func() {
+		defer close(r.over)
+		b.run(ctx, r)
+	}()
+}
+
+// run waits until the spool can be used, and then makes backups.
+func (b *Backups) run(ctx context.Context, r *running) {
+	b.clear()
+	made, err := writer.New(b.shipping(r.etcd))
+	for ; err != nil; made, err = writer.New(b.shipping(r.etcd)) {
+		b.unable(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
+	b.broken.Store(nil)
+	r.shipper.Store(made)
+	var all sync.WaitGroup
+	all.Go(func() { made.Run(ctx) })
+	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
+	all.Wait()
+}
+
+func (b *Backups) unable(err error) {
+	before := b.broken.Load()
+	if before == nil || before.Text != err.Error() {
+		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
+	}
+	b.broken.Store(before.again(err, again))
+}
+
+// again is u, which may be nil, once it has failed once more.
+func (u *Unable) again(err error, next time.Duration) *Unable {
+	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
+	if u != nil {
+		now.Since, now.Times = u.Since, u.Times+1
+	}
+	return now
+}
+
+func (b *Backups) shipping(etcd writer.Etcd) writer.Options {
+	return writer.Options{
+		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
+		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, WayFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
+	}
+}
+
+// due is the schedule with the shift of a cluster.
+func (b *Backups) due(cluster string, after time.Time) time.Time {
+	var id uint64
+	if _, err := fmt.Sscanf(cluster, "%x", &id); err != nil {
+		return b.options.Schedule.Next(after)
+	}
+	return b.options.Schedule.For(id).Next(after)
+}
+
+// End ends what goes on beside etcd, which may be closed then. The error says that something did not end within ctx; it
+// reads nothing of etcd any more.
+func (b *Backups) End(ctx context.Context) error {
+	r := b.running.Load()
+	if r == nil {
+		return nil
+	}
+	r.stop()
+	select {
+	case <-r.over:
+		return nil
+	case <-ctx.Done():
+		return errors.New("backups: the store has not answered in time")
+	}
+}
+
+// shipper is what makes them now; nil if nothing does.
+func (b *Backups) shipper() *writer.Shipper {
+	if r := b.running.Load(); r != nil {
+		return r.shipper.Load()
+	}
+	return nil
+}
+
+// BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
+func (b *Backups) BeforeCompaction(ctx context.Context) {
+	if s := b.shipper(); s != nil {
+		s.BeforeCompaction(ctx)
+	}
+}
+
+// Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of shipper.FullNow say why not.
+func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
+	s := b.shipper()
+	if s == nil {
+		return writer.FullDone{}, ErrNotRunning
+	}
+	return s.FullNow(ctx, "asked for")
+}
+
+// Facts is everything there is to know about backups at one moment.
+type Facts struct {
+	Store   string // for people
+	Shipped writer.Facts
+	Kept    Kept
+	Unable  *Unable // nil while backups can be made
+	Undone  *Unable // a chore that is not done: listing, a test restore, deleting, or a doubt that keeps old backups; nil if all are
+}
+
+// Facts returns what is known now, from memory.
+func (b *Backups) Facts() Facts {
+	facts := Facts{Store: b.options.Store.String(), Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit}}
+	if s := b.shipper(); s != nil {
+		facts.Shipped = s.Facts()
+	}
+	if kept := b.kept.Load(); kept != nil {
+		facts.Kept = *kept
+	}
+	facts.Unable, facts.Undone = b.broken.Load(), b.undone.Load()
+	return facts
+}

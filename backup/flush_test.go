@@ -1,0 +1,207 @@
+package backup_test
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/cmd/suites/etcdtest"
+)
+
+// stuck is a store that hangs and hears no context, as a network file system does whose server is gone.
+type stuck struct {
+	store.Store
+	hangs   atomic.Bool
+	waiting atomic.Int32 // how many hang
+	release chan struct{}
+}
+
+func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
+	if s.hangs.Load() {
+		s.waiting.Add(1)
+		<-s.release
+	}
+	return s.Store.Put(ctx, name, content)
+}
+
+// closedBehind makes backups, ends them, and closes etcd with something that the store has not.
+func (s *subject) closedBehind(t *testing.T, before func()) {
+	t.Helper()
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	before()
+	require.NoError(t, s.End(soon(t)))
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+}
+
+func (s *subject) database() string { return filepath.Join(s.dir, "member", "snap", "db") }
+
+func TestAFlushIntoWhatHangsEndsWithItsContext(t *testing.T) {
+	hanging := &stuck{Store: memory.New(), release: make(chan struct{})}
+	t.Cleanup(func() { close(hanging.release) })
+	s := newSubjectIn(t, hanging, archive.Verified)
+	s.closedBehind(t, func() {})
+	hanging.hangs.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Flush(ctx, s.database()) }()
+	select {
+	case err := <-ended:
+		require.ErrorContains(t, err, "does not answer")
+	case <-soon(t).Done():
+		require.Fail(t, "the stop hangs with the store")
+	}
+}
+
+func TestAStopWithoutAChainCopiesTheDatabaseForAsLongAsItMay(t *testing.T) {
+	slow := memory.New()
+	slow.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s := newSubjectIn(t, slow, archive.Verified)
+	s.put(t, 10)
+	s.Begin(writer.Server(s.etcd.Server))
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := s.Flush(ctx, s.database())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "stores the copy", "what took the time is said")
+}
+
+func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
+	away := memory.New()
+	s := newSubjectIn(t, away, archive.Verified)
+	s.closedBehind(t, func() {
+		away.Inject(memory.Fault{Err: &store.Unavailable{}})
+		s.put(t, 1)
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
+	})
+	require.ErrorContains(t, s.Flush(soon(t), s.database()), "still is")
+}
+
+func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
+	away := memory.New()
+	s := newSubjectIn(t, away, archive.Verified)
+	s.closedBehind(t, func() {
+		away.Inject(memory.Fault{Err: &store.Unavailable{}})
+		s.put(t, 1)
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
+	})
+	away.Heal()
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.Equal(t, int64(12), s.stored(t))
+}
+
+func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
+	slow := &stuck{Store: memory.New(), release: make(chan struct{})}
+	s := newSubjectIn(t, slow, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	slow.hangs.Store(true)
+	s.put(t, 1)
+	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
+	atOnce, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, s.End(atOnce), "has not answered in time")
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+	var together atomic.Int32
+	time.AfterFunc(200*time.Millisecond, func() {
+		together.Store(slow.waiting.Load())
+		close(slow.release)
+	})
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.EqualValues(t, 1, together.Load(), "nothing is begun beside what has not ended")
+	require.Equal(t, int64(12), s.stored(t))
+}
+
+// In a rolling restart the others go on while a member is being closed, be it the one that wrote.
+func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.closedBehind(t, func() {})
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	older := s.database() + ".older" // as the member that stops first has it
+	content, err := os.ReadFile(s.database())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(older, content, 0o600))
+
+	s.etcd = etcdtest.Start(t, s.dir)
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
+	require.NoError(t, s.End(soon(t)))
+	others := s.another(t, &seal.Keys{})
+	others.Begin(writer.Server(s.etcd.Server))
+	s.put(t, 10)
+	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
+	require.NoError(t, others.End(soon(t)))
+	require.ErrorIs(t, s.Flush(soon(t), older), writer.ErrRowsOnly)
+}
+
+func TestAStopBeforeBackupsHaveBegunClaimsNothing(t *testing.T) {
+	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
+}
+
+// A store that takes two seconds for each answer is to be done with in a stop's budget.
+func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
+	kept := memory.New()
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.closedBehind(t, func() { s.put(t, 1) })
+	before := len(kept.Calls())
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	asked := kept.Calls()[before:]
+	require.LessOrEqual(t, len(asked), 12, "%v", asked) // 23, if everything had to be found out again
+	require.Equal(t, int64(12), s.stored(t))
+}
+
+// Leases and users are granted before anybody has written a key.
+func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
+	s := newSubjectIn(t, memory.New(), archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	_, err := s.etcd.Client.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	s.etcd.Server.Stop()
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	in := archive.New(s.store, &seal.Keys{})
+	head, err := in.Head(t.Context(), 1)
+	require.NoError(t, err)
+	require.NotNil(t, head.Segment)
+	require.Contains(t, head.Segment.Buckets, "lease")
+}
+
+// As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
+func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.T) {
+	s := newSubjectIn(t, memory.New(), archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	require.NoError(t, s.End(soon(t)))
+	_, err := s.etcd.Client.Grant(t.Context(), 600)
+	require.NoError(t, err)
+	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
+	s.etcd.Server.Stop()
+	again := s.another(t, &seal.Keys{})
+	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster))
+	in := archive.New(s.store, &seal.Keys{})
+	head, err := in.Head(t.Context(), 1)
+	require.NoError(t, err)
+	require.NotNil(t, head.Segment)
+	require.Contains(t, head.Segment.Buckets, "lease")
+	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "what the store has would be taken for other data's after the restore")
+	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
+}

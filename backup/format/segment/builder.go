@@ -1,0 +1,177 @@
+package segment
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"etcd-wrapper/backup/format/seal"
+)
+
+// Start is what a segment goes on from: a full, or the segment before it.
+type Start struct {
+	Cluster    string
+	Generation int
+	Position   Position
+	Before     Digest // the chain's digest there
+	Last       Digest // over the rows of the last revision with rows before; zero if unknown
+	Applied    uint64 // the small buckets so far are not newer than this index of raft's log; 0 if unknown
+}
+
+// Source says where a segment's records come from.
+type Source struct {
+	Compacted int64  // etcd's scheduled compaction, read in the transaction that the rows come from; 0 if there was none
+	Term      uint64 // raft's
+	Member    string // etcd's member id, hexadecimal
+	Applied   uint64 // raft's index that the member had applied once it had read the small buckets; 0 if it did not look at them
+}
+
+// Object is a whole segment as it is stored.
+type Object struct {
+	Manifest
+	Line []byte  // the signed line, with its newline
+	data *pieces // what follows it
+}
+
+// Size is its length in bytes.
+func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
+
+// Reader reads it from its beginning. There may be several.
+func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Line), o.data.reader()) }
+
+// Builder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
+// buckets last. After an error it is good for nothing more. One goroutine owns it.
+type Builder struct {
+	keys     *seal.Keys
+	sequence *sequence
+
+	data    *pieces
+	sealed  io.WriteCloser
+	records int64
+	raw     int64
+	scratch []byte
+}
+
+// NewBuilder begins a segment.
+func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
+	if !start.Position.Valid() {
+		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
+	}
+	b := &Builder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
+		Heading: seal.Heading{Format: seal.Format, Kind: Kind},
+		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
+		Before: start.Before, Last: start.Last, Applied: start.Applied, Encrypted: keys.Encrypts(),
+	})}
+	sealed, err := keys.Seal(b.data)
+	b.sealed = sealed
+	return b, err
+}
+
+// RawBytes is the size of the records so far, before compression.
+func (b *Builder) RawBytes() int64 { return b.raw }
+
+// Rows is how many rows were added.
+func (b *Builder) Rows() int64 { return b.sequence.rows }
+
+// End is the revision of the last row, or the one before the segment's first.
+func (b *Builder) End() int64 { return b.sequence.chain.Revision() }
+
+// Row adds a row, which may be changed afterwards.
+func (b *Builder) Row(row Row) error {
+	if err := b.sequence.row(row); err != nil {
+		return err
+	}
+	b.begin(typeRow)
+	b.bytes(row.Key)
+	b.number(int64(len(row.Value)))
+	return b.write(row.Value)
+}
+
+// Marker adds a marker, behind all rows up to its revision. It may lie behind the last row's: etcd has revisions without rows.
+func (b *Builder) Marker(marker Marker) error {
+	milliseconds := marker.Time.UnixMilli()
+	if milliseconds <= 0 {
+		return fmt.Errorf("a marker cannot have the time %s", marker.Time)
+	}
+	marker.Time = time.UnixMilli(milliseconds).UTC()
+	if err := b.sequence.marker(marker); err != nil {
+		return err
+	}
+	b.begin(typeMarker)
+	b.number(marker.Revision)
+	b.number(milliseconds)
+	return b.write(nil)
+}
+
+// CompactionHash adds what etcd found when it compacted, at any time after that.
+func (b *Builder) CompactionHash(hash CompactionHash) error {
+	if hash.Revision < 0 || hash.Compacted < 0 {
+		return errors.New("a compaction's hash has a negative revision")
+	}
+	if err := b.sequence.hash(hash); err != nil {
+		return err
+	}
+	b.begin(typeHash)
+	b.number(hash.Revision)
+	b.number(hash.Compacted)
+	b.number(int64(hash.Hash))
+	return b.write(nil)
+}
+
+// Bucket adds the content of a small bucket as of the segment's end.
+func (b *Builder) Bucket(bucket *Bucket) error {
+	if err := b.sequence.bucket(bucket); err != nil {
+		return err
+	}
+	b.begin(typeBucket)
+	b.bytes([]byte(bucket.Name))
+	b.number(int64(bucket.count))
+	b.number(int64(len(bucket.entries)))
+	return b.write(bucket.entries)
+}
+
+// Finish ends the segment.
+func (b *Builder) Finish(from Source) (Object, error) {
+	records := b.records
+	b.begin(typeEnd)
+	b.number(records)
+	if err := errors.Join(b.write(nil), b.sealed.Close()); err != nil {
+		return Object{}, err
+	}
+	m := b.sequence.manifest()
+	m.Compacted, m.Term, m.Member, m.RawBytes = from.Compacted, from.Term, from.Member, b.raw
+	m.Body = b.data.body()
+	m.Applied = cmp.Or(from.Applied, m.Applied)
+	if err := m.check(); err != nil {
+		return Object{}, err
+	}
+	line, err := b.keys.Sign(m)
+	return Object{Manifest: m, Line: line, data: b.data}, err
+}
+
+func (b *Builder) begin(kind byte) {
+	b.records++
+	b.scratch = append(b.scratch[:0], kind)
+}
+
+// number appends a number that is not negative.
+func (b *Builder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
+
+func (b *Builder) bytes(p []byte) {
+	b.number(int64(len(p)))
+	b.scratch = append(b.scratch, p...)
+}
+
+// write ends a record with bytes that may be many.
+func (b *Builder) write(p []byte) error {
+	b.raw += int64(len(b.scratch) + len(p))
+	if _, err := b.sealed.Write(b.scratch); err != nil {
+		return err
+	}
+	_, err := b.sealed.Write(p)
+	return err
+}

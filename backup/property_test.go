@@ -1,0 +1,253 @@
+package backup_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/restore/hashkv"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer"
+)
+
+var histories = flag.Int("histories", 1, "how many random histories are backed up, and compared with what comes back")
+
+// past is what an etcd was.
+type past struct {
+	*testing.T
+	*subject
+	kept   *memory.Store // what outlives a process
+	dying  *gallows      // the store as the process of the present sees it
+	random *rand.Rand
+	leases []clientv3.LeaseID
+	rows   map[string][]byte // all that there ever were
+	hashes map[int64]mvcc.KeyValueHash
+	seen   int64
+	rights []rights // in the order in which they were granted
+}
+
+// TestEveryKeptRevisionIsWhatEtcdHad compares random revisions of random histories, stored by a store that fails at random and by
+// processes that are killed anywhere.
+func TestEveryKeptRevisionIsWhatEtcdHad(t *testing.T) {
+	for range *histories {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			p := &past{
+				T: t, subject: newSubject(t, archive.Verified), random: rand.New(rand.NewPCG(seed, 0)),
+				rows: map[string][]byte{}, hashes: map[int64]mvcc.KeyValueHash{},
+			}
+			p.kept = p.store.(*memory.Store)
+			p.live()
+			p.compare()
+		})
+	}
+}
+
+// live begins and ends backups a few times, while etcd lives and the store fails now and then.
+func (p *past) live() {
+	p.Helper()
+	p.appoint()
+	p.look()
+	for life := range 4 {
+		p.kept.Heal() // otherwise what went wrong adds up
+		p.dying = &gallows{Store: p.kept}
+		p.store = p.dying
+		p.Backups = p.another(p.T, &seal.Keys{})
+		p.Begin(writer.Server(p.etcd.Server))
+		if life == 0 {
+			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
+		}
+		for range 50 {
+			p.fail()
+			p.act()
+			p.look()
+		}
+		if life < 3 && p.random.IntN(3) > 0 {
+			p.dying.kill(p.random.IntN(2) == 0)
+		}
+		require.NoError(p, p.End(soon(p.T)))
+	}
+	p.kept.Heal()
+	p.etcd.Server.Stop()
+	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
+}
+
+// fail has the store do something wrong, or not.
+func (p *past) fail() {
+	wrong := []memory.Fault{
+		{Err: memory.ErrServerError},
+		{Err: memory.ErrLostReply, ReplyLost: true, Op: memory.Put},
+		{Err: memory.ErrConflict, Op: memory.Put},
+		{Delay: 50 * time.Millisecond},
+		{Cut: 100, Op: memory.Get},
+		{Err: memory.ErrUnreachable},
+	}
+	if p.random.IntN(8) == 0 {
+		fault := wrong[p.random.IntN(len(wrong))]
+		fault.Times = 1 + p.random.IntN(2)
+		p.kept.Inject(fault)
+	}
+}
+
+func (p *past) key() string { return fmt.Sprintf("key-%02d", p.random.IntN(30)) }
+
+// act is one thing that a client asks for.
+func (p *past) act() {
+	p.Helper()
+	ctx, client, value := p.Context(), p.etcd.Client, string(bytes.Repeat([]byte{'v'}, p.random.IntN(3000)))
+	var err error
+	switch p.random.IntN(16) {
+	case 0, 1:
+		_, err = client.Delete(ctx, p.key(), clientv3.WithRange("key-30"))
+	case 2, 3, 4:
+		_, err = client.Txn(ctx).Then(clientv3.OpPut("a"+p.key(), value), clientv3.OpDelete(p.key()), clientv3.OpPut("b", value)).Commit()
+	case 5:
+		err = p.grant(ctx)
+	case 6:
+		err = p.revoke(ctx)
+	case 7:
+		err = p.compact(ctx)
+	case 8:
+		err = p.defragment(ctx)
+	case 9, 10:
+		err = p.govern(ctx)
+	case 11:
+		p.askForFull(ctx)
+	default:
+		_, err = client.Put(ctx, p.key(), value)
+	}
+	require.NoError(p, err)
+}
+
+// askForFull does not wait for long: a full need not be made.
+func (p *past) askForFull(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _ = p.Now(ctx)
+}
+
+func (p *past) defragment(ctx context.Context) error {
+	end, err := p.turns.Begin(ctx, "a defragmentation")
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = p.etcd.Client.Defragment(ctx, p.etcd.Config().ListenClientUrls[0].String())
+	return err
+}
+
+func (p *past) grant(ctx context.Context) error {
+	granted, err := p.etcd.Client.Grant(ctx, 10_000+p.random.Int64N(1000))
+	if err != nil {
+		return err
+	}
+	p.leases = append(p.leases, granted.ID)
+	_, err = p.etcd.Client.Put(ctx, p.key(), "leased", clientv3.WithLease(granted.ID))
+	return err
+}
+
+func (p *past) revoke(ctx context.Context) error {
+	if len(p.leases) < 3 {
+		return nil
+	}
+	_, err := p.etcd.Client.Revoke(ctx, p.leases[0])
+	p.leases = p.leases[1:]
+	return err
+}
+
+func (p *past) compact(ctx context.Context) error {
+	p.BeforeCompaction(ctx)
+	_, err := p.etcd.Client.Compact(ctx, p.etcd.Revision()-p.random.Int64N(4), clientv3.WithCompactPhysical())
+	if err != nil && err.Error() == "etcdserver: mvcc: required revision has been compacted" {
+		return nil
+	}
+	return err
+}
+
+// look remembers what has become of etcd.
+func (p *past) look() {
+	p.Helper()
+	tx := p.etcd.Server.Backend().ConcurrentReadTx()
+	tx.RLock()
+	defer tx.RUnlock()
+	keys, values := tx.UnsafeRange(schema.Key, first(p.seen+1), first(math.MaxInt64), 0)
+	for i, key := range keys {
+		p.rows[string(key)] = bytes.Clone(values[i])
+	}
+	p.seen = p.etcd.Revision()
+	p.rights = append(p.rights, rightsOf(p.seen, func(bucket backend.Bucket, each func(k, v []byte) error) { _ = tx.UnsafeForEach(bucket, each) }))
+	hash, _, err := p.etcd.Server.KV().HashStorage().HashByRev(p.seen)
+	require.NoError(p, err)
+	p.hashes[p.seen] = hash
+}
+
+// first is the key of the first row that a revision can have.
+func first(revision int64) []byte {
+	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
+}
+
+// compare exports every revision that is kept and was looked at.
+func (p *past) compare() {
+	p.Helper()
+	from, compared := archive.New(p.kept, &seal.Keys{}), 0
+	for revision, hash := range p.hashes {
+		path, err := from.Find(p.Context(), archive.Target{Revision: revision})
+		if err != nil {
+			require.ErrorIs(p, err, archive.ErrNotKept)
+			continue
+		}
+		file := filepath.Join(p.TempDir(), fmt.Sprint(revision))
+		_, err = restore.Export(p.Context(), restore.From(from, path, nil), file, restore.Options{})
+		require.NoError(p, err)
+		p.requireRows(file, path)
+		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {
+			got, err := hashkv.At(p.Context(), file, had, revision)
+			require.NoError(p, err)
+			require.Equal(p, hash.Hash, got, "etcd's own hash at revision %d", revision)
+			compared++
+		}
+	}
+	require.Greater(p, compared, len(p.hashes)/2, "most of what was is kept")
+	p.Logf("%d of %d revisions compared by etcd's hash", compared, len(p.hashes))
+}
+
+// requireRows says that a snapshot has each row that etcd had, but for those that were compacted when its full was made.
+func (p *past) requireRows(file string, path archive.Path) {
+	p.Helper()
+	left := map[string]bool{}
+	for key := range p.rows {
+		if at := mvcc.BytesToRev([]byte(key)[:17]).Main; path.Full.Compacted < at && at <= path.Revision {
+			left[key] = true
+		}
+	}
+	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(p, err)
+	defer db.Close()
+	require.NoError(p, db.View(func(tx *bolt.Tx) error {
+		p.requireLeases(tx)
+		p.requireRights(tx, path.Revision)
+		return tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
+			require.Equal(p, p.rows[string(k)], v, "row %x", k)
+			delete(left, string(k))
+			return nil
+		})
+	}))
+	require.Empty(p, left, "rows that are missing at revision %d", path.Revision)
+}

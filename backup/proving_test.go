@@ -1,0 +1,216 @@
+package backup_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer"
+)
+
+func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *testing.T) {
+	in := memory.New()
+	s := newSubjectIn(t, in, archive.Failed)
+	s.proof.before = func() {
+		in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
+	}
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "the verdict")
+	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
+	require.NoError(t, s.End(soon(t)))
+}
+
+// Somebody may have tested it by hand, or the process was killed before it could do anything about it.
+func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	made := *s.Facts().Kept.LastFull
+	require.NoError(t, s.End(soon(t)))
+	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutVerdict(t.Context(), archive.Verdict{
+		Cluster: made.Cluster, Generation: made.Generation, Full: made.Label, Revision: made.Revision,
+		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
+	}))
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name) }, "another full, which is tested as well")
+	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	once := func(seen func(backup.Facts) bool, what string) {
+		s.Begin(writer.Server(s.etcd.Server))
+		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+		s.put(t, 5)
+		made, err := s.Now(soon(t))
+		require.NoError(t, err)
+		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name) }, what)
+		require.NoError(t, s.End(soon(t)))
+		s.Backups = s.another(t, &seal.Keys{})
+	}
+	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to drill")
+	once(func(backup.Facts) bool { return s.proof.drills() == 1 }, "a drill")
+	once(func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a test restore of the third run")
+	assert.Equal(t, 1, s.proof.drills())
+}
+
+// has tells whether a full was restored to test it.
+func (s *subject) has(full string) bool {
+	s.proof.mu.Lock()
+	defer s.proof.mu.Unlock()
+	for _, path := range s.proof.paths {
+		if path.Revision == path.Full.Revision && path.Full.Name() == full {
+			return true
+		}
+	}
+	return false
+}
+
+func TestWhatADrillShowedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	s.put(t, 5)
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
+	require.NoError(t, s.End(soon(t)))
+	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil && f.Kept.Verdict.Outcome == archive.Failed }, "the failed drill")
+	assert.True(t, s.Facts().Kept.Verdict.Drill)
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.proof.fail(errors.New("no room"))
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Equal(t, "no room", s.Facts().Undone.Text)
+	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextTry, time.Minute)
+	s.proof.fail(nil)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Verdict != nil }, "the test restore")
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: sealtest.New(t).Recipients}))
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
+	assert.Zero(t, s.proof.count())
+	require.NoError(t, s.End(soon(t)))
+}
+
+// As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
+func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	made := sealtest.New(t)
+	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
+	assert.Nil(t, s.Facts().Undone)
+	require.NoError(t, s.End(soon(t)))
+
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// lost is a subject whose store has lost a segment after it was told to be there, and the last revision before that.
+func lost(t *testing.T, merged bool) (s *subject, before int64) {
+	t.Helper()
+	t.Parallel()
+	in := memory.New()
+	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
+	s = newSubjectIn(t, in, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	var objects []archive.Object
+	for len(objects) < 6 {
+		s.put(t, 1)
+		last := s.etcd.Revision()
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == last }, "a segment")
+		var err error
+		objects, err = archive.New(in, &seal.Keys{}).Objects(t.Context(), 1, archive.Segment, segment.Position{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.End(soon(t)))
+	a, from := archive.New(in, &seal.Keys{}), objects[len(objects)-3]
+	if merged {
+		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
+		require.NoError(t, err)
+	}
+	require.NoError(t, in.Delete(t.Context(), from.Name()))
+	s.Backups = s.another(t, &seal.Keys{})
+	return s, from.Start.Revision - 1
+}
+
+// Names tell of a segment neither where it ends nor that the one behind it is missing.
+func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.T) {
+	s, before := lost(t, false)
+	last := s.etcd.Revision()
+	s.proof.fail(errors.New("no room")) // whatever a test restore would show
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() }, "a listing")
+	listed := s.Facts().Kept
+	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Kept.From >= last }
+	if listed.From < last {
+		assert.Equal(t, before, listed.To)
+		s.eventually(t, made, "a full, at once, though nothing changes")
+	}
+	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	s.proof.fail(nil)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// A large database takes long.
+func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
+	s, before := lost(t, false)
+	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
+	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be gone back to", before))
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
+	s, _ := lost(t, true)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.put(t, 1)
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
+	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// A store that grows because of it is noticed too late otherwise.
+func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
+	kept := memory.New()
+	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	undone := s.Facts().Undone
+	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Text, "a clock is, or was, wrong")
+	require.True(t, undone.NextTry.After(time.Now()))
+}

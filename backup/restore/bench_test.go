@@ -1,0 +1,80 @@
+package restore_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/restore/restoretest"
+	"etcd-wrapper/backup/store/locate"
+)
+
+// mebibytes is larger for figures: go test ./backup/restore -run XXX -bench . -benchtime 1x -mebibytes 2048.
+var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is rebuilt in benchmarks")
+
+// BenchmarkRebuild writes a full with rows of 1 KB, and inserts half as many of 300 bytes.
+func BenchmarkRebuild(b *testing.B) {
+	rows := *mebibytes << 10
+	path := filepath.Join(b.TempDir(), "full")
+	source := restoretest.Full(b, path, rows, 900)
+	for b.Loop() {
+		began, received := time.Now(), time.Time{}
+		source.Rows = func(_ context.Context, row func(segment.Row) error) (restore.Changes, error) {
+			received = time.Now()
+			return restore.Changes{}, restoretest.Rows(rows+1, rows+rows/2, 200, row)
+		}
+		_, err := restore.Database(b.Context(), source, path+"-rebuilt", restore.Options{})
+		require.NoError(b, err)
+		b.ReportMetric(float64(source.DatabaseBytes)/1e6/received.Sub(began).Seconds(), "MB/s")
+		b.ReportMetric(float64(rows/2)/time.Since(received).Seconds(), "rows/s")
+		b.ReportMetric(anonymous(b), "RssAnon-MiB")
+		require.NoError(b, os.Remove(path+"-rebuilt"))
+	}
+}
+
+// BenchmarkSegments inserts rows of 300 bytes out of segments in a folder, 1,000 in each, as a second of 1,000 writes makes
+// them, behind a full of one row.
+func BenchmarkSegments(b *testing.B) {
+	a, rows, rebuilt := newArchive(b), *mebibytes<<10, filepath.Join(b.TempDir(), "rebuilt")
+	for b.Loop() {
+		path, err := a.Find(b.Context(), archive.Target{})
+		require.NoError(b, err)
+		result, err := restore.Database(b.Context(), restore.From(a, path, nil), rebuilt, restore.Options{})
+		require.NoError(b, err)
+		require.Equal(b, rows-2, result.Rows)
+		require.NoError(b, os.Remove(rebuilt))
+	}
+	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+// newArchive has the rows in merged segments.
+func newArchive(b *testing.B) *archive.Archive {
+	s, err := locate.Open("file://" + b.TempDir())
+	require.NoError(b, err)
+	a := archive.New(s, &seal.Keys{})
+	start := restoretest.PutFull(b, a, "cdf818194e3a8c32", filepath.Join(b.TempDir(), "full"), 2, 200)
+	restoretest.PutSegments(b, a, start, *mebibytes<<10, 1000, 200)
+	return a
+}
+
+// anonymous is the memory of this process that is not files.
+func anonymous(b *testing.B) float64 {
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(b, err)
+	var kib float64
+	_, rest, _ := strings.Cut(string(status), "RssAnon:")
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(b, err)
+	return kib / 1024
+}

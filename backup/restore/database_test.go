@@ -1,0 +1,152 @@
+package restore
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore/hashkv"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// histories is what a longer run has more of: go test ./backup/restore -histories 100.
+var histories = flag.Uint64("histories", 2, "how many random histories of an etcd are rebuilt")
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == inspected {
+		Inspect(os.Args[2])
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "unknown" {
+		os.Exit(3)
+	}
+	status := m.Run()
+	datadirtest.Clean()
+	os.Exit(status)
+}
+
+func TestARebuiltDatabaseIsWhatEtcdHad(t *testing.T) {
+	for seed := range *histories {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			h := newHistory(t, seed)
+			h.live(80)
+			for i := range 12 {
+				from, to := h.pick()
+				path := filepath.Join(t.TempDir(), fmt.Sprint(i))
+				result, err := Database(t.Context(), h.source(from, to), path, Options{})
+				require.NoError(t, err)
+				require.Equal(t, to.revision, result.Revision)
+				h.requireSame(from, to, path)
+			}
+			require.Positive(t, h.compared, "no hash could be compared")
+		})
+	}
+}
+
+// requireSame compares a rebuilt database with what etcd was, row by row and by etcd's hashes.
+func (h *history) requireSame(from full, to moment, path string) {
+	t := h.t
+	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
+	require.Equal(t, append(rowsOf(t, from.path), h.between(from.revision, to.revision)...), rowsOf(t, path))
+	if to.hash.CompactRevision >= from.compacted { // else etcd answered with the hash of a compaction before the full
+		hash := hashkv.At
+		if slices.Contains(to.compactions, to.hash) {
+			hash = hashkv.AtCompaction
+		}
+		got, err := hash(t.Context(), path, to.hash.CompactRevision, to.revision)
+		require.NoError(t, err)
+		require.Equal(t, to.hash.Hash, got)
+		h.compared++
+	}
+	h.requireBuckets(from, to, path)
+}
+
+func (h *history) requireBuckets(from full, to moment, path string) {
+	inDatabase(h.t, path, func(tx *bolt.Tx) {
+		for _, want := range to.buckets {
+			got := segment.NewBucket(want.Name)
+			require.NoError(h.t, tx.Bucket([]byte(want.Name)).ForEach(func(k, v []byte) error {
+				got.Add(k, v)
+				return nil
+			}))
+			if want.Name != string(schema.Meta.Name()) {
+				require.Equal(h.t, want.Digest(), got.Digest(), want.Name)
+			}
+		}
+		require.Equal(h.t, to.compacted, revisionIn(tx.Bucket(schema.Meta.Name()), schema.ScheduledCompactKeyName))
+		require.Equal(h.t, from.compacted, revisionIn(tx.Bucket(schema.Meta.Name()), schema.FinishedCompactKeyName))
+	})
+}
+
+func inDatabase(t *testing.T, path string, look func(tx *bolt.Tx)) {
+	t.Helper()
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		for problem := range tx.Check() {
+			require.NoError(t, problem)
+		}
+		look(tx)
+		return nil
+	}))
+}
+
+func rowsOf(t *testing.T, path string) (rows []segment.Row) {
+	inDatabase(t, path, func(tx *bolt.Tx) {
+		require.NoError(t, tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
+			rows = append(rows, segment.Row{Key: append([]byte{}, k...), Value: append([]byte{}, v...)})
+			return nil
+		}))
+	})
+	return rows
+}
+
+func TestWhatEtcdHashedAtItsCompactionsIsFoundInARebuiltDatabase(t *testing.T) {
+	h := newHistory(t, 7)
+	h.live(60)
+	compared := 0
+	last := h.moments[len(h.moments)-1]
+	for i, from := range h.fulls {
+		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		source := h.source(from, last)
+		_, err := Database(t.Context(), source, path, Options{})
+		require.NoError(t, err)
+		for _, said := range last.compactions {
+			if said.CompactRevision < from.compacted {
+				continue
+			}
+			hash, err := hashkv.AtCompaction(t.Context(), path, said.CompactRevision, said.Revision)
+			require.NoError(t, err)
+			require.Equal(t, said.Hash, hash)
+			compared++
+		}
+	}
+	require.Positive(t, compared)
+}
+
+func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
+	h := newHistory(t, 11)
+	h.live(20)
+	from, to := h.fulls[0], h.moments[len(h.moments)-1]
+	source, path := h.source(from, to), filepath.Join(t.TempDir(), "db")
+	rows := source.Rows
+	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		_, err := rows(ctx, row)
+		return Changes{Compacted: to.revision - 1}, err
+	}
+	_, err := Database(t.Context(), source, path, Options{})
+	require.NoError(t, err)
+	inDatabase(t, path, func(tx *bolt.Tx) {
+		require.Equal(t, to.revision-1, revisionIn(tx.Bucket(schema.Meta.Name()), schema.ScheduledCompactKeyName))
+	})
+}

@@ -1,0 +1,139 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/lease/leasepb"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup/format/segment"
+)
+
+// leased is an etcd with a full, and a key of a lease that came behind it.
+func leased(t *testing.T) (h *history, id int64) {
+	h = newHistory(t, 12)
+	h.look()
+	h.full()
+	require.NoError(t, h.grant(t.Context()))
+	h.look()
+	return h, int64(h.leases[0])
+}
+
+// bucketOf is a small bucket of a moment.
+func (m moment) bucketOf(name string) (found *segment.Bucket) {
+	for _, bucket := range m.buckets {
+		if bucket.Name == name {
+			found = bucket
+		}
+	}
+	return found
+}
+
+// leasesOf are those of a rebuilt database, with their times.
+func leasesOf(t *testing.T, path string) map[int64]int64 {
+	found := map[int64]int64{}
+	inDatabase(t, path, func(tx *bolt.Tx) {
+		require.NoError(t, tx.Bucket(schema.Lease.Name()).ForEach(func(_, value []byte) error {
+			var lease leasepb.Lease
+			require.NoError(t, lease.Unmarshal(value))
+			found[lease.ID] = lease.TTL
+			return nil
+		}))
+	})
+	return found
+}
+
+// Buckets are stated less often than rows: what a key belongs to may be in none of them.
+func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
+	h, id := leased(t)
+	to := h.moments[len(h.moments)-1]
+	granted := to.bucketOf("lease")
+	other := segment.NewBucket("lease")
+	value, err := (&leasepb.Lease{ID: 7, TTL: 500}).Marshal()
+	require.NoError(t, err)
+	other.Add(leaseKey(7), value)
+	ttl := func() (ttl int64) {
+		for _, value := range granted.Entries() {
+			var lease leasepb.Lease
+			require.NoError(t, lease.Unmarshal(value))
+			ttl = lease.TTL
+		}
+		return ttl
+	}()
+	states := func(next *segment.Bucket) func(context.Context) (*segment.Bucket, error) {
+		return func(context.Context) (*segment.Bucket, error) { return next, nil }
+	}
+	for what, example := range map[string]struct {
+		changes Changes
+		leases  map[int64]int64
+	}{
+		"stated in time":                      {Changes{Buckets: []*segment.Bucket{granted}, Stated: nil}, map[int64]int64{id: ttl}},
+		"stated next":                         {Changes{Stated: states(granted)}, map[int64]int64{id: ttl}},
+		"gone by the next statement":          {Changes{Stated: states(segment.NewBucket("lease"))}, map[int64]int64{id: 1}},
+		"gone, and another one has come":      {Changes{Stated: states(other)}, map[int64]int64{id: 1}},
+		"never stated again":                  {Changes{Stated: states(nil)}, map[int64]int64{id: 60}},
+		"never stated":                        {Changes{}, map[int64]int64{id: 60}},
+		"never stated, and there is a longer": {Changes{Buckets: []*segment.Bucket{other}}, map[int64]int64{7: 500, id: 500}},
+	} {
+		source, path := h.source(h.fulls[0], to), filepath.Join(t.TempDir(), "db")
+		rows := source.Rows
+		source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+			_, err := rows(ctx, row)
+			return example.changes, err
+		}
+		_, err := Database(t.Context(), source, path, Options{Above: 1000})
+		require.NoError(t, err)
+		require.Equal(t, example.leases, leasesOf(t, path), what)
+	}
+}
+
+func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
+	for what, change := range map[string]func(h *history) error{
+		"deleted": func(h *history) error {
+			_, err := h.client.Delete(t.Context(), "key-", clientv3.WithPrefix())
+			return err
+		},
+		"put anew": func(h *history) error {
+			keys, err := h.client.Get(t.Context(), "key-", clientv3.WithPrefix())
+			require.NoError(t, err)
+			_, err = h.client.Put(t.Context(), string(keys.Kvs[0].Key), "without a lease")
+			return err
+		},
+		"ran out": func(h *history) error { _, err := h.client.Revoke(t.Context(), h.leases[0]); return err },
+	} {
+		h, _ := leased(t)
+		require.NoError(t, change(h))
+		h.look()
+		source, path := h.source(h.fulls[0], h.moments[len(h.moments)-1]), filepath.Join(t.TempDir(), "db")
+		rows := source.Rows
+		source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+			_, err := rows(ctx, row)
+			return Changes{Stated: func(context.Context) (*segment.Bucket, error) { return nil, errors.New("asked") }}, err
+		}
+		_, err := Database(t.Context(), source, path, Options{})
+		require.NoError(t, err, what)
+		require.Empty(t, leasesOf(t, path), what)
+	}
+}
+
+func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
+	h, id := leased(t)
+	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
+	rows, lost := source.Rows, errors.New("the store is away")
+	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		_, err := rows(ctx, row)
+		return Changes{Stated: func(context.Context) (*segment.Bucket, error) { return nil, lost }}, err
+	}
+	path := filepath.Join(t.TempDir(), "db")
+	_, err := Database(t.Context(), source, path, Options{})
+	require.ErrorIs(t, err, lost)
+	require.ErrorContains(t, err, fmt.Sprintf("%x", id))
+	require.NoFileExists(t, path)
+}

@@ -1,0 +1,202 @@
+package restore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"etcd-wrapper/backup/format/segment"
+)
+
+// snapshotOf is the source of a snapshot alone.
+func snapshotOf(content []byte) Source {
+	return Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }}
+}
+
+func smallFull(t *testing.T) (h *history, snapshot []byte) {
+	h = newHistory(t, 9)
+	h.live(6)
+	h.fulls = nil
+	h.full()
+	h.live(6)
+	snapshot, err := os.ReadFile(h.fulls[0].path)
+	require.NoError(t, err)
+	return h, snapshot
+}
+
+func TestADamagedSnapshotLeavesNothingBehind(t *testing.T) {
+	_, good := smallFull(t)
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)/2] ^= 1
+	for what, content := range map[string][]byte{
+		"empty": nil, "short": good[:20], "digest only": good[len(good)-32:], "cut": good[:len(good)-1], "no digest": good[:len(good)-32],
+		"cut at a page": append(bytes.Clone(good[:4096]), good[len(good)-32:]...), "flipped": flipped, "longer": append(bytes.Clone(good), 0),
+	} {
+		path := filepath.Join(t.TempDir(), "db")
+		_, err := Database(t.Context(), snapshotOf(content), path, Options{})
+		require.ErrorIs(t, err, ErrDamaged, what)
+		require.NoFileExists(t, path)
+	}
+}
+
+func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
+	_, good := smallFull(t)
+	nothing := sha256.Sum256(nil)
+	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
+		_, err := Database(t.Context(), snapshotOf(content), filepath.Join(t.TempDir(), "db"), Options{Above: 5})
+		require.ErrorIs(t, err, ErrDamaged, what)
+		require.ErrorContains(t, err, "bytes, which is no database and a digest", what)
+	}
+}
+
+func TestASnapshotMayComeInPiecesOfAnySize(t *testing.T) {
+	_, good := smallFull(t)
+	for what, pieces := range map[string]func(io.Reader) io.Reader{"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with data": iotest.DataErrReader} {
+		source := Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(pieces(bytes.NewReader(good))), nil }}
+		path := filepath.Join(t.TempDir(), "db")
+		_, err := Database(t.Context(), source, path, Options{})
+		require.NoError(t, err, what)
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, good[:len(good)-32], got)
+	}
+}
+
+func TestAFullOfAnotherRevisionThanItSaysIsRefused(t *testing.T) {
+	h, good := smallFull(t)
+	for off, refused := range map[int64]bool{-1: true, 0: false, 1: true} {
+		source, path := snapshotOf(good), filepath.Join(t.TempDir(), "db")
+		source.Revision = h.fulls[0].revision + off
+		_, err := Database(t.Context(), source, path, Options{})
+		if !refused {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorContains(t, err, "its last revision is")
+		require.NoFileExists(t, path)
+	}
+}
+
+func TestWhatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	db, err := bolt.Open(foreign, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	content, err := os.ReadFile(foreign)
+	require.NoError(t, err)
+	noise := bytes.Repeat([]byte("noise..."), 4096)
+	for what, content := range map[string][]byte{"another's": content, "noise": noise} {
+		sum := sha256.Sum256(content)
+		path := filepath.Join(t.TempDir(), "db")
+		_, err := Database(t.Context(), snapshotOf(append(bytes.Clone(content), sum[:]...)), path, Options{Above: 5})
+		require.ErrorIs(t, err, ErrDamaged, what)
+		require.NoFileExists(t, path)
+	}
+}
+
+func TestRowsThatDoNotComeBehindTheOthersAreRefused(t *testing.T) {
+	h, _ := smallFull(t)
+	for what, at := range map[string]int64{"before the full": 1, "in the full": h.fulls[0].revision} {
+		source := h.source(h.fulls[0], h.fulls[0].moment)
+		source.Rows = func(_ context.Context, row func(segment.Row) error) (Changes, error) {
+			return Changes{}, row(segment.Row{Key: revisionKey(at)})
+		}
+		_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
+		require.ErrorContains(t, err, "does not come behind the ones before it", what)
+	}
+	twice := h.source(h.fulls[0], h.fulls[0].moment)
+	twice.Rows = func(_ context.Context, row func(segment.Row) error) (Changes, error) {
+		return Changes{}, errors.Join(row(segment.Row{Key: revisionKey(900)}), row(segment.Row{Key: revisionKey(900)}))
+	}
+	_, err := Database(t.Context(), twice, filepath.Join(t.TempDir(), "db"), Options{})
+	require.ErrorContains(t, err, "does not come behind the ones before it")
+}
+
+func TestErrorsOfTheSourceComeThroughAndLeaveNothingBehind(t *testing.T) {
+	h, good := smallFull(t)
+	lost := errors.New("the store is away")
+	path := filepath.Join(t.TempDir(), "db")
+	for what, source := range map[string]Source{
+		"open": {Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, lost }},
+		"read": {Snapshot: func(context.Context) (io.ReadCloser, error) {
+			return io.NopCloser(io.MultiReader(bytes.NewReader(good), iotest.ErrReader(lost))), nil
+		}},
+		"rows": {Snapshot: snapshotOf(good).Snapshot, Rows: func(_ context.Context, row func(segment.Row) error) (Changes, error) {
+			return Changes{}, errors.Join(row(segment.Row{Key: revisionKey(900), Value: []byte("x")}), lost)
+		}},
+	} {
+		_, err := Database(t.Context(), source, path, Options{})
+		require.ErrorIs(t, err, lost, what)
+		require.NoFileExists(t, path)
+	}
+	_, err := Database(t.Context(), h.source(h.fulls[0], h.fulls[0].moment), path, Options{Finish: func(*bolt.Tx) error { return lost }})
+	require.ErrorIs(t, err, lost)
+	require.NoFileExists(t, path)
+}
+
+func TestARebuildEndsWithItsContext(t *testing.T) {
+	h, _ := smallFull(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("stopped")
+	path := filepath.Join(t.TempDir(), "db")
+	_, err := Database(ctx, h.source(h.fulls[0], h.moments[len(h.moments)-1]), path, Options{Progress: func(Progress) { cancel(stopped) }})
+	require.ErrorIs(t, err, stopped)
+	require.NoFileExists(t, path)
+}
+
+func TestAFileThatIsThereIsNotTouched(t *testing.T) {
+	_, good := smallFull(t)
+	path := filepath.Join(t.TempDir(), "db")
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+	_, err := Database(t.Context(), snapshotOf(good), path, Options{})
+	require.ErrorIs(t, err, os.ErrExist)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(content))
+}
+
+func TestNothingIsFetchedWithoutTheRoomForIt(t *testing.T) {
+	source := Source{DatabaseBytes: math.MaxInt64 / 4, RowBytes: 10, Snapshot: func(context.Context) (io.ReadCloser, error) {
+		return nil, errors.New("fetched")
+	}}
+	dir := t.TempDir()
+	_, err := Database(t.Context(), source, filepath.Join(dir, "db"), Options{})
+	require.ErrorIs(t, err, ErrNoRoom)
+	require.Regexp(t, `not enough room on the volume of `+dir+`: \d+ MiB are needed and \d+ MiB are free`, err.Error())
+}
+
+func TestProgressReachesItsEnd(t *testing.T) {
+	h, good := smallFull(t)
+	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
+	source.DatabaseBytes = int64(len(good) - 32)
+	var last Progress
+	result, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{Progress: func(p Progress) {
+		require.GreaterOrEqual(t, p.Bytes, last.Bytes)
+		last = p
+	}})
+	require.NoError(t, err)
+	require.Equal(t, source.DatabaseBytes, last.Of)
+	require.Positive(t, last.Rows)
+	require.Equal(t, result.Rows, last.Rows)
+}
+
+func TestTheBucketOfKeysIsNotReplaced(t *testing.T) {
+	h, _ := smallFull(t)
+	source := h.source(h.fulls[0], h.fulls[0].moment)
+	source.Rows = func(context.Context, func(segment.Row) error) (Changes, error) {
+		return Changes{Buckets: []*segment.Bucket{segment.NewBucket("key")}}, nil
+	}
+	_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
+	require.ErrorContains(t, err, `cannot replace the bucket "key"`)
+}

@@ -1,0 +1,63 @@
+package restoretest
+
+import (
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+)
+
+// PutFull founds a cluster in an archive and keeps a full that Full makes at path, and returns where segments go on from it.
+func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) segment.Start {
+	t.Helper()
+	_, err := a.Found(t.Context(), cluster, time.Now())
+	require.NoError(t, err)
+	source := Full(t, path, revision, size)
+	database, err := os.Open(path)
+	require.NoError(t, err)
+	defer database.Close() // it was only read
+	full, err := a.PutFull(t.Context(), archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: segment.Seed(cluster, 1, revision),
+	}, io.LimitReader(database, source.DatabaseBytes))
+	require.NoError(t, err)
+	return full.Start()
+}
+
+// PutSegments keeps segments up to the last revision, of so many revisions each, and merges them to objects of an hour, as the
+// program does.
+func PutSegments(t testing.TB, a *archive.Archive, start segment.Start, last, each int64, size int) {
+	t.Helper()
+	for from := start.Position.Revision; from <= last; from = start.Position.Revision {
+		builder, err := segment.NewBuilder(a.Keys(), start)
+		require.NoError(t, err)
+		require.NoError(t, Rows(from, min(last, from+each-1), size, builder.Row))
+		require.NoError(t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
+		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		require.NoError(t, err)
+		require.NoError(t, a.PutSegment(t.Context(), object))
+		start = object.Start()
+	}
+	objects, err := a.Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(t, err)
+	_, err = a.Merge(t.Context(), archive.Hour, objects)
+	require.NoError(t, err)
+}
+
+// Copy writes a file anew and flushes it, which is the least that every restore has to do.
+func Copy(t testing.TB, from, to string) {
+	t.Helper()
+	source, err := os.Open(from)
+	require.NoError(t, err)
+	defer source.Close() // it was only read
+	file, err := os.Create(to)
+	require.NoError(t, err)
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // no copy_file_range: the bytes come from elsewhere
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+}

@@ -1,0 +1,135 @@
+package sidecarstore_test
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func names(objects []sidecarstore.Object) (names []string) {
+	for _, object := range objects {
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
+	s := memory.New()
+	for _, name := range []string{
+		"v1/Backup-1518427675/Incr-00000005-00000008-1518427600",
+		"v1/Backup-1518427675/Full-00000000-00000010-1518427675",
+		"v1/Backup-1518427675/Incr-00000011-00000020-1518427700",
+		"Backup-1518427690/Incr-00000021-00000022-1518427705.zlib",
+		"v2/Full-00000000-00000030-1763726400.gz",
+		"v2/Incr-00000031-00000040-1763726420.gz",
+		"v2/Incr-00000041-100000000041-1763726440.Z",
+		"v2/Full-00000000-100000000041-1763726500.final",
+		"v2/Full-00000000-100000000041-1763726499.gz.final",
+		// None of these is the sidecar's, or of this cluster.
+		"v2/Full-00000000-00000002-1763726400.gz/0000000001", "v2/Full-00000009-00000002-1763726400", "v2/Full-0-99999999999999999999-1",
+		"v2/etcd-member-0/Full-00000000-00000030-1763726400.gz", "shoot--other/v2/Full-00000000-00000099-1763726400.gz", "v2/notes.txt",
+		"Full-00000000-00000002-1763726400-9", "chain/2026/full",
+	} {
+		s.SetContent(name, []byte(name))
+	}
+	archive := list(t, s)
+
+	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000005-00000008-1518427600"}, names(archive.Stray))
+	require.Len(t, archive.Chains, 4)
+	first := archive.Chains[0]
+	assert.Equal(t, "v1/Backup-1518427675/Full-00000000-00000010-1518427675", first.Full.Name)
+	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000011-00000020-1518427700", "Backup-1518427690/Incr-00000021-00000022-1518427705.zlib"},
+		names(first.Deltas))
+	assert.EqualValues(t, 22, first.Reach().Last)
+	assert.Equal(t, time.Unix(1518427705, 0).UTC(), first.Reach().Created)
+	assert.EqualValues(t, 100000000041, archive.Chains[1].Reach().Last)
+	assert.EqualValues(t, len("v2/Full-00000000-00000030-1763726400.gz"), archive.Chains[1].Full.Size)
+	assert.True(t, archive.Chains[2].Full.Final && archive.Chains[3].Full.Final)
+	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", archive.Chains[3].Full.Name)
+}
+
+func TestTheReachOfAChainEndsAtAGapAndNotAtAnOverlap(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
+		"v2/Incr-00000012-00000013-1003", "v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
+	assert.EqualValues(t, 30, archive.Chains[0].Reach().Last)
+}
+
+func TestOfTwoFullsOfOneRevisionTheNewestIsTheLast(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000010-999")
+	assert.EqualValues(t, 1000, archive.Chains[1].Full.Created.Unix())
+}
+
+func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000020-2000", "v2/Full-00000000-00000030-3000")
+	for _, c := range []struct {
+		to   sidecarstore.Target
+		want []int64
+	}{
+		{sidecarstore.Target{}, []int64{30, 20, 10}},
+		{sidecarstore.Target{Revision: 29}, []int64{20, 10}},
+		{sidecarstore.Target{Revision: 20}, []int64{20, 10}},
+		{sidecarstore.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // the second is all that a name tells
+		{sidecarstore.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
+	} {
+		fulls, err := archive.Fulls(c.to)
+		require.NoError(t, err)
+		revisions := []int64{}
+		for _, full := range fulls {
+			revisions = append(revisions, full.Last)
+		}
+		assert.Equal(t, c.want, revisions, c.to.String())
+	}
+	_, err := archive.Fulls(sidecarstore.Target{Revision: 9})
+	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	assert.EqualError(t, err, "not kept: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
+	_, err = list(t, memory.New()).Fulls(sidecarstore.Target{})
+	assert.EqualError(t, err, "not kept: there is no full backup of the sidecar's in memory://test/")
+}
+
+func TestChunksAreReadWhereTheirObjectIsEmptyAndOnlyThere(t *testing.T) {
+	content := compress(t, ".gz", seal([]byte("the database")))
+	for _, c := range []struct {
+		name        string
+		whole, want []byte
+	}{
+		{"the manifest of a large object", []byte{}, seal([]byte("the database"))},
+		{"an object that was composed of them", compress(t, ".gz", seal([]byte("composed"))), seal([]byte("composed"))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, name := memory.New(), "v2/Full-00000000-00000010-1000.gz"
+			s.SetContent(name, c.whole)
+			s.SetContent(name+"/0000000001", content[:9])
+			s.SetContent(name+"/0000000002", content[9:20])
+			s.SetContent(name+"/0000000010", content[20:])
+			read, err := snapshot(t, list(t, s))
+			require.NoError(t, err)
+			assert.Equal(t, c.want, read)
+		})
+	}
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000.gz.chunk/0000000001", content)
+	assert.Empty(t, list(t, s).Chains, "an upload that never ended")
+}
+
+func TestAStoreThatCannotBeListedIsSaid(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.List, Err: store.ErrDenied})
+	_, err := sidecarstore.List(t.Context(), s)
+	require.ErrorIs(t, err, store.ErrDenied)
+}
+
+func snapshot(t *testing.T, archive *sidecarstore.Archive) ([]byte, error) {
+	reader, err := archive.Snapshot(t.Context(), archive.Chains[0].Full)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	return io.ReadAll(reader)
+}

@@ -1,0 +1,250 @@
+package sidecarstore_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// readDelta reads an archive of a full and the given delta.
+func readDelta(t testing.TB, suffix string, content []byte) ([]sidecarstore.Row, error) {
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000", nil)
+	s.SetContent("v2/Incr-00000011-00000013-1001"+suffix, content)
+	return replay(t, list(t, s), 10, sidecarstore.Target{})
+}
+
+func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
+	rows, err := readDelta(t, "", seal([]byte(`[`+
+		`{"etcdEvent":{"kv":{"key":"Zm9v","create_revision":2,"mod_revision":11,"version":9,"value":"YmFy","lease":7587}},`+
+		`"time":"2020-11-23T14:43:06.123456789+01:00"},`+
+		`{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":12}},"time":"2020-11-23T13:43:07Z"},`+
+		`{"etcdEvent":{"kv":{"key":"YQ==","create_revision":12,"mod_revision":12,"version":1}},"time":"2020-11-23T13:43:07Z"}]`)))
+	require.NoError(t, err)
+	require.Len(t, rows, 3)
+	assert.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x0b_\x00\x00\x00\x00\x00\x00\x00\x00", string(rows[0].Key))
+	assert.Equal(t, "\x0a\x03foo\x10\x02\x18\x0b\x20\x09\x2a\x03bar\x30\xa3\x3b", string(rows[0].Value))
+	assert.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x0c_\x00\x00\x00\x00\x00\x00\x00\x00t", string(rows[1].Key))
+	assert.Equal(t, "\x0a\x03foo", string(rows[1].Value))
+	assert.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x0c_\x00\x00\x00\x00\x00\x00\x00\x01", string(rows[2].Key))
+	assert.Equal(t, time.Date(2020, 11, 23, 13, 43, 6, 123456789, time.UTC), rows[0].Time.UTC())
+}
+
+func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
+	for _, suffix := range suffixes {
+		t.Run("suffix "+suffix, func(t *testing.T) {
+			plain := array(t, puts(11, 13)...)
+			whole := compress(t, suffix, plain)
+			rows, err := readDelta(t, suffix, whole)
+			require.NoError(t, err)
+			require.Len(t, rows, 3)
+			step := min(1+6*len(suffix), 7) // without compression, each byte
+			for at := 0; at < len(whole); at += step {
+				_, err := readDelta(t, suffix, whole[:at])
+				requireDamage(t, err, "cut off after %d bytes", at)
+				altered := slices.Clone(whole)
+				altered[at] ^= 0x20
+				if rows, err := readDelta(t, suffix, altered); err == nil {
+					require.Len(t, rows, 3, "byte %d", at) // of the header of gzip, which has more than the content
+				} else {
+					requireDamage(t, err, "altered byte %d", at)
+				}
+			}
+			for at := 0; at < len(plain); at += step { // the sidecar's own bug: what it could not read to the end it closes as if it were whole
+				_, err := readDelta(t, suffix, compress(t, suffix, plain[:at]))
+				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
+			}
+		})
+	}
+}
+
+func requireDamage(t *testing.T, err error, msg string, args ...any) {
+	t.Helper()
+	require.ErrorIs(t, err, sidecarstore.ErrDamaged, append([]any{msg}, args...)...)
+	require.ErrorContains(t, err, "v2/Incr-00000011-00000013-1001")
+	require.NotContains(t, err.Error(), "\n")
+}
+
+func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
+	database := bytes.Repeat([]byte("page of a database"), 10_000)
+	for _, suffix := range suffixes {
+		t.Run("suffix "+suffix, func(t *testing.T) {
+			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix+".final"
+			whole := compress(t, suffix, seal(database))
+			s.SetContent(name, whole)
+			read, err := snapshot(t, list(t, s))
+			require.NoError(t, err)
+			assert.Equal(t, seal(database), read, "stock snapshots have the digest at their end")
+			altered := slices.Clone(whole)
+			altered[len(altered)/2] ^= 1
+			for what, content := range map[string][]byte{
+				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": compress(t, suffix, make([]byte, 32)), "altered": altered,
+				"cut off before": compress(t, suffix, seal(database)[:len(database)]),
+			} {
+				s.SetContent(name, content)
+				_, err := snapshot(t, list(t, s))
+				require.ErrorIs(t, err, sidecarstore.ErrDamaged, what)
+				require.ErrorContains(t, err, name)
+			}
+		})
+	}
+}
+
+func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
+	secret := put(11, "key", "secret")
+	secret.EtcdEvent.Kv.Version = 0
+	unborn := put(11, "key", "secret")
+	unborn.EtcdEvent.Kv.CreateRevision = 12
+	for name, c := range map[string]struct {
+		suffix  string
+		content []byte
+		want    string
+	}{
+		"cut off":              {".gz", compress(t, ".gz", array(t, puts(11, 13)...))[:40], ".gz is cut off"},
+		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
+		"another compression":  {".zst", nil, ".zst: the compression of that suffix is unknown"},
+		"another content":      {"", seal([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
+		"an altered content":   {"", append(array(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end is not that of its content: it is cut off or was altered"},
+		"more than an array":   {"", seal([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
+		"an unknown field":     {"", seal([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
+		"an unreadable time":   {"", seal([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
+		"an unknown type":      {"", seal([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
+		"no key":               {"", seal([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
+		"no event":             {"", seal([]byte(`[null]`)), ": an event has no key"},
+		"an impossible put":    {"", array(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
+		"an impossible birth":  {"", array(t, unborn), ": a put of revision 11 is said to be version 1 of a key that was created at revision 12"},
+		"revisions backwards":  {"", array(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
+		"before its own name":  {"", array(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
+		"a digest and no more": {"", seal(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readDelta(t, c.suffix, c.content)
+			require.ErrorIs(t, err, sidecarstore.ErrDamaged)
+			assert.ErrorContains(t, err, "v2/Incr-00000011-00000013-1001")
+			assert.ErrorContains(t, err, c.want)
+			assert.NotContains(t, err.Error(), "secret", "an error does not repeat a backup's content")
+		})
+	}
+}
+
+func TestDamageBehindTheTargetIsFound(t *testing.T) {
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000", nil)
+	content := array(t, puts(11, 13)...)
+	content[len(content)-40] ^= 1
+	s.SetContent("v2/Incr-00000011-00000013-1001", content)
+	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Revision: 11})
+	require.ErrorIs(t, err, sidecarstore.ErrDamaged)
+	assert.Len(t, rows, 1)
+}
+
+func TestTheStoresTroubleIsNotTakenForDamage(t *testing.T) {
+	for what, trouble := range map[string][]memory.Fault{
+		"nothing can be read":       {{Op: memory.Get, Err: memory.ErrServerError}},
+		"nothing more can be read":  {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrUnavailable}},
+		"nothing may be read again": {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrDenied}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := memory.New()
+			archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
+			for _, read := range []func() error{
+				func() error { _, err := replay(t, archive, 10, sidecarstore.Target{}); return err },
+				func() error { _, err := snapshot(t, archive); return err },
+			} {
+				s.Heal()
+				s.Inject(trouble...)
+				err := read()
+				require.ErrorIs(t, err, trouble[len(trouble)-1].Err)
+				require.NotErrorIs(t, err, sidecarstore.ErrDamaged)
+			}
+		})
+	}
+}
+
+func TestALostConnectionIsTakenUpWhereItWas(t *testing.T) {
+	s := memory.New()
+	archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
+	s.Inject(memory.Fault{Op: memory.Get, Prefix: "v2/Incr", Cut: 20, Times: 6}, memory.Fault{Op: memory.Get, Prefix: "v2/Full", Cut: 7, Times: 6})
+	rows, err := replay(t, archive, 10, sidecarstore.Target{})
+	require.NoError(t, err)
+	assert.Len(t, rows, 3)
+	_, err = snapshot(t, archive)
+	require.NoError(t, err)
+
+	mute := &silent{Store: s}
+	archive, err = sidecarstore.List(t.Context(), mute)
+	require.NoError(t, err)
+	_, err = snapshot(t, archive)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	assert.EqualError(t, err, "cannot read v2/Full-00000000-00000010-1000: store unavailable: connection lost")
+	assert.Equal(t, 4, mute.asked)
+}
+
+// silent loses each connection before the first byte.
+type silent struct {
+	store.Store
+	asked int
+}
+
+func (s *silent) Get(context.Context, string, int64, int64) (io.ReadCloser, error) {
+	s.asked++
+	return io.NopCloser(iotest.ErrReader(&store.Unavailable{Cause: errors.New("connection lost")})), nil
+}
+
+func TestADeltaMayBeLargerThanItsEvents(t *testing.T) {
+	large := strings.Repeat("v", 9<<20)
+	rows, err := readDelta(t, "", array(t, put(11, "a", large), put(12, "b", large)))
+	require.NoError(t, err)
+	assert.Len(t, rows, 2)
+}
+
+func TestABombTakesNoMemory(t *testing.T) {
+	for _, c := range []struct{ name, before, fill string }{
+		{"between events", "[", " "},
+		{"within an event", `[{"etcdEvent":`, " "},
+		{"in a value", `[{"etcdEvent":{"kv":{"value":"`, "A"},
+		{"in what was never a delta", "", "["},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const size, most = 48 << 20, 96 << 20
+			bomb := inflating(t, c.before, c.fill, size)
+			require.Less(t, len(bomb), 1<<20)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := readDelta(t, ".gz", bomb)
+			runtime.ReadMemStats(&after)
+			requireDamage(t, err, c.name)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(most))
+		})
+	}
+}
+
+// inflating is small, and large when it is decompressed.
+func inflating(t *testing.T, before, fill string, size int) []byte {
+	var compressed bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
+	require.NoError(t, err)
+	_, err = io.WriteString(writer, before)
+	require.NoError(t, err)
+	for block := bytes.Repeat([]byte(fill), 1<<20); size > 0; size -= len(block) {
+		_, err := writer.Write(block)
+		require.NoError(t, err)
+	}
+	require.NoError(t, writer.Close())
+	return compressed.Bytes()
+}

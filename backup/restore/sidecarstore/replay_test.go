@@ -1,0 +1,175 @@
+package sidecarstore_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// revisionsOf are the revisions of the rows, one a row.
+func revisionsOf(rows []sidecarstore.Row) (revisions []int64) {
+	for _, row := range rows {
+		revisions = append(revisions, int64(binary.BigEndian.Uint64(row.Key)))
+	}
+	return revisions
+}
+
+func upTo(first, last int64) (revisions []int64) {
+	for revision := first; revision <= last; revision++ {
+		revisions = append(revisions, revision)
+	}
+	return revisions
+}
+
+func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
+	for _, base := range []int64{10, 12, 15, 18, 20} {
+		rows, err := replay(t, archive, base, sidecarstore.Target{})
+		require.NoError(t, err)
+		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "the database holds %d", base)
+	}
+	rows, err := collect(t, archive, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, sidecarstore.Target{})
+	require.NoError(t, err)
+	assert.Equal(t, upTo(14, 20), revisionsOf(rows))
+	rows, err = replay(t, archive, 25, sidecarstore.Target{})
+	require.NoError(t, err, "the database holds more than all deltas")
+	assert.Empty(t, rows)
+}
+
+func TestATargetEndsTheRowsBetweenTwoRevisions(t *testing.T) {
+	s := memory.New()
+	archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
+	for revision := int64(10); revision <= 20; revision++ {
+		rows, err := replay(t, archive, 10, sidecarstore.Target{Revision: revision})
+		require.NoError(t, err)
+		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
+		rows, err = replay(t, archive, 10, sidecarstore.Target{Time: noon.Add(time.Duration(revision)*time.Second + time.Millisecond)})
+		require.NoError(t, err)
+		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
+	}
+	_, err := replay(t, archive, 10, sidecarstore.Target{Revision: 21})
+	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	assert.EqualError(t, err, "not kept: revision 21; the last is 20, in v2/Incr-00000016-00000020-1002")
+	_, err = replay(t, archive, 13, sidecarstore.Target{Revision: 12})
+	require.ErrorIs(t, err, sidecarstore.ErrNewer)
+}
+
+func TestATransactionIsNotCutByATime(t *testing.T) {
+	s := memory.New()
+	s.SetContent("v2/Full-00000000-00000010-1000", nil)
+	late := put(11, "b", "")
+	late.Time = late.Time.Add(time.Hour)
+	s.SetContent("v2/Incr-00000011-00000012-1001", array(t, put(11, "a", ""), late, put(12, "c", "")))
+	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, keysOf(t, rows))
+	rows, err = replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11*time.Second - 1)})
+	require.NoError(t, err)
+	assert.Empty(t, rows)
+}
+
+func TestMissingRevisionsAreNamed(t *testing.T) {
+	full, next := "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000030-1003"
+	for _, c := range []struct {
+		name  string
+		kept  []string
+		begin int // the chain
+		to    sidecarstore.Target
+		want  sidecarstore.GapError
+	}{
+		{
+			"behind the full",
+			[]string{full, "v2/Incr-00000012-00000015-1001"},
+			0,
+			sidecarstore.Target{},
+			sidecarstore.GapError{From: 11, To: 11, Before: full, After: "v2/Incr-00000012-00000015-1001"},
+		},
+		{
+			"between deltas",
+			[]string{full, "v2/Incr-00000011-00000015-1001", "v2/Incr-00000020-00000022-1001"},
+			0,
+			sidecarstore.Target{Revision: 21},
+			sidecarstore.GapError{From: 16, To: 19, Before: "v2/Incr-00000011-00000015-1001", After: "v2/Incr-00000020-00000022-1001"},
+		},
+		{
+			"before the next full",
+			[]string{full, "v2/Incr-00000011-00000015-1001", next, "v2/Full-00000000-00000040-1004"},
+			0,
+			sidecarstore.Target{Revision: 20},
+			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
+		},
+		{
+			"before the next full, beyond which the target is",
+			[]string{full, next, "v2/Incr-00000031-00000035-1004"},
+			0,
+			sidecarstore.Target{},
+			sidecarstore.GapError{From: 11, To: 30, Before: full, After: "v2/Incr-00000031-00000035-1004"},
+		},
+		{
+			"at an unknown time",
+			[]string{full, "v2/Incr-00000011-00000015-1001", next},
+			0,
+			sidecarstore.Target{Time: noon.Add(time.Minute)},
+			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			archive := keep(t, memory.New(), c.kept...)
+			_, err := collect(t, archive, archive.Chains[c.begin].Full, sidecarstore.Base{Revision: 10}, c.to)
+			var gap *sidecarstore.GapError
+			require.ErrorAs(t, err, &gap)
+			assert.Equal(t, c.want, *gap)
+			require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+			rows, err := collect(t, archive, archive.Chains[c.begin].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{Revision: gap.From - 1})
+			require.NoError(t, err, "what is before the gap can be reached")
+			assert.Equal(t, upTo(11, gap.From-1), revisionsOf(rows))
+		})
+	}
+}
+
+func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Full-00000000-00000015-1002",
+		"v2/Incr-00000016-00000018-1003")
+	rows, err := collect(t, archive, archive.Chains[0].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{})
+	require.NoError(t, err)
+	assert.Equal(t, upTo(11, 18), revisionsOf(rows))
+}
+
+func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
+	rows, err := replay(t, archive, 10, sidecarstore.Target{})
+	require.NoError(t, err)
+	held := map[string]sidecarstore.Row{}
+	for _, row := range rows[1:3] { // revision 11 was compacted
+		held[string(row.Key)] = row
+	}
+	base := sidecarstore.Base{Revision: 13, Row: func(revision []byte) (key, value []byte) {
+		row := held[string(revision)]
+		return row.Key, row.Value
+	}}
+	after, err := collect(t, archive, archive.Chains[0].Full, base, sidecarstore.Target{})
+	require.NoError(t, err)
+	assert.Equal(t, rows[3:], after)
+
+	expired := held[string(rows[1].Key)]
+	expired.Key = append(expired.Key, 't') // a lease ran out while the sidecar compacted its backups
+	held[string(rows[1].Key)] = expired
+	_, err = collect(t, archive, archive.Chains[0].Full, base, sidecarstore.Target{})
+	require.ErrorIs(t, err, sidecarstore.ErrConflict)
+	assert.EqualError(t, err, "backups contradict each other: revision 12 is not the same in v2/Full-00000000-00000010-1000 and in v2/Incr-00000011-00000015-1001")
+}
+
+func TestRowsMayBeLeftEarly(t *testing.T) {
+	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
+	for row, err := range archive.Rows(t.Context(), archive.Chains[0].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{}) {
+		require.NoError(t, err)
+		assert.Equal(t, []int64{11}, revisionsOf([]sidecarstore.Row{row}))
+		break
+	}
+}

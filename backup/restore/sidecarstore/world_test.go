@@ -1,0 +1,236 @@
+package sidecarstore_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// world is an etcd, and a sidecar that backs it up.
+type world struct {
+	*testing.T
+	random *rand.Rand
+	dir    string
+	stop   func() // etcd, once
+	client *clientv3.Client
+	store  *memory.Store
+	leases []clientv3.LeaseID
+	clock  time.Time
+	suffix string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: suffixes[seed%4]}
+	server, err := datadirtest.Start(w.dir)
+	require.NoError(t, err)
+	w.client, err = clientv3.New(clientv3.Config{ // over gRPC, as the sidecar's
+		Endpoints: []string{server.Clients[0].Addr().String()}, Logger: zap.NewNop(),
+	})
+	require.NoError(t, err)
+	w.stop = sync.OnceFunc(func() {
+		_ = w.client.Close() // first, as etcd waits for watches
+		server.Close()
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) revision() int64 {
+	answer, err := w.client.Get(w.Context(), "\x00", clientv3.WithLastRev()...)
+	require.NoError(w, err)
+	return answer.Header.Revision
+}
+
+// full takes a full backup as the sidecar does: the name's revision is asked for first.
+func (w *world) full(meanwhile int) (first int64) {
+	last := w.revision()
+	w.write(meanwhile)
+	snapshot, err := w.client.Snapshot(w.Context())
+	require.NoError(w, err)
+	defer snapshot.Close()
+	content, err := io.ReadAll(snapshot)
+	require.NoError(w, err)
+	w.keep(name("Full", 0, last, w.tick(), w.suffix), content)
+	return last + 1
+}
+
+// watch begins to watch from a revision on, as the sidecar does. What it returns collects the events and keeps them in as many
+// deltas.
+func (w *world) watch(first int64) (keep func(deltas int)) {
+	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
+	return func(deltas int) {
+		last, events := w.revision(), []timed(nil)
+		for answer := range watch {
+			require.NoError(w, answer.Err())
+			for _, event := range answer.Events {
+				events = append(events, timed{EtcdEvent: event, Time: time.Now()})
+			}
+			if events[len(events)-1].EtcdEvent.Kv.ModRevision >= last {
+				break
+			}
+		}
+		w.deltas(first, events, deltas)
+	}
+}
+
+func (w *world) deltas(first int64, events []timed, many int) {
+	for ; len(events) > 0; many-- {
+		size := len(events)
+		if many > 1 {
+			size = 1 + w.random.IntN(size)
+		}
+		for size < len(events) && events[size].EtcdEvent.Kv.ModRevision == events[size-1].EtcdEvent.Kv.ModRevision {
+			size++ // the events of a revision come together
+		}
+		last := events[size-1].EtcdEvent.Kv.ModRevision
+		w.keep(name("Incr", first, last, w.tick(), w.suffix), array(w, events[:size]...))
+		first, events = last+1, events[size:]
+	}
+}
+
+func (w *world) keep(name string, content []byte) {
+	w.store.SetContent("v2/"+name, compress(w, w.suffix, content))
+}
+
+func (w *world) tick() time.Time {
+	w.clock = w.clock.Add(time.Second)
+	return w.clock
+}
+
+// write makes so many random requests.
+func (w *world) write(requests int) {
+	for range requests {
+		_, err := w.client.Do(w.Context(), w.request())
+		require.NoError(w, err)
+		if w.random.IntN(20) == 0 {
+			w.revoke()
+		}
+	}
+}
+
+func (w *world) request() clientv3.Op {
+	switch w.random.IntN(6) {
+	case 0:
+		return clientv3.OpDelete(key(w.random.IntN(50)))
+	case 1:
+		return deleteBlock(w.random.IntN(5))
+	case 2, 3:
+		return w.transaction()
+	default:
+		return w.put(w.random.IntN(50))
+	}
+}
+
+// transaction changes several keys, each of them once, and may have another one in it.
+func (w *world) transaction() clientv3.Op {
+	var outer, inner []clientv3.Op
+	for _, number := range w.random.Perm(30)[:1+w.random.IntN(8)] {
+		op := w.put(number)
+		if w.random.IntN(3) == 0 {
+			op = clientv3.OpDelete(key(number))
+		}
+		if w.random.IntN(4) == 0 {
+			inner = append(inner, op)
+		} else {
+			outer = append(outer, op)
+		}
+	}
+	for _, op := range []clientv3.Op{clientv3.OpTxn(nil, inner, nil), deleteBlock(3 + w.random.IntN(2))} {
+		outer = slices.Insert(outer, w.random.IntN(len(outer)+1), op)
+	}
+	return clientv3.OpTxn(nil, outer, nil)
+}
+
+func (w *world) put(number int) clientv3.Op {
+	value := make([]byte, w.random.IntN(40))
+	for i := range value {
+		value[i] = byte(w.random.Uint32())
+	}
+	if w.random.IntN(3) > 0 {
+		return clientv3.OpPut(key(number), string(value))
+	}
+	return clientv3.OpPut(key(number), string(value), clientv3.WithLease(w.lease()))
+}
+
+// key is one of a block of ten, and has bytes that JSON cannot have.
+func key(number int) string { return fmt.Sprintf("%s/%d", block(number/10), number) }
+
+func block(number int) string { return fmt.Sprintf("<\x00\xff%d", number) }
+
+func deleteBlock(number int) clientv3.Op {
+	return clientv3.OpDelete(block(number), clientv3.WithPrefix())
+}
+
+func (w *world) lease() clientv3.LeaseID {
+	if len(w.leases) < 3 {
+		lease, err := w.client.Grant(w.Context(), 3600)
+		require.NoError(w, err)
+		w.leases = append(w.leases, lease.ID)
+	}
+	return w.leases[w.random.IntN(len(w.leases))]
+}
+
+// revoke deletes all keys of a lease at once, as when it expires.
+func (w *world) revoke() {
+	_, err := w.client.Revoke(w.Context(), w.lease())
+	require.NoError(w, err)
+	w.leases = nil // of the others the keys remain
+}
+
+// rows are those of a database's bucket key.
+func rows(t *testing.T, file string) (rows []sidecarstore.Row) {
+	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
+			rows = append(rows, sidecarstore.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
+			return nil
+		})
+	}))
+	return rows
+}
+
+// base restores a full as far as a test needs it.
+func (w *world) base(archive *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
+	snapshot, err := archive.Snapshot(w.Context(), full)
+	require.NoError(w, err)
+	defer snapshot.Close()
+	content, err := io.ReadAll(snapshot)
+	require.NoError(w, err)
+	file := filepath.Join(w.TempDir(), "db")
+	require.NoError(w, os.WriteFile(file, content, 0o600))
+	held := rows(w.T, file)
+	last := revisionsOf(held)[len(held)-1]
+	return sidecarstore.Base{Revision: last, Row: func(revision []byte) (key, value []byte) {
+		for _, row := range held {
+			if bytes.HasPrefix(row.Key, revision) {
+				return row.Key, row.Value
+			}
+		}
+		return nil, nil
+	}}
+}
+
+func withoutTime(rows []sidecarstore.Row) (bare []sidecarstore.Row) {
+	for _, row := range rows {
+		bare = append(bare, sidecarstore.Row{Key: row.Key, Value: row.Value})
+	}
+	return bare
+}

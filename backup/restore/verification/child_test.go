@@ -1,0 +1,128 @@
+package verification
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store/locate"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+// TestMain doubles as the child: `<test binary> child-verify <store> <scratch> <generation> <full> <revision>`, or one
+// that ends in another way.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && children[os.Args[1]] != nil {
+		os.Exit(children[os.Args[1]]())
+	}
+	status := m.Run()
+	datadirtest.Clean()
+	os.Exit(status)
+}
+
+var children = map[string]func() int{
+	"child-verify": func() int { return verifyInThisProcess(os.Stdout) },
+	"child-panic":  func() int { panic("the page is on fire") },
+	"child-circle": func() int { debug.SetMaxStack(1 << 20); return circle(1) },
+	"child-killed": func() int { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} },
+	"child-silent": func() int { return 0 },
+	"child-liar":   func() int { fmt.Println(`{"verdict":{}}`); return 1 },
+	"child-hang":   func() int { time.Sleep(time.Hour); return 0 },
+}
+
+func circle(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return circle(n+1) + n
+}
+
+func verifyInThisProcess(stdout io.Writer) int {
+	s, err := locate.Open(os.Args[2])
+	if err != nil {
+		panic(err)
+	}
+	generation, _ := strconv.Atoi(os.Args[4])
+	revision, _ := strconv.ParseInt(os.Args[6], 10, 64)
+	job := Job{Generation: generation, Full: os.Args[5], Revision: revision}
+	return RunChild(context.Background(), archive.New(s, &seal.Keys{}), job, os.Args[3], stdout)
+}
+
+// inChild verifies in a process of its own.
+func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Verdict, error) {
+	return InChild(os.Args[0], func(job Job) []string {
+		return []string{what, store, scratch, strconv.Itoa(job.Generation), job.Full, strconv.FormatInt(job.Revision, 10)}
+	})
+}
+
+func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
+	url := "file://" + t.TempDir()
+	s, err := locate.Open(url)
+	require.NoError(t, err)
+	w := newWorld(t, s, &seal.Keys{})
+	w.put(7)
+	w.putFull()
+	w.put(4)
+	w.putSegment()
+	for _, revision := range []int64{w.full.Revision, w.full.Revision + 2} {
+		path, err := w.Find(t.Context(), archive.Target{Revision: revision})
+		require.NoError(t, err)
+		scratch := filepath.Join(t.TempDir(), "scratch")
+		told, err := inChild("child-verify", url, scratch)(t.Context(), path)
+		require.NoError(t, err)
+		want, err := w.verify(w.drill(revision))
+		require.NoError(t, err)
+		require.Equal(t, archive.Verified, told.Outcome)
+		require.WithinDuration(t, want.At, told.At, time.Hour)
+		want.At, want.Seconds = told.At, told.Seconds
+		require.Equal(t, want, told)
+		require.NoDirExists(t, scratch)
+	}
+	_, err = inChild("child-verify", "file://"+t.TempDir(), "/nowhere")(t.Context(), archive.Path{Full: w.full, Revision: 1})
+	require.ErrorContains(t, err, "cannot verify a backup")
+}
+
+func TestAChildThatEndsWithoutAVerdictIsNone(t *testing.T) {
+	for what, want := range map[string]string{
+		"child-killed": "the process ended without a verdict: signal: killed",
+		"child-silent": "the process ended without a verdict",
+		"child-liar":   "the process ended without a verdict: exit status 1",
+	} {
+		_, err := inChild(what, "", "")(t.Context(), archive.Path{Revision: 5})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "the backup of revision 5")
+	}
+}
+
+func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
+	for what, why := range map[string]string{
+		"child-panic":  "bringing it back crashed: panic: the page is on fire",
+		"child-circle": "bringing it back crashed: fatal error: stack overflow",
+	} {
+		verdict, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
+		require.NoError(t, err)
+		require.Equal(t, archive.Failed, verdict.Outcome)
+		require.Equal(t, why, verdict.Why)
+		require.Equal(t, 3, verdict.Generation)
+	}
+}
+
+func TestAChildEndsWithItsContext(t *testing.T) {
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })
+	_, err := inChild("child-hang", "", "")(ctx, archive.Path{Revision: 5})
+	require.ErrorIs(t, err, stopped)
+}

@@ -1,0 +1,83 @@
+package verification
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore/hashkv"
+)
+
+// quotedFindings is how many of bbolt's findings are quoted.
+const quotedFindings = 3
+
+// checkPages has bbolt check every page, and looks whether the last row is that of the revision.
+func checkPages(ctx context.Context, path string, revision int64) error {
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDiffers, err)
+	}
+	defer db.Close() // nothing was written
+	return db.View(func(tx *bolt.Tx) error {
+		var first []string
+		count := 0
+		for finding := range tx.Check() { // which can't be stopped
+			if count++; count <= quotedFindings {
+				first = append(first, fmt.Sprintf("%.200s", finding))
+			}
+		}
+		if count > 0 {
+			return fmt.Errorf("%w: bbolt's page check found %d errors, among them: %s", errDiffers, count, strings.Join(first, "; "))
+		}
+		if newest := lastRevision(tx); newest != revision {
+			return fmt.Errorf("%w: its last revision is %d and should be %d", errDiffers, newest, revision)
+		}
+		return ctx.Err()
+	})
+}
+
+// lastRevision is that of the last row; 1 if there is none, as etcd counts.
+func lastRevision(tx *bolt.Tx) int64 {
+	if keys := tx.Bucket(schema.Key.Name()); keys != nil {
+		if last, _ := keys.Cursor().Last(); last != nil {
+			return mvcc.BytesToRev(last).Main
+		}
+	}
+	return 1
+}
+
+// compare compares the database's hash with the newest of etcd's own that it has the rows for: of a compaction on the way,
+// or of the full. It returns which that was; nil if there is none.
+func compare(ctx context.Context, database string, path archive.Path, compactions []segment.CompactionHash) (*archive.Hash, error) {
+	said, hash := path.Full.Hash, hashkv.At
+	for _, compaction := range compactions {
+		if comparable(path.Full, compaction.Compacted) {
+			said, hash = ofCompaction(compaction), hashkv.AtCompaction
+		}
+	}
+	if said == nil || !comparable(path.Full, said.Compacted) {
+		return nil, nil
+	}
+	found, err := hash(ctx, database, said.Compacted, said.Revision)
+	switch {
+	case errors.Is(err, hashkv.ErrCompacted), errors.Is(err, hashkv.ErrFutureRevision):
+		return nil, fmt.Errorf("%w: %w", errDiffers, err)
+	case err != nil:
+		return nil, err
+	case found != said.Hash:
+		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d, and etcd's was %d", errDiffers, said.Revision, said.Compacted, found, said.Hash)
+	}
+	return said, nil
+}
+
+// comparable tells whether a hash that begins behind a compaction goes over rows that the full still had.
+func comparable(full archive.Full, compacted int64) bool {
+	return full.Compacted == 0 || compacted >= full.Compacted
+}

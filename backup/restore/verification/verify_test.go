@@ -1,0 +1,182 @@
+package verification
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func TestAFullIsVerified(t *testing.T) {
+	w := newWorld(t, memory.New(), sealtest.New(t).Load(t))
+	w.put(7)
+	w.compact()
+	w.put(6)
+	full := w.putFull()
+	verdict, err := w.verify(w.ofFull())
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
+	require.Equal(t, full.Hash, verdict.Hash)
+	require.Equal(t, full.Database, verdict.Database)
+	require.False(t, verdict.Drill)
+	require.Positive(t, verdict.Seconds)
+	require.NoError(t, w.PutVerdict(t.Context(), verdict))
+	history, err := w.History(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+}
+
+func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
+	w := newWorld(t, memory.New(), &seal.Keys{})
+	w.put(7)
+	w.putFull(func(full *archive.Full) { full.Hash = nil })
+	verdict, err := w.verify(w.ofFull())
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome)
+	require.Nil(t, verdict.Hash)
+}
+
+// etcd answers with what it hashed when it compacted at that revision, of rows that are gone now.
+func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
+	w := newWorld(t, memory.New(), &seal.Keys{})
+	w.put(7)
+	w.compact()
+	full := w.putFull()
+	require.Less(t, full.Hash.Compacted, full.Compacted)
+	verdict, err := w.verify(w.ofFull())
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome)
+	require.Nil(t, verdict.Hash)
+}
+
+func TestADrillIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
+	w := newWorld(t, memory.New(), &seal.Keys{})
+	w.put(4)
+	w.putFull()
+	w.put(8)
+	w.putSegment()
+	w.compact()
+	w.put(8)
+	w.putSegment()
+	compacted := w.hashed
+	w.compact()
+	w.put(3)
+	w.putSegment()
+	verdict, err := w.verify(w.drill(w.next.Position.Revision - 4)) // before the last compaction
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
+	require.True(t, verdict.Drill)
+	require.Equal(t, compacted, verdict.Hash.Revision)
+	require.Equal(t, w.full.Name(), verdict.Full)
+	verdict, err = w.verify(w.drill(w.next.Position.Revision - 1))
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
+	require.Equal(t, w.hashed, verdict.Hash.Revision)
+	require.NoError(t, w.PutVerdict(t.Context(), verdict))
+}
+
+// All digests are right, and only etcd's own hash knows.
+func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
+	w := newWorld(t, memory.New(), &seal.Keys{})
+	w.put(4)
+	w.putFull()
+	w.alter = func(row *segment.Row) { row.Value[len(row.Value)-1]++ }
+	w.put(8)
+	w.putSegment()
+	w.compact()
+	w.put(2)
+	w.putSegment()
+	w.requireFailed(w.drill(w.next.Position.Revision-1), "the hash of revision 13, compacted at 0, is ")
+}
+
+func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
+	for why, change := range map[string]func(*archive.Full){
+		"its last revision is 8 and should be 9": func(full *archive.Full) { full.Revision++; full.Hash = nil },
+		"and etcd's was ":                        func(full *archive.Full) { full.Hash.Hash++ },
+		"the database ends before that revision": func(full *archive.Full) { full.Hash.Revision += 50 },
+	} {
+		w := newWorld(t, memory.New(), &seal.Keys{})
+		w.put(7)
+		w.putFull(change)
+		w.requireFailed(w.ofFull(), why)
+	}
+}
+
+func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
+	s := memory.New()
+	w := newWorld(t, s, &seal.Keys{})
+	w.put(7)
+	full := w.putFull()
+	name := archive.DataName(1, full.Name())
+	content, _ := s.Content(name)
+	damaged := append([]byte{}, content...)
+	damaged[len(damaged)/2] ^= 1
+	s.SetContent(name, damaged)
+	w.requireFailed(w.ofFull(), "damaged")
+	s.SetContent(name, content[:len(content)/2])
+	w.requireFailed(w.ofFull(), "damaged")
+	require.NoError(t, s.Delete(t.Context(), name))
+	w.requireFailed(w.ofFull(), name)
+
+	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
+	_, err := w.verify(w.ofFull())
+	require.ErrorIs(t, err, store.ErrNotFound) // it was deleted, which is no verdict
+	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
+}
+
+func TestTheVerdictSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
+	s := memory.New()
+	w := newWorld(t, s, &seal.Keys{})
+	w.put(7)
+	older := w.putFull()
+	w.put(5)
+	w.putSegment()
+	within := w.putFull(func(full *archive.Full) {
+		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
+	})
+	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
+	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is another way to revision 13")
+	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
+	w.put(4)
+	beyond := w.putFull()
+	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
+	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is a way to revision 13, so that 4 revisions are lost")
+	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
+	w.requireFailed(w.ofFull(), "; nothing else leads to revision 17")
+}
+
+func TestWhatKeepsItFromBeingFoundOutIsNoVerdict(t *testing.T) {
+	pair := sealtest.New(t)
+	s := memory.New()
+	w := newWorld(t, s, pair.Load(t))
+	w.put(7)
+	full := w.putFull()
+	s.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, full.Name()), Err: memory.ErrExpired})
+	_, err := w.verify(w.ofFull())
+	require.ErrorIs(t, err, store.ErrDenied)
+	s.Heal()
+	w.Archive = archive.New(s, sealtest.Load(t, seal.Files{Recipients: pair.Recipients, SigningKey: pair.SigningKey}))
+	_, err = w.verify(w.ofFull())
+	require.ErrorIs(t, err, seal.ErrNoIdentity)
+}
+
+func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
+	w := newWorld(t, memory.New(), &seal.Keys{})
+	w.put(7)
+	w.putFull()
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	require.NoError(t, os.MkdirAll(scratch, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(scratch, "db"), []byte("of one that was killed"), 0o600))
+	verdict, err := Verify(t.Context(), w.Archive, w.ofFull(), scratch)
+	require.NoError(t, err)
+	require.Equal(t, archive.Verified, verdict.Outcome)
+	require.NoDirExists(t, scratch)
+}

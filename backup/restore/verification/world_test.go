@@ -1,0 +1,135 @@
+package verification
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+const cluster = "cdf818194e3a8c32"
+
+// world is an etcd, and an archive that its test fills.
+type world struct {
+	*archive.Archive
+	t      *testing.T
+	server *embed.Etcd
+	client *clientv3.Client
+	full   archive.Full
+	next   segment.Start
+	alter  func(*segment.Row)           // what a broken writer does
+	decay  func(database []byte) []byte // what a broken disk has done to it
+	hashed int64                        // the newest compaction whose hash was kept
+}
+
+func newWorld(t *testing.T, s store.Store, keys *seal.Keys) *world {
+	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "live.etcd"))
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*segment.Row) {}, decay: bytes.Clone}
+	_, err = w.Found(t.Context(), cluster, time.Now())
+	require.NoError(t, err)
+	return w
+}
+
+func (w *world) put(times int) {
+	for i := range times {
+		_, err := w.client.Put(w.t.Context(), string(rune('a'+i%5)), "value")
+		require.NoError(w.t, err)
+	}
+}
+
+// compact compacts at the present.
+func (w *world) compact() {
+	_, err := w.client.Compact(w.t.Context(), w.server.Server.KV().Rev(), clientv3.WithCompactPhysical())
+	require.NoError(w.t, err)
+}
+
+// putFull begins a chain with what etcd has now.
+func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
+	var content bytes.Buffer
+	snapshot := w.server.Server.Backend().Snapshot()
+	_, err := snapshot.WriteTo(&content)
+	require.NoError(w.t, err)
+	require.NoError(w.t, snapshot.Close())
+	revision := w.server.Server.KV().Rev()
+	hash, _, err := w.server.Server.KV().HashStorage().HashByRev(revision)
+	require.NoError(w.t, err)
+	full := archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, revision),
+		Hash: &archive.Hash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash}, Compacted: max(w.server.Server.KV().FirstRev(), 0),
+	}
+	for _, change := range change {
+		change(&full)
+	}
+	w.full, err = w.PutFull(w.t.Context(), full, bytes.NewReader(w.decay(content.Bytes())))
+	require.NoError(w.t, err)
+	w.next = w.full.Start()
+	return w.full
+}
+
+// putSegment stores what has changed since the last one, and the hashes of compactions.
+func (w *world) putSegment() {
+	tx := w.server.Server.Backend().ConcurrentReadTx()
+	tx.RLock()
+	first := mvcc.RevToBytes(mvcc.Revision{Main: w.next.Position.Revision}, mvcc.NewRevBytes())
+	last := mvcc.RevToBytes(mvcc.Revision{Main: math.MaxInt64}, mvcc.NewRevBytes())
+	keys, values := tx.UnsafeRange(schema.Key, first, last, 0)
+	tx.RUnlock()
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(w.t, err)
+	for i := range keys {
+		row := segment.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])}
+		w.alter(&row)
+		require.NoError(w.t, builder.Row(row))
+	}
+	require.NoError(w.t, builder.Marker(segment.Marker{Revision: builder.End(), Time: segmenttest.At(builder.End())}))
+	for _, hash := range w.server.Server.KV().HashStorage().Hashes() {
+		if hash.Revision > w.hashed {
+			require.NoError(w.t, builder.CompactionHash(segment.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
+			w.hashed = hash.Revision
+		}
+	}
+	object, err := builder.Finish(segment.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.PutSegment(w.t.Context(), object))
+	w.next = object.Start()
+}
+
+// ofFull is the job to bring the full back, and drill one to bring back a revision.
+func (w *world) ofFull() Job { return w.drill(w.full.Revision) }
+
+func (w *world) drill(revision int64) Job {
+	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
+}
+
+// verify proves that nothing is left behind, too.
+func (w *world) verify(job Job) (archive.Verdict, error) {
+	scratch := filepath.Join(w.t.TempDir(), "scratch")
+	verdict, err := Verify(w.t.Context(), w.Archive, job, scratch)
+	require.NoDirExists(w.t, scratch)
+	return verdict, err
+}
+
+func (w *world) requireFailed(job Job, why string) {
+	w.t.Helper()
+	verdict, err := w.verify(job)
+	require.NoError(w.t, err)
+	require.Equal(w.t, archive.Failed, verdict.Outcome)
+	require.Contains(w.t, verdict.Why, why)
+}

@@ -1,0 +1,192 @@
+package backup_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer/spool"
+)
+
+func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.flush())
+	assert.Equal(t, int64(19), w.head().Revision())
+	w.requireLeft(nil, nil)
+	require.NoError(t, w.flush())
+}
+
+func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), 0xd, 5), "it is not of these data, which are of use")
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 18))
+	assert.Equal(t, int64(19), w.head().Revision())
+}
+
+// It may be a gigabyte, and is read when backups begin.
+func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
+	w := newWaiting(t)
+	w.tear(0)
+	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, w.objects)
+}
+
+func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
+	w := newWaiting(t)
+	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.SegmentName(1, w.objects[1].Position), Times: 1, Err: &store.Unavailable{}})
+	require.ErrorIs(t, w.flush(), store.ErrUnavailable)
+	assert.Equal(t, int64(13), w.head().Revision())
+	w.requireLeft(w.objects, nil)
+	require.NoError(t, w.flush())
+	assert.Equal(t, int64(19), w.head().Revision())
+}
+
+// Another member has stored segments that end elsewhere.
+func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 15))))
+	require.NoError(t, w.flush())
+	head := w.head()
+	assert.Equal(t, int64(19), head.Revision())
+	assert.Equal(t, w.objects[2].After, head.Before)
+	rest, err := w.archive.Manifest(t.Context(), 1, segment.After(15))
+	require.NoError(t, err)
+	assert.Equal(t, int64(16), rest.End)
+	assert.Equal(t, []string{"lease"}, rest.Buckets)
+	w.requireLeft(nil, nil)
+}
+
+func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfIt(t *testing.T) {
+	for name, rows := range map[string][]segment.Row{
+		"up to the same revision": {Row(11, 0, "another"), Row(13, 0, "another")},
+		"up to one within":        {Row(11, 0, "another"), Row(12, 0, "another")},
+	} {
+		w := newWaiting(t)
+		require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, rows)))
+		require.ErrorContains(t, w.flush(), "it does not go on from there", name)
+		w.requireLeft(w.objects, nil)
+	}
+}
+
+// The store was put back, or has lost what came last.
+func TestWhatBeginsBehindTheEndOfTheStoreStays(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "segments", w.objects[0].Position.String())))
+	require.ErrorContains(t, w.flush(), "from revision 14 of cluster c on, while its backups end at revision 10")
+	w.requireLeft(w.objects[1:], nil)
+}
+
+func TestWhatTheStoreMayHaveGoneAnotherWayFromIsNotDeleted(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 20))))
+	require.NoError(t, w.flush())
+	w.requireLeft(w.objects, nil)
+}
+
+func TestWhatTheStoreHasDoesNotWaitAnyLonger(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 19))))
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, nil)
+}
+
+func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
+	for which, brought := range []int64{10, 13, 16} {
+		w := newWaiting(t)
+		left := w.objects
+		if which == 2 { // all that can be read is in the store
+			left = w.objects[2:]
+		}
+		w.tear(which)
+		require.NoError(t, w.flush())
+		assert.Equal(t, brought, w.head().Revision())
+		w.requireLeft(nil, left)
+		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is set aside")
+	}
+}
+
+func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
+	w := newWaiting(t)
+	for _, founded := range []string{"", "d"} {
+		w.store = memory.New()
+		w.archive = archive.New(w.store, unsealed)
+		w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+		if founded != "" {
+			w.found(founded)
+		}
+		w.log.Reset()
+		require.NoError(t, w.flush())
+		w.requireLeft(w.objects, nil)
+		assert.Contains(t, w.log.String(), "is not for this store")
+	}
+}
+
+func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
+	w := newWaiting(t)
+	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, []segment.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
+	require.NoError(t, w.flush())
+	w.requireLeft(nil, w.objects)
+	assert.Contains(t, w.log.String(), "it cannot be brought there any more")
+	assert.Contains(t, w.log.String(), `"from_revision":11`)
+}
+
+// The spool is that of a leader that was deposed, and whose successor has changed a lease since.
+func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
+	w := newWaiting(t)
+	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(10), Before: segment.Seed("c", 1, 10)}
+	newer, err := segment.NewBuilder(unsealed, start)
+	require.NoError(t, err)
+	require.NoError(t, newer.Bucket(Bucket("lease", "l", "newer")))
+	stated, err := newer.Finish(segment.Source{Term: 3, Member: "2"})
+	require.NoError(t, err)
+	require.NoError(t, w.archive.PutSegment(t.Context(), stated))
+
+	w.dir = filepath.Join(t.TempDir(), "spool")
+	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+	filled, _, err := spool.Open(w.dir, 1<<20, unsealed)
+	require.NoError(t, err)
+	for _, rows := range [][]segment.Row{nil, nil, Rows(11, 13), nil} {
+		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))
+		require.NoError(t, filled.Put(object, true))
+		start = object.Start()
+	}
+	require.NoError(t, w.flush())
+	assert.Equal(t, segment.Position{Revision: 14, Part: 1}, w.head().Position)
+	w.requireLeft(nil, nil)
+	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	require.NoError(t, err)
+	var all []string
+	for _, object := range segments {
+		all = append(all, object.Start.String())
+	}
+	assert.Equal(t, []string{segment.After(10).String(), segment.Position{Revision: 11, Part: 1}.String(), segment.After(13).String()}, all)
+}
+
+func TestWhatWaitsWithoutASignatureIsNotBroughtToWhatIsSigned(t *testing.T) {
+	w, made := newWaiting(t), sealtest.New(t)
+	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	_, err := archive.New(w.store, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})).Found(t.Context(), "c", Noon)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
+	assert.Equal(t, int64(10), w.head().Revision())
+	w.requireLeft(w.objects, nil)
+}

@@ -1,0 +1,60 @@
+package azblob
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// awkward is a prefix with everything that has to be escaped somewhere.
+const awkward = "pre fix/ü+%41&=;@:#/"
+
+func TestAzureKeepsTheContractOnAServer(t *testing.T) {
+	endpoint := servers.Azure(t)
+	made := 0
+	next := func(t *testing.T) string {
+		made++
+		return makeContainer(t, opened(t, endpoint, fmt.Sprintf("container-%d", made)))
+	}
+	storetest.Run(t, storetest.Subject{
+		Open: func(t *testing.T) store.Store { return opened(t, endpoint, next(t)) },
+		Through: func(t *testing.T, proxy *storetest.Proxy) store.Store {
+			return opened(t, proxy.To(endpoint), next(t))
+		},
+		Missing: func(t *testing.T) store.Store { return opened(t, endpoint, "missing") },
+		Denied: func(t *testing.T) store.Store {
+			existing := next(t)
+			t.Setenv("AZURE_STORAGE_KEY", "YW5vdGhlcg==")
+			return open(t, endpoint, existing)
+		},
+	})
+}
+
+func makeContainer(t *testing.T, s *Store) string {
+	response, err := s.client.Do(t.Context(), func() (*http.Request, error) {
+		return s.request(http.MethodPut, "", url.Values{"restype": {"container"}}, nil)
+	}, http.StatusCreated)
+	require.NoError(t, err)
+	wire.Discard(response)
+	return s.container
+}
+
+// opened uses the key of the server.
+func opened(t *testing.T, endpoint *url.URL, container string) *Store {
+	t.Setenv("AZURE_STORAGE_KEY", servers.AzureKey)
+	return open(t, endpoint, container)
+}
+
+func open(t *testing.T, endpoint *url.URL, container string) *Store {
+	s, err := New(Options{Container: container, Prefix: awkward, Account: servers.AzureAccount, Endpoint: endpoint})
+	require.NoError(t, err)
+	return s
+}

@@ -1,0 +1,178 @@
+package folder
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/store"
+)
+
+// pageSize is how many names of a directory are in memory at a time. A larger directory is read again for each page.
+var pageSize = 4096 // tests make it smaller
+
+// List is store.Store's.
+func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	if err := store.CheckListing(prefix, after); err != nil {
+		return store.Failed(err)
+	}
+	return store.InOrder(func(yield func(store.Object, error) bool) {
+		root, err := s.open()
+		if err != nil {
+			yield(store.Object{}, s.failed("cannot list", err))
+			return
+		}
+		defer root.Close()
+		walk := &walk{ctx: ctx, root: root, prefix: prefix, after: after, yield: yield}
+		if err := walk.directory("."); err != nil && !walk.stopped {
+			yield(store.Object{}, s.failed("cannot list", err))
+		}
+	}, "", after)
+}
+
+// walk goes through directories in the order of the bytes of names.
+type walk struct {
+	ctx           context.Context
+	root          *os.Root
+	prefix, after string
+	yield         func(store.Object, error) bool
+	stopped       bool
+}
+
+var errStopped = errors.New("whoever lists has enough")
+
+// directory lists what is below a directory. The keys of its entries are their names, of directories with a slash: that is
+// the order of the names of objects, where a-b comes before a/b.
+func (w *walk) directory(directory string) error {
+	for last := ""; ; {
+		keys, err := w.page(directory, last)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			if err := w.entry(directory, key); err != nil {
+				return err
+			}
+		}
+		if len(keys) < pageSize {
+			return nil
+		}
+		last = keys[len(keys)-1]
+	}
+}
+
+func (w *walk) entry(directory, key string) error {
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
+	name := path.Join(directory, key)
+	if strings.HasSuffix(key, "/") {
+		return w.directory(name)
+	}
+	info, err := w.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // deleted meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	if !w.yield(store.Object{Name: name, Size: info.Size(), Modified: info.ModTime()}, nil) {
+		w.stopped = true
+		return errStopped
+	}
+	return nil
+}
+
+// page returns the next keys of a directory in order.
+func (w *walk) page(directory, last string) (keys []string, err error) {
+	opened, err := w.root.Open(directory)
+	if err != nil {
+		return nil, ignoreAbsent(err)
+	}
+	defer opened.Close()
+	for {
+		entries, err := opened.ReadDir(1024)
+		for _, entry := range entries {
+			if key := keyOf(entry); key > last && w.wanted(strings.TrimPrefix(directory+"/"+key, "./")) {
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) >= 2*pageSize || err != nil {
+			slices.Sort(keys)
+			keys = keys[:min(len(keys), pageSize)]
+		}
+		if errors.Is(err, io.EOF) {
+			return keys, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// keyOf is empty for what is neither a directory nor a regular file: a symbolic link, above all.
+func keyOf(entry fs.DirEntry) string {
+	switch {
+	case strings.HasPrefix(entry.Name(), "."):
+		return ""
+	case entry.IsDir():
+		return entry.Name() + "/"
+	case entry.Type().IsRegular():
+		return entry.Name()
+	default:
+		return ""
+	}
+}
+
+// wanted says whether a name, or one below it if it ends with a slash, may belong to the listing.
+func (w *walk) wanted(name string) bool {
+	below := strings.HasSuffix(name, "/")
+	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
+	beyond := name > w.after || below && strings.HasPrefix(w.after, name)
+	return inside && beyond
+}
+
+// leftoverAge is how old a temporary file must be to be one that nobody writes any more.
+const leftoverAge = time.Hour
+
+// Sweep is store.Sweeper's: it removes temporary files to which nothing was added for an hour.
+func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
+	root, err := s.open()
+	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, s.failed("cannot sweep", err)
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(ignoreAbsent(err), context.Cause(ctx))
+		}
+		if !entry.Type().IsRegular() || !strings.HasPrefix(entry.Name(), temporary) || !old(entry) {
+			return nil
+		}
+		removed++
+		return clear(root, name)
+	})
+	return removed, s.failed("cannot sweep", err)
+}
+
+func old(entry fs.DirEntry) bool {
+	info, err := entry.Info()
+	return err == nil && time.Since(info.ModTime()) > leftoverAge
+}

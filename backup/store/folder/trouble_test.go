@@ -1,0 +1,231 @@
+package folder
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/storetest"
+)
+
+func list(t *testing.T, s *Store, prefix, after string) (names []string) {
+	for object, err := range s.List(t.Context(), prefix, after) {
+		require.NoError(t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(t.Context(), "a/b/c", strings.NewReader("x")))
+	found := 0
+	require.NoError(t, filepath.WalkDir(s.directory, func(_ string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := entry.Info()
+		require.NoError(t, err)
+		want := fs.FileMode(0o600)
+		if entry.IsDir() {
+			want = fs.ModeDir | 0o700
+		}
+		found++
+		assert.Equal(t, want, info.Mode(), entry.Name())
+		return nil
+	}))
+	assert.Equal(t, 4, found, "nothing else is left")
+}
+
+func TestASymbolicLinkLeadsNowhere(t *testing.T) {
+	s := open(t)
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("x"), 0o600))
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	require.NoError(t, os.Symlink(outside, filepath.Join(s.directory, "linked")))
+	require.NoError(t, os.Symlink(secret, filepath.Join(s.directory, "file")))
+	for _, name := range []string{"linked/secret", "file"} {
+		_, err := s.Get(t.Context(), name, 0, -1)
+		assert.Error(t, err, name)
+		assert.Error(t, s.Put(t.Context(), name, strings.NewReader("y")), name)
+	}
+	assert.Error(t, s.Put(t.Context(), "linked/new", strings.NewReader("y")))
+	assert.Error(t, s.Delete(t.Context(), "linked/secret"))
+	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Len(t, left, 1)
+	content, err := os.ReadFile(secret)
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(content))
+}
+
+func TestAPipeIsNoObject(t *testing.T) {
+	s := open(t)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
+	_, err := s.Get(t.Context(), "pipe", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	_, err = s.Get(t.Context(), "pipe/below", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	assert.Empty(t, list(t, s, "", ""))
+}
+
+func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
+	s := open(t)
+	removed, err := store.Sweep(t.Context(), s)
+	require.NoError(t, err)
+	assert.Zero(t, removed, "there is no directory yet")
+	require.NoError(t, s.Put(t.Context(), "a/b", strings.NewReader("x")))
+	for name, age := range map[string]time.Duration{".new-old": 61 * time.Minute, ".new-young": 59 * time.Minute, ".other": 9e13} {
+		path := filepath.Join(s.directory, "a", name)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+	}
+	removed, err = store.Sweep(t.Context(), s)
+	require.NoError(t, err)
+	assert.Equal(t, 1, removed)
+	assert.NoFileExists(t, filepath.Join(s.directory, "a", ".new-old"))
+	assert.FileExists(t, filepath.Join(s.directory, "a", ".new-young"))
+	assert.FileExists(t, filepath.Join(s.directory, "a", ".other"))
+}
+
+func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
+	defer func(size int) { pageSize = size }(pageSize)
+	pageSize = 700 // less than is read at a time
+	s := open(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
+	var want []string
+	for i := range 2*pageSize + pageSize/2 {
+		name := fmt.Sprintf("d/%06d", i*7919%1_000_003)
+		require.NoError(t, os.WriteFile(filepath.Join(s.directory, name), nil, 0o600))
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	assert.True(t, slices.Equal(want, list(t, s, "", "")))
+	assert.True(t, slices.Equal(want[pageSize+3:], list(t, s, "d/", want[pageSize+2])))
+}
+
+func TestWhatTheFileSystemSaysIsTranslated(t *testing.T) {
+	for number, want := range map[syscall.Errno]error{
+		syscall.ENOSPC: store.ErrUnavailable, syscall.EDQUOT: store.ErrUnavailable, syscall.EIO: store.ErrUnavailable,
+		syscall.ESTALE: store.ErrUnavailable, syscall.EROFS: store.ErrDenied, syscall.EACCES: store.ErrDenied,
+		syscall.EPERM: store.ErrDenied, syscall.ENOENT: store.ErrNotFound, syscall.ENOTDIR: store.ErrNotFound,
+	} {
+		err := open(t).failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: number})
+		assert.ErrorIs(t, err, want)
+		assert.ErrorIs(t, err, number)
+		assert.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestAFullDiskLeavesNothing(t *testing.T) {
+	mounted := t.TempDir()
+	if err := syscall.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("SKIPPED: a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { assert.NoError(t, syscall.Unmount(mounted, 0)) })
+	s, err := New(mounted)
+	require.NoError(t, err)
+	err = s.Put(t.Context(), "a/b", storetest.Pattern(1, 2<<20))
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "no space left on device")
+	left, err := os.ReadDir(filepath.Join(s.directory, "a"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	require.NoError(t, s.Put(t.Context(), "a/b", storetest.Pattern(1, 1<<18)), "there is room again")
+	require.NoError(t, syscall.Mount("", mounted, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	assert.ErrorIs(t, s.Put(t.Context(), "a/c", strings.NewReader("x")), store.ErrDenied)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a/b"), store.ErrDenied)
+	assert.Equal(t, []string{"a/b"}, list(t, s, "", ""))
+}
+
+const writerVariable = "FOLDER_TEST_WRITES_INTO"
+
+// TestMain makes this program the writer that another test kills.
+func TestMain(m *testing.M) {
+	if directory := os.Getenv(writerVariable); directory != "" {
+		write(directory)
+	}
+	os.Exit(m.Run())
+}
+
+const written = 200_000 // bytes of each object
+
+func write(directory string) {
+	s, err := New(directory)
+	for i := 0; err == nil; i++ {
+		err = s.Put(context.Background(), fmt.Sprintf("%02d/object-%04d", i%10, i), storetest.Pattern(byte(i), written))
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func TestAWriterThatIsKilledLeavesNothingIncomplete(t *testing.T) {
+	s := open(t)
+	for kill := range 5 {
+		writer := exec.Command(os.Args[0])
+		writer.Env = append(os.Environ(), writerVariable+"="+s.directory)
+		require.NoError(t, writer.Start())
+		deadline := time.After(time.Minute)
+		for i := kill * 7; len(list(t, s, "", "")) < i+3; {
+			select {
+			case <-deadline:
+				t.Fatal("the writer writes nothing")
+			case <-time.After(time.Millisecond):
+			}
+		}
+		require.NoError(t, writer.Process.Kill())
+		_ = writer.Wait()
+		for _, name := range list(t, s, "", "") {
+			var i int
+			_, err := fmt.Sscanf(name[3:], "object-%d", &i)
+			require.NoError(t, err)
+			_, err = store.PutOnce(t.Context(), s, name, storetest.Pattern(byte(i), written))
+			require.NoError(t, err, "incomplete")
+			require.NoError(t, s.Delete(t.Context(), name))
+		}
+	}
+}
+
+// A directory that is missing may be that of a volume that is not mounted: neither is it made, nor taken for empty.
+func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
+	s, err := New(filepath.Join(t.TempDir(), "backups"))
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.ErrorIs(t, s.Put(t.Context(), "a", strings.NewReader("x")), store.ErrNoBucket)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrNoBucket)
+	for _, err := range s.List(t.Context(), "", "") {
+		assert.ErrorIs(t, err, store.ErrNoBucket)
+		assert.ErrorContains(t, err, "make the directory, or mount the volume that it lies on")
+	}
+	assert.NoDirExists(t, s.directory)
+	require.NoError(t, os.Mkdir(s.directory, 0o700))
+	assert.Empty(t, list(t, s, "", ""))
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
+}
+
+// It is named once, as the place of the store.
+func TestADirectoryThatIsMissingOrNoneIsNamedOnce(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "backups")
+	s, err := New(directory)
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: make the directory, or mount the volume that it lies on", err.Error())
+	require.NoError(t, os.WriteFile(directory, nil, 0o600))
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: what is there is not a directory", err.Error())
+}

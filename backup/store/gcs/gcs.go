@@ -1,0 +1,181 @@
+// Package gcs keeps objects in Google Cloud Storage, over its JSON API.
+package gcs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// googleapis is where buckets are unless an endpoint is given.
+const googleapis = "https://storage.googleapis.com"
+
+// bucketName is the shape of a bucket's name: 3 to 63 letters, digits, - _ and dots, more if it has dots.
+var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$`)
+
+// Options say where a store is.
+type Options struct {
+	Bucket   string
+	Prefix   string   // before all names: empty, or ending with a slash
+	Endpoint *url.URL // nil: Google. One with plain HTTP is taken for an emulator, and gets no credentials
+	Wire     wire.Options
+}
+
+// Store is a bucket, or a part of it.
+type Store struct {
+	bucket, prefix string
+	endpoint       string // without a slash at its end
+	client         *wire.Client
+}
+
+// New checks the options; it contacts nothing yet. The error says which of them is wrong.
+func New(options Options) (*Store, error) {
+	if !bucketName.MatchString(options.Bucket) {
+		return nil, fmt.Errorf("%q is not the name of a bucket", options.Bucket)
+	}
+	transport, err := wire.NewTransport(options.Wire)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{bucket: options.Bucket, prefix: options.Prefix, endpoint: googleapis}
+	s.client = &wire.Client{HTTP: wire.NewClient(transport), Authorize: anonymous, Refusal: refusal}
+	if options.Endpoint != nil {
+		s.endpoint = strings.TrimSuffix(options.Endpoint.String(), "/")
+	}
+	if options.Endpoint != nil && options.Endpoint.Scheme == "http" {
+		return s, nil
+	}
+	tokens, err := newTokens()
+	if err != nil {
+		return nil, err
+	}
+	s.client.Authorize = tokens.authorize
+	s.client.Refusal = tokens.forgetIfDenied
+	return s, nil
+}
+
+func anonymous(*http.Request) error { return nil }
+
+// String is store.Store's.
+func (s *Store) String() string { return "gs://" + s.bucket + "/" + s.prefix }
+
+// request builds a request each time it is called. The path begins with a slash and is escaped.
+func (s *Store) request(method, path string, query url.Values) func() (*http.Request, error) {
+	return func() (*http.Request, error) {
+		return http.NewRequest(method, s.endpoint+path+"?"+query.Encode(), nil)
+	}
+}
+
+func (s *Store) bucketPath() string { return "/storage/v1/b/" + url.PathEscape(s.bucket) + "/o" }
+
+func (s *Store) objectPath(name string) string {
+	return s.bucketPath() + "/" + url.PathEscape(s.prefix+name)
+}
+
+// Get is store.Store's.
+func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if err := store.CheckName(name); err != nil {
+		return nil, err
+	}
+	if length == 0 {
+		return wire.Nothing(s.Get(ctx, name, offset, 1))
+	}
+	media := s.request(http.MethodGet, s.objectPath(name), url.Values{"alt": {"media"}})
+	response, err := s.client.Do(ctx, func() (*http.Request, error) {
+		request, err := media()
+		if wanted := wire.Range(offset, length); err == nil && wanted != "" {
+			request.Header.Set("Range", wanted)
+		}
+		return request, err
+	}, http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
+	if errors.Is(err, store.ErrNotFound) {
+		err = s.absent(ctx, err)
+	}
+	if err != nil {
+		return nil, s.failed("cannot read "+name, err)
+	}
+	body, err := wire.Body(response, offset, length)
+	return body, s.failed("cannot read "+name, err)
+}
+
+// absent finds out whether it is the object that is not there or the bucket: the status is the same.
+func (s *Store) absent(ctx context.Context, err error) error {
+	if _, listing := s.page(ctx, url.Values{"maxResults": {"1"}}); listing != nil {
+		return listing
+	}
+	return err
+}
+
+// Delete is store.Store's.
+func (s *Store) Delete(ctx context.Context, name string) error {
+	if err := store.CheckName(name); err != nil {
+		return err
+	}
+	response, err := s.client.Do(ctx, s.request(http.MethodDelete, s.objectPath(name), nil), http.StatusOK, http.StatusNoContent)
+	return s.failed("cannot delete "+name, wire.Deleted(response, err))
+}
+
+// List is store.Store's.
+func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	if err := store.CheckListing(prefix, after); err != nil {
+		return store.Failed(err)
+	}
+	return store.InOrder(s.list(ctx, prefix, after), s.prefix, after)
+}
+
+func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	query := url.Values{"prefix": {s.prefix + prefix}, "maxResults": {"1000"}}
+	query.Set("fields", "kind,nextPageToken,items(name,size,timeCreated)")
+	if after != "" {
+		query.Set("startOffset", s.prefix+after)
+	}
+	return wire.Pages(func(mark string) (objects []store.Object, next string, err error) {
+		if mark != "" {
+			query.Set("pageToken", mark)
+		}
+		found, err := s.page(ctx, query)
+		if err != nil {
+			return nil, "", s.failed("cannot list", err)
+		}
+		for _, item := range found.Items {
+			objects = append(objects, store.Object{Name: item.Name, Size: item.Size, Modified: item.Created})
+		}
+		return objects, found.Next, nil
+	})
+}
+
+type page struct {
+	Kind  string `json:"kind"`
+	Next  string `json:"nextPageToken"`
+	Items []struct {
+		Name    string    `json:"name"`
+		Size    int64     `json:"size,string"`
+		Created time.Time `json:"timeCreated"`
+	} `json:"items"`
+}
+
+func (s *Store) page(ctx context.Context, query url.Values) (found page, err error) {
+	response, err := s.client.Do(ctx, s.request(http.MethodGet, s.bucketPath(), query), http.StatusOK)
+	if errors.Is(err, store.ErrNotFound) {
+		return found, fmt.Errorf("%w (%w)", store.ErrNoBucket, errors.New("HTTP status 404"))
+	}
+	if err != nil {
+		return found, err
+	}
+	defer wire.Discard(response)
+	err = decode(response.Body, &found)
+	if err == nil && found.Kind != "storage#objects" { // any other document would be an empty listing
+		err = errors.New("the answer is no listing of Google's: see that endpoint= leads to the store itself")
+	}
+	return found, err
+}

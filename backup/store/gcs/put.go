@@ -1,0 +1,75 @@
+package gcs
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Put is store.Store's. What fits into one piece goes in one request, the rest in a resumable upload.
+func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
+	if err := store.CheckName(name); err != nil {
+		return err
+	}
+	doing := "cannot create " + name
+	whole := func(piece []byte) error { return s.failed(doing, s.whole(ctx, name, piece)) }
+	return wire.Upload(content, whole, func() (wire.Parts, error) {
+		session, err := s.begin(ctx, name)
+		return session, s.failed(doing, err)
+	})
+}
+
+func (s *Store) uploadPath() string { return "/upload" + s.bucketPath() }
+
+func (s *Store) ifAbsent(kind, name string) url.Values {
+	return url.Values{"uploadType": {kind}, "name": {s.prefix + name}, "ifGenerationMatch": {"0"}}
+}
+
+// whole is sent once: a second time would find what the first one made.
+func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
+	head, tail, contentType, err := around(s.prefix+name, piece)
+	if err != nil {
+		return err
+	}
+	target := s.endpoint + s.uploadPath() + "?" + s.ifAbsent("multipart", name).Encode()
+	response, err := s.client.Once(ctx, func() (*http.Request, error) {
+		body := io.MultiReader(strings.NewReader(head), bytes.NewReader(piece), strings.NewReader(tail))
+		request, err := http.NewRequest(http.MethodPost, target, body)
+		if err == nil {
+			request.ContentLength = int64(len(head) + len(piece) + len(tail))
+			request.Header.Set("Content-Type", contentType)
+		}
+		return request, err
+	}, http.StatusOK)
+	return wire.Created(response, err)
+}
+
+// around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them
+// if they were damaged on the way.
+func around(key string, piece []byte) (head, tail, contentType string, err error) {
+	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
+	if err != nil {
+		return "", "", "", err
+	}
+	boundary := rand.Text()
+	head = "--" + boundary + "\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n" + string(metadata) +
+		"\r\n--" + boundary + "\r\nContent-Type: application/octet-stream\r\n\r\n"
+	return head, "\r\n--" + boundary + "--\r\n", "multipart/related; boundary=" + boundary, nil
+}
+
+func encode(sum uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
+}

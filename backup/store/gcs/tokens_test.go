@@ -1,0 +1,162 @@
+package gcs
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// grants is a token server, and a service account that uses it.
+func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
+	server := httptest.NewServer(grant)
+	t.Cleanup(server.Close)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	account, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "backup@example.test", "token_uri": server.URL,
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
+	})
+	require.NoError(t, err)
+	return account
+}
+
+func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
+	granted := 0
+	account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
+		granted++
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":3600}`, granted)
+	})
+	path := filepath.Join(t.TempDir(), "key.json")
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	tokens, err := newTokens()
+	require.NoError(t, err)
+	for i, want := range []string{"Bearer token-1", "Bearer token-1", "Bearer token-2"} {
+		if i != 1 {
+			require.NoError(t, os.WriteFile(path, append(account, strings.Repeat(" ", i)...), 0o600))
+		}
+		request := httptest.NewRequest(http.MethodGet, "/", nil)
+		require.NoError(t, tokens.authorize(request))
+		assert.Equal(t, want, request.Header.Get("Authorization"))
+	}
+}
+
+func TestATokenThatIsRefusedSaysNothingOfTheAnswer(t *testing.T) {
+	for status, want := range map[int]error{400: store.ErrDenied, 401: store.ErrDenied, 503: store.ErrUnavailable} {
+		account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"error":"invalid_grant","error_description":"SECRET"}`)
+		})
+		path := filepath.Join(t.TempDir(), "key.json")
+		require.NoError(t, os.WriteFile(path, account, 0o600))
+		t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+		tokens, err := newTokens()
+		require.NoError(t, err)
+		err = tokens.authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+		assert.ErrorIs(t, err, want, status)
+		assert.NotContains(t, err.Error(), "SECRET")
+	}
+	broken := filepath.Join(t.TempDir(), "key.json")
+	require.NoError(t, os.WriteFile(broken, []byte("SECRET"), 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", broken)
+	tokens, err := newTokens()
+	require.NoError(t, err)
+	err = tokens.authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.ErrorIs(t, err, store.ErrDenied)
+	assert.NotContains(t, err.Error(), "SECRET")
+}
+
+func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
+	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client is gone
+		<-r.Context().Done()
+	})
+	path := filepath.Join(t.TempDir(), "key.json")
+	require.NoError(t, os.WriteFile(path, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	tokens, err := newTokens()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err = tokens.authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// Workload identity federation exchanges a token of another issuer, in a file that is renewed.
+func TestFederationExchangesItsTokenFile(t *testing.T) {
+	var exchanged []string
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		exchanged = append(exchanged, r.PostFormValue("subject_token"))
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, len(exchanged))
+	}))
+	t.Cleanup(issuer.Close)
+	subject, path := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "federation.json")
+	account, err := json.Marshal(map[string]any{
+		"type": "external_account", "audience": "//iam.googleapis.com/projects/1/x", "token_url": issuer.URL,
+		"subject_token_type": "urn:ietf:params:oauth:token-type:jwt", "credential_source": map[string]string{"file": subject},
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	tokens, err := newTokens()
+	require.NoError(t, err)
+	for i, token := range []string{"first", "second"} {
+		require.NoError(t, os.WriteFile(subject, []byte(token), 0o600))
+		got, err := authorized(t, tokens)
+		require.NoError(t, err)
+		assert.Equal(t, fmt.Sprintf("Bearer token-%d", i+1), got)
+		_ = tokens.forgetIfDenied(&http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody})
+	}
+	assert.Equal(t, []string{"first", "second"}, exchanged)
+}
+
+// Credentials go to who has a certificate of theirs only, and those that were refused are fetched again.
+func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
+	granted := 0
+	account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
+		granted++
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":3600}`, granted)
+	})
+	path, bundle := filepath.Join(t.TempDir(), "key.json"), filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(path, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer token-1" {
+			refuse(w, http.StatusUnauthorized, "authError", "")
+		}
+	}))
+	t.Cleanup(server.Close)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(bundle, certificate, 0o600))
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	s, err := New(Options{Bucket: "bucket", Endpoint: endpoint, Wire: wire.Options{CAPath: bundle}})
+	require.NoError(t, err)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
+	assert.NoError(t, s.Delete(t.Context(), "a"))
+	assert.NoError(t, s.Delete(t.Context(), "a"))
+	assert.Equal(t, 2, granted, "the second one lasts")
+}

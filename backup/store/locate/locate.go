@@ -1,0 +1,178 @@
+// Package locate opens the store that a URL names.
+package locate
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/azblob"
+	"etcd-wrapper/backup/store/folder"
+	"etcd-wrapper/backup/store/gcs"
+	"etcd-wrapper/backup/store/s3"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// flag is what every error begins with.
+const flag = "--backup-store"
+
+// scheme is a kind of store: the keys that its URL may have behind the question mark, and how it is opened.
+type scheme struct {
+	keys []string
+	open func(location) (store.Store, error)
+}
+
+var schemes = map[string]scheme{
+	"file":   {nil, openFolder},
+	"s3":     {[]string{"endpoint", "region", "path-style", "ca"}, openS3},
+	"gs":     {[]string{"endpoint", "ca"}, openGCS},
+	"azblob": {[]string{"endpoint", "account", "ca"}, openAzure},
+}
+
+// Open returns the store that the URL names: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX,
+// with the keys endpoint=, region=, path-style=, account= and ca= where they make sense. Nothing is contacted, and no
+// credentials are looked for yet, except that environment variables which are malformed are refused. The error is one
+// sentence that names the flag, the key and what is wrong, and repeats nothing that may be a secret.
+func Open(raw string) (store.Store, error) {
+	found, kind, err := parse(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	opened, err := kind.open(found)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return opened, nil
+}
+
+// location is what a URL says.
+type location struct {
+	bucket string
+	path   string // of a folder, or the prefix, which is empty or ends with a slash
+	keys   url.Values
+	wire   wire.Options
+	at     *url.URL // nil without endpoint=
+}
+
+var errUsage = errors.New("is not file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX")
+
+func parse(raw string) (found location, kind scheme, err error) {
+	if strings.TrimSpace(raw) != raw { // as a Secret does that was made of a file; it cannot be seen in the sentence below
+		return found, kind, errors.New("begins or ends with a space or a line break")
+	}
+	parsed, err := url.Parse(raw)
+	if err != nil {
+		return found, kind, errUsage // url's error would repeat all of it
+	}
+	kind, known := schemes[parsed.Scheme]
+	switch {
+	case !known:
+		return found, kind, errUsage
+	case parsed.User != nil:
+		return found, kind, errors.New("must not hold credentials; they come from the environment, files or workload identity")
+	case parsed.Fragment != "" || parsed.Opaque != "":
+		return found, kind, errUsage
+	}
+	found = location{bucket: parsed.Host, path: parsed.Path}
+	if found.keys, err = url.ParseQuery(parsed.RawQuery); err != nil {
+		return found, kind, errors.New("what follows the question mark is malformed")
+	}
+	return found, kind, found.check(parsed.Scheme, kind.keys)
+}
+
+func (l *location) check(scheme string, allowed []string) error {
+	for _, key := range slices.Sorted(maps.Keys(l.keys)) {
+		values := l.keys[key]
+		switch {
+		case !slices.Contains(allowed, key):
+			return fmt.Errorf("%s:// has no key %q%s", scheme, key, offer(allowed))
+		case len(values) > 1:
+			return fmt.Errorf("key %s is given twice", key)
+		case values[0] == "":
+			return fmt.Errorf("key %s is empty", key)
+		}
+	}
+	l.wire.CAPath = l.keys.Get("ca")
+	if value := l.keys.Get("endpoint"); value != "" {
+		endpoint, err := wire.ParseEndpoint(value)
+		if err != nil {
+			return fmt.Errorf("key endpoint %w", err)
+		}
+		l.at = endpoint
+	}
+	return nil
+}
+
+func offer(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return "; it has " + strings.Join(keys, ", ")
+}
+
+// prefix makes of the path what stands before all names.
+func (l *location) prefix() (string, error) {
+	path := strings.Trim(l.path, "/")
+	if path == "" {
+		return "", nil
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "" || segment == "." || segment == ".." {
+			return "", fmt.Errorf("prefix %q has an empty or relative part", path)
+		}
+	}
+	if len(path) > maxPrefix || !utf8.ValidString(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 127 }) {
+		return "", fmt.Errorf("the prefix has control characters, or more than %d bytes", maxPrefix)
+	}
+	return path + "/", nil
+}
+
+// maxPrefix leaves room for names: S3 and Google allow 1,024 bytes in all.
+const maxPrefix = 400
+
+func openFolder(l location) (store.Store, error) {
+	if l.bucket != "" && l.bucket != "localhost" {
+		return nil, errors.New("a folder has three slashes: file:///DIR")
+	}
+	return folder.New(l.path)
+}
+
+func openS3(l location) (store.Store, error) {
+	prefix, err := l.prefix()
+	if err != nil {
+		return nil, err
+	}
+	if l.at != nil && strings.Trim(l.at.Path, "/") != "" {
+		return nil, errors.New("key endpoint has a path; the bucket is not a part of it")
+	}
+	style := l.keys.Get("path-style")
+	if style != "" && style != "true" && style != "false" {
+		return nil, errors.New("key path-style is neither true nor false")
+	}
+	return s3.New(s3.Options{
+		Bucket: l.bucket, Prefix: prefix, Endpoint: l.at, Region: l.keys.Get("region"), PathStyle: style == "true", Wire: l.wire,
+	})
+}
+
+func openGCS(l location) (store.Store, error) {
+	prefix, err := l.prefix()
+	if err != nil {
+		return nil, err
+	}
+	return gcs.New(gcs.Options{Bucket: l.bucket, Prefix: prefix, Endpoint: l.at, Wire: l.wire})
+}
+
+func openAzure(l location) (store.Store, error) {
+	prefix, err := l.prefix()
+	if err != nil {
+		return nil, err
+	}
+	return azblob.New(azblob.Options{
+		Container: l.bucket, Prefix: prefix, Account: l.keys.Get("account"), Endpoint: l.at, Wire: l.wire,
+	})
+}

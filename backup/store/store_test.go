@@ -1,0 +1,180 @@
+package store_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func put(t *testing.T, s store.Store) (store.Digest, error) {
+	return store.PutOnce(t.Context(), s, "a", strings.NewReader("content"))
+}
+
+func TestPutOnceReturnsTheDigestOfTheContent(t *testing.T) {
+	digest, err := put(t, memory.New())
+	require.NoError(t, err)
+	assert.Equal(t, store.Digest{SHA256: sha256.Sum256([]byte("content")), Size: 7}, digest)
+}
+
+func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
+	for _, lost := range []error{memory.ErrLostReply, memory.ErrServerError, memory.ErrExists} {
+		s := memory.New()
+		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: lost, ReplyLost: true})
+		_, err := put(t, s)
+		assert.NoError(t, err, lost)
+		_, err = put(t, s)
+		assert.NoError(t, err, "and again, after a restart")
+	}
+}
+
+func TestAnObjectWithOtherContentBelongsToSomebodyElse(t *testing.T) {
+	for _, theirs := range []string{"", "conten", "Content", "content and more"} {
+		s := memory.New()
+		s.SetContent("a", []byte(theirs))
+		_, err := put(t, s)
+		assert.ErrorIs(t, err, store.ErrExists, theirs)
+		s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrLostReply})
+		_, err = put(t, s)
+		assert.ErrorIs(t, err, store.ErrExists, "also if no answer came")
+	}
+}
+
+func TestWhatCouldNotBeReadBackIsNobodysYet(t *testing.T) {
+	s := memory.New()
+	s.SetContent("a", []byte("content"))
+	s.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 3}, memory.Fault{Op: memory.Get, Times: 1, Err: memory.ErrThrottled})
+	for range 2 {
+		_, err := put(t, s)
+		assert.ErrorIs(t, err, store.ErrUnavailable)
+		assert.NotErrorIs(t, err, store.ErrExists, "another writer must not be believed in")
+	}
+	_, err := put(t, s)
+	assert.NoError(t, err)
+}
+
+func TestAnObjectThatIsGoneAgainMayBeCreatedLater(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrExists})
+	_, err := put(t, s)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.NotErrorIs(t, err, store.ErrExists)
+}
+
+func TestAnUploadThatDidNotArriveKeepsItsError(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrThrottled})
+	_, err := put(t, s)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.Equal(t, time.Second, store.RetryAfter(err))
+}
+
+func TestAStoreThatAnswersNothingIsSaidToOnce(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Err: memory.ErrUnreachable})
+	_, err := put(t, s)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	assert.Equal(t, 1, strings.Count(err.Error(), "store unavailable"), err)
+	assert.NotContains(t, err.Error(), "cannot read")
+}
+
+func TestWhatCannotBeReadBackForAnotherReasonIsToldBeside(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable}, memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
+	_, err := put(t, s)
+	require.ErrorIs(t, err, store.ErrDenied)
+	assert.ErrorContains(t, err, "cannot tell whose a in")
+}
+
+func TestWhatIsSureIsNotReadBack(t *testing.T) {
+	for _, sure := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
+		s := memory.New()
+		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: sure})
+		_, err := put(t, s)
+		assert.ErrorIs(t, err, sure)
+		assert.Equal(t, []memory.Call{{Op: memory.Put, Name: "a"}}, s.Calls())
+	}
+}
+
+func TestAStoreThatHangsEndsWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		s.Inject(memory.Fault{Hang: true})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := store.PutOnce(ctx, s, "a", strings.NewReader("content"))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestTheProbeTellsWhatAStoreIsAbleTo(t *testing.T) {
+	for name, one := range map[string]struct {
+		faults []memory.Fault
+		want   string
+		left   int
+	}{
+		"a good one":          {nil, "the store refuses to overwrite: several members may write to it", 0},
+		"one that overwrites": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store overwrites objects in spite of create-if-absent: let one member only write to it", 0},
+		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
+		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store refuses to overwrite: several members may write to it; old backups cannot be removed", 1},
+		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store refuses to overwrite: several members may write to it", 0},
+	} {
+		s := memory.New()
+		s.Inject(one.faults...)
+		abilities, err := store.Probe(t.Context(), s)
+		require.NoError(t, err, name)
+		assert.Equal(t, one.want, abilities.String(), name)
+		left := 0
+		for range s.List(t.Context(), "", "") {
+			left++
+		}
+		assert.Equal(t, one.left, left, name)
+	}
+}
+
+func TestAProbeThatFailsSaysNothingAboutTheStore(t *testing.T) {
+	for _, op := range []memory.Op{memory.Put, memory.Delete} {
+		for _, trouble := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
+			s := memory.New()
+			s.Inject(memory.Fault{Op: op, Err: trouble})
+			_, err := store.Probe(t.Context(), s)
+			assert.ErrorIs(t, err, trouble)
+			assert.ErrorContains(t, err, "cannot probe memory://test/")
+		}
+	}
+}
+
+func listed(names ...string) func(func(store.Object, error) bool) {
+	return func(yield func(store.Object, error) bool) {
+		for _, name := range names {
+			if !yield(store.Object{Name: name}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func TestAListingOutOfOrderIsAnError(t *testing.T) {
+	var got []string
+	var last error
+	for object, err := range store.InOrder(listed("base/b", "other", "base/.hidden", "base/c d", "base/e", "base/d"), "base/", "a") {
+		got, last = append(got, object.Name), err
+	}
+	assert.Equal(t, []string{"b", "e", ""}, got)
+	assert.ErrorContains(t, last, "lists d after e")
+}
+
+func TestSweepingIsLeftToStoresThatNeedIt(t *testing.T) {
+	removed, err := store.Sweep(t.Context(), memory.New())
+	assert.NoError(t, err)
+	assert.Zero(t, removed)
+}

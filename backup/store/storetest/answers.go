@@ -1,0 +1,172 @@
+package storetest
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// requests are all that can be asked of a store.
+func requests(t *testing.T, s store.Store) map[string]func() error {
+	return map[string]func() error{
+		"create":               func() error { return s.Put(within(t), "a", strings.NewReader("x")) },
+		"create in two pieces": func() error { return s.Put(within(t), "a", Pattern(1, wire.PieceSize+1)) },
+		"read":                 func() error { return readingOf(t, s) },
+		"list":                 func() error { return listingOf(t, s) },
+		"delete":               func() error { return s.Delete(within(t), "a") },
+	}
+}
+
+func readingOf(t *testing.T, s store.Store) error {
+	body, err := s.Get(within(t), "a", 0, -1)
+	if err == nil {
+		_ = body.Close() // it was only read
+	}
+	return err
+}
+
+// answered is what a server may say to everything, and what that means.
+type answered struct {
+	by       func(w http.ResponseWriter)
+	creating error // nil: any error will do
+	others   error
+}
+
+func (d Dialect) told(t *testing.T) {
+	unavailable := func(status int) answered {
+		return answered{func(w http.ResponseWriter) { d.Refuse(w, status) }, store.ErrUnavailable, store.ErrUnavailable}
+	}
+	skewed := func(w http.ResponseWriter) {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		d.Denied(w)
+	}
+	var all sync.WaitGroup // they try several times
+	defer all.Wait()
+	for name, answer := range map[string]answered{
+		"409":                 {func(w http.ResponseWriter) { d.Refuse(w, http.StatusConflict) }, d.Conflict, nil},
+		"412":                 {func(w http.ResponseWriter) { d.Refuse(w, http.StatusPreconditionFailed) }, store.ErrExists, nil},
+		"429":                 unavailable(http.StatusTooManyRequests),
+		"500":                 unavailable(http.StatusInternalServerError),
+		"503":                 unavailable(http.StatusServiceUnavailable),
+		"expired credentials": {d.Expired, store.ErrDenied, store.ErrDenied},
+		"a missing right":     {d.Denied, store.ErrDenied, store.ErrDenied},
+		"a clock that is off": {skewed, store.ErrSkewed, store.ErrSkewed},
+	} {
+		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { answer.by(w) })
+		for asked, ask := range requests(t, s) {
+			all.Go(func() {
+				err, want := ask(), answer.others
+				if strings.HasPrefix(asked, "create") {
+					want = answer.creating
+				}
+				if assert.Error(t, err, "%s: %s", name, asked) && want != nil {
+					assert.ErrorIs(t, err, want, "%s: %s", name, asked)
+				}
+				assert.NotErrorIs(t, err, store.ErrNotFound, "what is not told is not absent: %s: %s", name, asked)
+			})
+		}
+	}
+}
+
+func (d Dialect) absent(t *testing.T) {
+	s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { d.NoBucket(w) })
+	for asked, ask := range requests(t, s) {
+		if asked != "delete" { // what is not there is deleted
+			assert.ErrorIs(t, ask(), store.ErrNoBucket, asked)
+		}
+	}
+}
+
+func (d Dialect) lastPage(t *testing.T) {
+	for what, fails := range map[string]func(w http.ResponseWriter){
+		"refused":           func(w http.ResponseWriter) { d.Refuse(w, http.StatusServiceUnavailable) },
+		"not allowed":       d.Denied,
+		"lost":              func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"a page for people": func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html></html>")) },
+		"another service's": func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) },
+	} {
+		var pages atomic.Int32
+		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) {
+			if pages.Add(1) > 1 {
+				fails(w)
+				return
+			}
+			d.Page(w)
+		})
+		var found []string
+		var last error
+		for object, err := range s.List(within(t), "", "") {
+			if last = err; err == nil {
+				found = append(found, object.Name)
+			}
+		}
+		assert.Equal(t, []string{"a"}, found, what)
+		assert.Error(t, last, what)
+	}
+}
+
+func (d Dialect) overwrites(t *testing.T) {
+	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			d.Deleted(w)
+			return
+		}
+		d.Created(w)
+	})
+	abilities, err := store.Probe(within(t), s)
+	require.NoError(t, err)
+	assert.False(t, abilities.CreateIfAbsent)
+	assert.NoError(t, abilities.Delete)
+}
+
+// locked is about a bucket that is locked as a whole: some servers look at that before they look at the condition.
+func (d Dialect) locked(t *testing.T) {
+	var created atomic.Bool
+	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			begin(w, "1")
+			_, _ = io.WriteString(w, "x")
+		case r.Method != http.MethodDelete && created.CompareAndSwap(false, true):
+			d.Created(w)
+		default:
+			d.Locked(w)
+		}
+	})
+	for range 2 {
+		_, err := store.PutOnce(within(t), s, "a", strings.NewReader("x"))
+		require.NoError(t, err)
+	}
+	_, err := store.PutOnce(within(t), s, "a", strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists)
+	created.Store(false)
+	abilities, err := store.Probe(within(t), s)
+	require.NoError(t, err)
+	assert.True(t, abilities.CreateIfAbsent)
+	assert.ErrorIs(t, abilities.Delete, store.ErrLocked)
+}
+
+// takesNothing is about an upload that is larger than what lies between two processes.
+func (d Dialect) takesNothing(t *testing.T) {
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(over) }) // before that
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	err = d.Open(t, endpoint, soon).Put(within(t), "a", Pattern(1, wire.PieceSize))
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "nothing moved")
+}

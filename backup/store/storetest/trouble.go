@@ -1,0 +1,137 @@
+package storetest
+
+import (
+	"crypto/sha256"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+)
+
+// memoryLimit is what an upload may hold, in bytes: a piece, and a second one for those who wrap it.
+const memoryLimit = 24 << 20
+
+func (c contract) bounded(t *testing.T) {
+	if c.Holds {
+		t.Skip("this store holds everything in memory")
+	}
+	s := c.Open(t)
+	content := &weighed{content: Pattern(3, huge), before: liveHeap()}
+	written, err := store.PutOnce(within(t), s, "huge", content)
+	require.NoError(t, err)
+	assert.Less(t, content.most, uint64(memoryLimit))
+	assert.Equal(t, int64(huge), written.Size)
+	body, err := s.Get(within(t), "huge", 0, -1)
+	require.NoError(t, err)
+	defer body.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, body)
+	require.NoError(t, err)
+	assert.Equal(t, written.SHA256[:], hash.Sum(nil))
+}
+
+// weighed looks at the memory in use every 8 MB that are read.
+type weighed struct {
+	content io.Reader
+	read    int
+	before  uint64
+	most    uint64
+}
+
+func (w *weighed) Read(p []byte) (int, error) {
+	n, err := w.content.Read(p)
+	if w.read%(8<<20) > (w.read+n)%(8<<20) {
+		w.most = max(w.most, liveHeap()-min(w.before, liveHeap()))
+	}
+	w.read += n
+	return n, err
+}
+
+func liveHeap() uint64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func (c contract) missing(t *testing.T) {
+	if c.Missing == nil {
+		t.Skip("there is no such thing here")
+	}
+	s := c.Missing(t)
+	for _, length := range []int{10, c.large()} {
+		assert.ErrorIs(t, s.Put(within(t), "a", Pattern(1, length)), store.ErrNoBucket)
+	}
+	_, err := s.Get(within(t), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket, "or an empty volume would be taken for a new cluster's")
+	for _, err := range s.List(within(t), "", "") {
+		assert.ErrorIs(t, err, store.ErrNoBucket)
+	}
+	_, err = store.Probe(within(t), s)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+}
+
+func (c contract) denied(t *testing.T) {
+	if c.Denied == nil {
+		t.Skip("there is no such thing here")
+	}
+	s := c.Denied(t)
+	assert.ErrorIs(t, s.Put(within(t), "a", strings.NewReader("x")), store.ErrDenied)
+	_, err := s.Get(within(t), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrDenied)
+	for _, err := range s.List(within(t), "", "") {
+		assert.ErrorIs(t, err, store.ErrDenied)
+	}
+	assert.ErrorIs(t, s.Delete(within(t), "a"), store.ErrDenied)
+}
+
+func (c contract) through(t *testing.T) (store.Store, *Proxy) {
+	if c.Through == nil {
+		t.Skip("this store has no network")
+	}
+	proxy := NewProxy(t)
+	return c.Through(t, proxy), proxy
+}
+
+func (c contract) lostReply(t *testing.T) {
+	s, proxy := c.through(t)
+	for name, length := range map[string]int{"small": 1000, "large": c.large()} {
+		proxy.LoseReply(1)
+		_, err := store.PutOnce(within(t), s, name, Pattern(1, length))
+		require.NoError(t, err)
+		assert.Zero(t, proxy.Left(), "no reply was lost")
+		assert.Equal(t, []string{name}, names(t, s, name, ""))
+		_, err = store.PutOnce(within(t), s, name, Pattern(1, length))
+		assert.NoError(t, err, "the same again")
+		_, err = store.PutOnce(within(t), s, name, Pattern(2, length))
+		assert.ErrorIs(t, err, store.ErrExists)
+	}
+}
+
+func (c contract) cutUpload(t *testing.T) {
+	s, proxy := c.through(t)
+	for _, length := range []int{100_000, c.large()} {
+		proxy.CutUploads(50_000)
+		assert.ErrorIs(t, s.Put(within(t), "cut", Pattern(1, length)), store.ErrUnavailable)
+		proxy.Heal()
+		absent(t, s, "cut")
+		put(t, s, "cut", Pattern(2, length))
+		require.NoError(t, s.Delete(within(t), "cut"))
+	}
+}
+
+func (c contract) cutDownload(t *testing.T) {
+	s, proxy := c.through(t)
+	put(t, s, "cut", Pattern(1, c.large()))
+	proxy.CutDownloads(100_000)
+	body, err := s.Get(within(t), "cut", 0, -1)
+	require.NoError(t, err)
+	defer body.Close()
+	_, err = io.Copy(io.Discard, body)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+}

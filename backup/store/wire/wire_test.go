@@ -1,0 +1,240 @@
+package wire
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/cmd/suites/certificates"
+)
+
+func client(t *testing.T, options Options) *http.Client {
+	transport, err := NewTransport(options)
+	require.NoError(t, err)
+	return NewClient(transport)
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
+	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	_, err := client(t, Options{Patience: 50 * time.Millisecond}).Get(target)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "nothing moved for 50ms")
+}
+
+func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
+	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	require.NoError(t, err)
+	_, err = client(t, Options{}).Do(request)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, err, store.ErrUnavailable)
+}
+
+func TestABundleThatHasNoEndIsRefused(t *testing.T) {
+	_, err := NewTransport(Options{CAPath: "/dev/zero"})
+	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
+}
+
+func TestErrorsOfTheConnectionRepeatNothingOfTheAnswer(t *testing.T) {
+	for _, answer := range []string{"SECRET\r\n\r\n", "HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "HTTP/1.1 SECRET\r\n\r\n", ""} {
+		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(connection, answer)
+				_ = connection.Close()
+			}
+		})
+		_, err := client(t, Options{}).Get(target)
+		assert.ErrorIs(t, err, store.ErrUnavailable)
+		assert.NotContains(t, err.Error(), "SECRET")
+	}
+	_, err := client(t, Options{}).Get("http://127.0.0.1:1")
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "connection refused")
+}
+
+func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(server.Close)
+	path := certificates.NewAuthority(t, "stranger").Bundle()
+	client := client(t, Options{CAPath: path})
+	_, err := client.Get(server.URL)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, "certificate")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.Remove(path))
+	_, err = client.Get(server.URL)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, "cannot read CA bundle "+path+": no such file or directory")
+	require.NoError(t, os.WriteFile(path, append(block, '\n'), 0o600))
+	response, err := client.Get(server.URL)
+	require.NoError(t, err)
+	Discard(response)
+}
+
+func TestAnswersBecomeErrors(t *testing.T) {
+	codes := map[string]error{"Gone": store.ErrNotFound, "Busy": store.ErrUnavailable, "Late": store.ErrSkewed}
+	for _, one := range []struct {
+		answer Answer
+		kind   error
+		text   string
+	}{
+		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied"},
+		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied"},
+		{Answer{Status: 403, Skew: time.Hour}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by 1h0m0s"},
+		{Answer{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by 1h0m0s"},
+		{Answer{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by 0s"},
+		{Answer{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
+		{Answer{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
+		{Answer{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},
+		{Answer{Status: 429, After: time.Second}, store.ErrUnavailable, "store unavailable: HTTP status 429"},
+		{Answer{Status: 500}, store.ErrUnavailable, "store unavailable: HTTP status 500"},
+		{Answer{Status: 503}, store.ErrUnavailable, "store unavailable: HTTP status 503"},
+		{Answer{Status: 400, Code: "a secret"}, nil, "HTTP status 400"},
+		{Answer{Status: 501}, nil, "HTTP status 501"},
+	} {
+		err := one.answer.Error(codes)
+		assert.EqualError(t, err, one.text)
+		if one.kind != nil {
+			assert.ErrorIs(t, err, one.kind)
+		}
+		assert.Equal(t, errors.Is(one.kind, store.ErrUnavailable), errors.Is(err, store.ErrUnavailable))
+		assert.Equal(t, one.answer.After, store.RetryAfter(err))
+	}
+}
+
+func TestRetryAfterIsASpanOrATime(t *testing.T) {
+	assert.Equal(t, 7*time.Second, retryAfter("7"))
+	assert.InDelta(t, time.Minute, retryAfter(time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)), float64(5*time.Second))
+	for _, nonsense := range []string{"", "-1", "soon", "Mon, 02 Jan 2006 15:04:05 GMT"} {
+		assert.Zero(t, retryAfter(nonsense), nonsense)
+	}
+	assert.Equal(t, time.Hour, retryAfter("99999999999"))
+}
+
+func TestARequestIsRepeatedAFewTimes(t *testing.T) {
+	for _, one := range []struct {
+		status, good, want int
+		after              string
+	}{{503, 3, 3, ""}, {503, 9, 3, ""}, {503, 9, 1, "60"}, {400, 9, 1, ""}, {429, 2, 2, "1"}} {
+		var asked atomic.Int32
+		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if int(asked.Add(1)) < one.good {
+				w.Header().Set("Retry-After", one.after)
+				w.WriteHeader(one.status)
+			}
+		})
+		c := &Client{HTTP: client(t, Options{}), Authorize: func(*http.Request) error { return nil }}
+		c.Refusal = func(response *http.Response) error { return AnswerOf(response).Error(nil) }
+		response, err := c.Do(t.Context(), func() (*http.Request, error) { return http.NewRequest(http.MethodGet, target, nil) }, 200)
+		assert.Equal(t, one.good > one.want, err != nil, one)
+		assert.EqualValues(t, one.want, asked.Load(), one)
+		if err == nil {
+			Discard(response)
+		}
+	}
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("followed, with credentials") })
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+	})
+	response, err := client(t, Options{}).Get(target)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusTemporaryRedirect, response.StatusCode)
+	Discard(response)
+}
+
+func TestARangeThatWasNotAskedForIsRefused(t *testing.T) {
+	answer := func(contentRange string, length int64) *http.Response {
+		return &http.Response{
+			StatusCode: 206, ContentLength: length, Header: http.Header{"Content-Range": {contentRange}},
+			Body: io.NopCloser(strings.NewReader("0123456789")),
+		}
+	}
+	for _, wrong := range []*http.Response{answer("bytes 0-9/10", 10), answer("", 10), answer("bytes 3-9/10", -1), answer("x", 10)} {
+		_, err := Body(wrong, 3, 7)
+		assert.ErrorIs(t, err, ErrOtherRange)
+	}
+	body, err := Body(answer("bytes 3-9/10", 7), 3, 7)
+	require.NoError(t, err)
+	all, err := io.ReadAll(body)
+	assert.NoError(t, err)
+	assert.Len(t, all, 7, "and no more than was asked for")
+	for want, span := range map[string][2]int64{"": {0, -1}, "bytes=5-": {5, -1}, "bytes=0-0": {0, 1}, "bytes=5-9": {5, 5}} {
+		assert.Equal(t, want, Range(span[0], span[1]))
+	}
+}
+
+func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
+	for _, length := range []int{0, 5, PieceSize, 2*PieceSize + 1} {
+		pieces := newPieces(io.LimitReader(zeros{}, int64(length)))
+		total, last := 0, false
+		for !last {
+			piece, end, err := pieces.next()
+			require.NoError(t, err)
+			assert.True(t, end || len(piece) == PieceSize)
+			total, last = total+len(piece), end
+		}
+		assert.Equal(t, length, total)
+		pieces.close()
+	}
+	pieces := newPieces(io.MultiReader(strings.NewReader("x"), &failing{}))
+	defer pieces.close()
+	_, _, err := pieces.next()
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "which is not the end")
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.ErrUnexpectedEOF) }
+
+const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
+
+// In a process of its own, since the environment's proxy is looked for once.
+func TestAMachineIsNeverAskedThroughAProxy(t *testing.T) {
+	if target := os.Getenv(askedForProxy); target != "" {
+		request, err := http.NewRequest(http.MethodGet, target, nil)
+		require.NoError(t, err)
+		through, err := newTransport(nil).Proxy(request)
+		require.NoError(t, err)
+		fmt.Println("through", through)
+		return
+	}
+	for target, want := range map[string]string{
+		"http://169.254.169.254/token": "through <nil>", "http://store.example.org/": "through http://proxy.example.org:3128",
+	} {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		child.Env = []string{askedForProxy + "=" + target, "HTTP_PROXY=http://proxy.example.org:3128"}
+		said, err := child.CombinedOutput()
+		require.NoError(t, err, string(said))
+		assert.Contains(t, string(said), want)
+	}
+}

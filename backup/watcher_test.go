@@ -1,0 +1,108 @@
+package backup_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/writer"
+)
+
+// follower is a member that another one writes the backups for.
+type follower struct{ writer.Etcd }
+
+func (follower) IsLeader() bool { return false }
+
+// watch makes the subject a follower's, whose writer has stored what there was until now and lives no longer.
+func (s *subject) watch(t *testing.T) {
+	t.Helper()
+	s.put(t, 10)
+	s.Begin(writer.Server(s.etcd.Server))
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
+	require.NoError(t, s.End(soon(t)))
+	s.Backups = s.another(t, &seal.Keys{})
+	s.Begin(follower{writer.Server(s.etcd.Server)})
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
+}
+
+// objects are the names of all that the store has.
+func (s *subject) objects(t *testing.T) (names []string) {
+	t.Helper()
+	for object, err := range s.store.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+func TestTheLastMemberToStopBringsWhatTheWriterHasLeft(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.watch(t)
+	s.put(t, 10)
+	revision := s.etcd.Revision()
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	assert.Equal(t, revision, s.stored(t))
+	history, err := archive.New(s.store, &seal.Keys{}).History(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
+}
+
+func TestAMemberThatWatchesAddsNothingAtItsStopToAStoreThatHasAll(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.watch(t)
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	before := s.objects(t)
+	require.ErrorIs(t, s.Flush(soon(t), s.database()), writer.ErrRowsOnly)
+	assert.Equal(t, before, s.objects(t))
+}
+
+// The store has every revision, and not the user: whoever watches cannot know who is right.
+func TestAMemberThatWatchesDoesNotClaimToHaveBroughtAChangeOfUsers(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.watch(t)
+	_, err := s.etcd.Client.UserAdd(t.Context(), "somebody", "secret")
+	require.NoError(t, err)
+	require.NoError(t, s.End(soon(t)))
+	s.etcd.Server.Stop()
+	err = s.Flush(soon(t), s.database())
+	require.ErrorIs(t, err, writer.ErrRowsOnly)
+	assert.ErrorContains(t, err, "every revision that this member has")
+}
+
+func TestAMemberThatWatchesLeavesItToTheWriterToBeginAChain(t *testing.T) {
+	for name, breaks := range map[string]func(t *testing.T, s *subject){
+		"the store is empty": func(t *testing.T, s *subject) { t.Helper(); s.empty(t) },
+		"a compaction has left a gap": func(t *testing.T, s *subject) {
+			t.Helper()
+			s.put(t, 10)
+			_, err := s.etcd.Client.Compact(t.Context(), s.etcd.Revision())
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSubject(t, archive.Verified)
+			s.watch(t)
+			require.NoError(t, s.End(soon(t)))
+			breaks(t, s)
+			s.etcd.Server.Stop()
+			before := s.objects(t)
+			require.ErrorIs(t, s.Flush(soon(t), s.database()), writer.ErrNoChain)
+			assert.Equal(t, before, s.objects(t))
+		})
+	}
+}
+
+// empty deletes all that the store has.
+func (s *subject) empty(t *testing.T) {
+	t.Helper()
+	for _, name := range s.objects(t) {
+		require.NoError(t, s.store.Delete(t.Context(), name))
+	}
+}

@@ -1,0 +1,91 @@
+package capture
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/backup/format/segment"
+)
+
+// small are all buckets of etcd's but that of the rows.
+var small = slices.DeleteFunc(slices.Clone(schema.AllBuckets), func(b backend.Bucket) bool { return b.ID() == schema.Key.ID() })
+
+// SmallBuckets are the names of the buckets beside that of the rows.
+func SmallBuckets() (names []string) {
+	for _, bucket := range small {
+		names = append(names, string(bucket.Name()))
+	}
+	return names
+}
+
+// readBuckets copies the small buckets.
+func readBuckets(tx backend.UnsafeReader) (found []*segment.Bucket) {
+	for _, bucket := range small {
+		found = append(found, readBucket(tx, bucket))
+	}
+	return found
+}
+
+// readBucket copies a bucket in the order of its keys. etcd visits first what is in the file, in order, and then what waits
+// for the next commit; the latter may have a key twice, of which the later one counts. Only what is out of order takes more
+// memory than its bytes: a bucket may have a million leases.
+func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket {
+	copied, late := segment.NewBucket(string(bucket.Name())), map[string][]byte{}
+	var last []byte
+	_ = tx.UnsafeForEach(bucket, func(k, v []byte) error {
+		if len(late) == 0 && (last == nil || bytes.Compare(k, last) > 0) {
+			copied.Add(k, v)
+			last = k
+		} else {
+			late[string(k)] = bytes.Clone(v)
+		}
+		return nil
+	})
+	if len(late) == 0 {
+		return copied
+	}
+	return merged(copied, late)
+}
+
+// merged is a bucket with entries that were added or replaced.
+func merged(bucket *segment.Bucket, late map[string][]byte) *segment.Bucket {
+	all := segment.NewBucket(bucket.Name)
+	keys := slices.Sorted(maps.Keys(late))
+	for key, value := range bucket.Entries() {
+		for len(keys) > 0 && keys[0] < string(key) {
+			all.Add([]byte(keys[0]), late[keys[0]])
+			keys = keys[1:]
+		}
+		if len(keys) > 0 && keys[0] == string(key) {
+			continue // it comes with the next entry, or at the end
+		}
+		all.Add(key, value)
+	}
+	for _, key := range keys {
+		all.Add([]byte(key), late[key])
+	}
+	return all
+}
+
+// ofItself are the entries of the meta bucket that etcd moves as it goes along, without anybody having changed anything.
+var ofItself = [][]byte{
+	schema.MetaConsistentIndexKeyName, schema.MetaTermKeyName, schema.ScheduledCompactKeyName, schema.FinishedCompactKeyName,
+}
+
+// Digest tells whether a small bucket was changed, other than by etcd's own bookkeeping of how far it is.
+func Digest(bucket *segment.Bucket) segment.Digest {
+	if bucket.Name != string(schema.Meta.Name()) {
+		return bucket.Digest()
+	}
+	changed := segment.NewBucket(bucket.Name)
+	for key, value := range bucket.Entries() {
+		if !slices.ContainsFunc(ofItself, func(own []byte) bool { return bytes.Equal(own, key) }) {
+			changed.Add(key, value)
+		}
+	}
+	return changed.Digest()
+}

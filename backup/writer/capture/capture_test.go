@@ -1,0 +1,245 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/cmd/suites/etcdtest"
+)
+
+const all = 1 << 30
+
+func reader(t testing.TB) (*Reader, *etcdtest.Etcd) {
+	t.Helper()
+	etcd := etcdtest.Start(t, t.TempDir())
+	return NewReader(etcd.Server.Backend), etcd
+}
+
+func put(t testing.TB, etcd *etcdtest.Etcd, key, value string) int64 {
+	t.Helper()
+	answer, err := etcd.Client.Put(t.Context(), key, value)
+	require.NoError(t, err)
+	return answer.Header.Revision
+}
+
+// stored are the rows of a database file, read by bbolt alone.
+func stored(t *testing.T, path string) (rows []segment.Row) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		for err := range tx.Check() {
+			require.NoError(t, err)
+		}
+		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
+			rows = append(rows, segment.Row{Key: append([]byte(nil), k...), Value: append([]byte(nil), v...)})
+			return nil
+		})
+	}))
+	return rows
+}
+
+// copied is the database of the moment, in a file.
+func copied(t *testing.T, r *Reader) (string, *Snapshot) {
+	t.Helper()
+	snapshot, err := r.Snapshot()
+	require.NoError(t, err)
+	defer snapshot.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "db"))
+	require.NoError(t, err)
+	require.NoError(t, snapshot.CopyTo(t.Context(), file))
+	require.NoError(t, file.Close())
+	return file.Name(), snapshot
+}
+
+// requireSame compares without printing megabytes.
+func requireSame(t *testing.T, want, got []segment.Row) {
+	t.Helper()
+	for i := range min(len(want), len(got)) {
+		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)
+		require.Equal(t, want[i].Value, got[i].Value, "row %d", i)
+	}
+	require.Len(t, got, len(want))
+}
+
+// write makes a history of everything that makes rows, without waiting for anybody.
+func write(ctx context.Context, client *clientv3.Client, random *rand.Rand) {
+	key := func() string { return fmt.Sprint("key", random.IntN(50)) }
+	lease, err := client.Grant(ctx, 3600)
+	for range 150 {
+		if err != nil {
+			return
+		}
+		switch random.IntN(5) {
+		case 0:
+			_, err = client.Delete(ctx, key())
+		case 1:
+			_, err = client.Delete(ctx, "key1", clientv3.WithPrefix())
+		case 2:
+			var ops []clientv3.Op
+			for i := range random.IntN(100) {
+				ops = append(ops, clientv3.OpPut(fmt.Sprint("many", i), "value"))
+			}
+			_, err = client.Txn(ctx).Then(ops...).Commit()
+		default:
+			_, err = client.Put(ctx, key(), string(make([]byte, random.IntN(3000))), clientv3.WithLease(lease.ID))
+		}
+	}
+	_, _ = client.Revoke(ctx, lease.ID)
+}
+
+func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) {
+	reader, etcd := reader(t)
+	var writers sync.WaitGroup
+	for seed := range uint64(4) {
+		writers.Go(func() { write(t.Context(), etcd.Client, rand.New(rand.NewPCG(seed, 1))) })
+	}
+	written := make(chan struct{})
+	go func() { writers.Wait(); close(written) }()
+
+	var rows []segment.Row
+	random, from, finished := rand.New(rand.NewPCG(9, 9)), int64(1), false
+	for last := false; !finished || !last; {
+		select {
+		case <-written:
+			finished = true
+		default:
+		}
+		upTo := etcd.Revision()
+		beyond := random.IntN(2) == 0
+		got, err := reader.Since(Request{From: from, UpTo: upTo, Limit: 1 << random.IntN(20), Beyond: beyond})
+		require.NoError(t, err)
+		require.True(t, beyond || got.End <= upTo)
+		rows, from, last = append(rows, got.Rows...), got.End+1, !got.More && finished
+	}
+
+	file, snapshot := copied(t, reader)
+	assert.Equal(t, etcd.Revision(), snapshot.Revision)
+	requireSame(t, stored(t, file), rows)
+	assert.Zero(t, reader.Open())
+}
+
+func TestACaptureEndsBehindAWholeRevisionEvenBeyondItsLimit(t *testing.T) {
+	reader, etcd := reader(t)
+	var ops []clientv3.Op
+	for i := range 100 {
+		ops = append(ops, clientv3.OpPut(fmt.Sprint(i), "value"))
+	}
+	done, err := etcd.Client.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
+	put(t, etcd, "next", "value")
+
+	rows, err := reader.Since(Request{From: done.Header.Revision, UpTo: etcd.Revision(), Limit: 1, Beyond: true, Buckets: true})
+	require.NoError(t, err)
+	assert.Len(t, rows.Rows, 100)
+	assert.Equal(t, done.Header.Revision, rows.End)
+	assert.True(t, rows.More)
+	assert.Empty(t, rows.Buckets, "they would belong to a later revision")
+	assert.Greater(t, rows.Bytes, 100*len("value"))
+}
+
+func TestACaptureDoesNotGoBeyondTheRevisionThatWasAskedFor(t *testing.T) {
+	reader, etcd := reader(t)
+	first := put(t, etcd, "a", "1")
+	put(t, etcd, "a", "2")
+	rows, err := reader.Since(Request{From: first, UpTo: first, Limit: all})
+	require.NoError(t, err)
+	assert.Equal(t, first, rows.End)
+	assert.Len(t, rows.Rows, 1)
+	assert.False(t, rows.More)
+
+	none, err := reader.Since(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all})
+	require.NoError(t, err)
+	assert.Equal(t, etcd.Revision(), none.End)
+	assert.Empty(t, none.Rows)
+}
+
+func TestACompactionBeyondThePositionIsAGap(t *testing.T) {
+	reader, etcd := reader(t)
+	first := put(t, etcd, "a", "1")
+	second := put(t, etcd, "a", "2")
+	third := put(t, etcd, "a", "3")
+	_, err := etcd.Client.Compact(t.Context(), second)
+	require.NoError(t, err)
+
+	for _, from := range []int64{first, second} {
+		rows, err := reader.Since(Request{From: from, UpTo: third, Limit: all, Beyond: true, Buckets: true})
+		var gap *GapError
+		require.ErrorAs(t, err, &gap)
+		assert.Equal(t, GapError{From: from, Compacted: second}, *gap)
+		assert.Empty(t, rows.Rows)
+	}
+	rows, err := reader.Since(Request{From: third, UpTo: third, Limit: all})
+	require.NoError(t, err)
+	assert.Len(t, rows.Rows, 1)
+	assert.Equal(t, second, rows.Compacted)
+}
+
+func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
+	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
+	defer database.Close()
+	tx := database.BatchTx()
+	tx.Lock()
+	tx.UnsafeCreateBucket(schema.Key)
+	tx.UnsafeCreateBucket(schema.Meta)
+	const bumped = 2_000_000_000
+	for _, revision := range []int64{2, 3, bumped, bumped + 1} {
+		tx.UnsafeSeqPut(schema.Key, mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes()), []byte("row"))
+	}
+	tx.Unlock()
+
+	rows, err := NewReader(func() backend.Backend { return database }).Since(Request{From: 1, UpTo: bumped + 1, Limit: all})
+	require.NoError(t, err)
+	assert.Len(t, rows.Rows, 4)
+	assert.EqualValues(t, bumped+1, rows.End)
+}
+
+func TestADatabaseThatIsClosedMeanwhileIsAnErrorAndNoPanic(t *testing.T) {
+	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
+	reader := NewReader(func() backend.Backend { return database })
+	require.NoError(t, database.Close())
+	_, err := reader.Since(Request{From: 1, UpTo: 1, Limit: all})
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = reader.Snapshot()
+	require.ErrorIs(t, err, ErrClosed)
+	assert.Zero(t, reader.Open())
+}
+
+// BenchmarkSince reads 10,000 rows of 1 KB, which is a second of heavy load.
+func BenchmarkSince(b *testing.B) {
+	reader, etcd := reader(b)
+	value := string(make([]byte, 1000))
+	var ops []clientv3.Op
+	for i := range 100 {
+		ops = append(ops, clientv3.OpPut(fmt.Sprint("key", i), value))
+	}
+	for range 100 {
+		_, err := etcd.Client.Txn(b.Context()).Then(ops...).Commit()
+		require.NoError(b, err)
+	}
+	var longest time.Duration
+	for b.Loop() {
+		rows, err := reader.Since(Request{From: 2, UpTo: etcd.Revision(), Limit: all})
+		require.NoError(b, err)
+		require.Len(b, rows.Rows, 10_000)
+		longest = max(longest, rows.Held)
+	}
+	b.ReportMetric(float64(longest.Microseconds()), "µs-held-at-most")
+}

@@ -1,0 +1,126 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/writer/capture"
+	"etcd-wrapper/internal/steady"
+)
+
+// copied is a database in the spool.
+type copied struct {
+	path     string
+	sealed   bool // it is what the store gets; otherwise it is the database itself
+	database segment.Body
+	held     time.Duration
+	hash     *archive.Hash
+	size     int64        // bytes
+	sent     atomic.Int64 // of these bytes, in the present attempt
+
+	there   *archive.Full // its data are in the store, under this one's name; nil if they are not
+	thereAt time.Time
+}
+
+// smallDatabase is up to which size, in bytes, etcd is asked for its hash: it reads all rows under a lock for that.
+const smallDatabase = 64 << 20
+
+// copy writes the database into the spool and closes the snapshot: as it is, which is fast, or sealed, where the volume has not
+// the room for that.
+func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied, error) {
+	defer snapshot.Close()
+	file, err := s.spool.Create("full")
+	if err != nil {
+		return nil, err
+	}
+	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
+	if c.sealed {
+		err = c.seal(ctx, s.archive, snapshot, file)
+	} else {
+		err = snapshot.CopyTo(ctx, file)
+	}
+	if err == nil {
+		c.size, err = file.Seek(0, io.SeekEnd)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(file.Name()))
+	}
+	c.held = snapshot.Held()
+	if snapshot.Size <= smallDatabase {
+		if hash, err := s.options.Etcd.Hash(snapshot.Revision); err == nil {
+			c.hash = &hash
+		}
+	}
+	return c, nil
+}
+
+// seal compresses and encrypts the database on its way to the disk.
+func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capture.Snapshot, file io.Writer) error {
+	read, write := io.Pipe()
+	copying := make(chan error, 1)
+	go func() {
+		err := snapshot.WriteTo(ctx, write)
+		write.CloseWithError(err)
+		copying <- err
+	}()
+	body, err := into.SealSnapshot(file, read)
+	read.CloseWithError(err)
+	c.database = body
+	if failed := <-copying; err == nil { // otherwise one follows from the other
+		err = failed
+	}
+	return err
+}
+
+// waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
+const waitsForManifest = 12 * time.Hour
+
+// put stores the copy: its data, unless they are there and only the manifest failed before, and then the manifest, if the full may
+// still count: uploading takes long.
+func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full, may func(context.Context, archive.Full) error) (archive.Full, error) {
+	if c.there == nil || time.Since(c.thereAt) > waitsForManifest {
+		c.there = nil
+		stored, err := c.putData(ctx, to, full)
+		if err != nil {
+			return archive.Full{}, err
+		}
+		c.there, c.thereAt = &stored, time.Now()
+	}
+	if err := may(ctx, *c.there); err != nil {
+		return archive.Full{}, err
+	}
+	if err := to.Commit(ctx, *c.there); err != nil {
+		return *c.there, err
+	}
+	_ = steady.Remove(ctx, c.path) // whoever forgets the copy removes what is left
+	return *c.there, nil
+}
+
+func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	file, err := os.Open(c.path)
+	if err != nil {
+		return archive.Full{}, err
+	}
+	defer file.Close()
+	c.sent.Store(0)
+	counted := io.TeeReader(file, (*counter)(&c.sent))
+	if c.sealed {
+		full.Database = c.database
+		return to.PutSealedData(ctx, full, counted)
+	}
+	return to.PutData(ctx, full, &gentle{Reader: counted})
+}
+
+// counter counts what is written to it.
+type counter atomic.Int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	(*atomic.Int64)(c).Add(int64(len(p)))
+	return len(p), nil
+}

@@ -1,0 +1,83 @@
+package writer
+
+import "time"
+
+// Role is what a member does about the cluster's backups.
+type Role string
+
+// The roles.
+const (
+	Unknown  Role = "unknown"  // the store was not reached yet, or must not be written
+	Writing  Role = "writing"  // it makes the backups
+	Watching Role = "watching" // another member makes them; this one takes over when they don't grow
+)
+
+// Facts are what can be told of backups at one moment. Whoever gets them may keep them.
+type Facts struct {
+	Store      string // for people; empty until it could be opened
+	Role       Role
+	Cluster    string // etcd's cluster id, hexadecimal
+	Generation int    // 0 until it is known
+
+	Revision  int64         // etcd's
+	Stored    int64         // the last one that is in the store, as far as this member knows; 0 if none is
+	Behind    int64         // revisions that are not in the store yet
+	BehindFor time.Duration // how long the oldest of them has been waiting; 0 if there is none
+
+	FullRunning *Running  // nil if none is being made
+	LastFull    *FullDone // that this process made; nil if it made none
+	NextFull    time.Time // by schedule; zero if there is none
+
+	SpoolBytes    int64 // of segments that wait for the store
+	SpoolSegments int   // how many these are
+	SpoolLimit    int64 // bytes
+
+	Trouble *Trouble // nil while all is well
+	Broken  *Broken  // nil while there is a chain to go on with
+
+	CreateIfAbsent bool  // the store refuses to overwrite; valid once Generation is known
+	Uploaded       int64 // bytes of segments and fulls since the start of the process
+	Segments       int64 // that this process stored
+	Fulls          int64 // that this process stored
+	Failures       int64 // of requests to the store since the start of the process
+	Yielded        int64 // segments that another member had stored first
+	Merged         int64 // objects that this process merged others into
+	Holes          int64 // places that this process found where a segment is missing, or where a chain ended
+}
+
+// Running is a full in the making.
+type Running struct {
+	Reason string
+	Since  time.Time
+	Doing  string        // for people: a clause
+	Sent   int64         // bytes of the copy that were sent to the store, before compression
+	Of     int64         // bytes of the copy; 0 until it is made
+	Left   time.Duration // until all of it is sent, by the rate so far; 0 while that is not known
+}
+
+// FullDone is a full that is in the store.
+type FullDone struct {
+	Name     string
+	Revision int64
+	Time     time.Time     // of its content
+	Bytes    int64         // of the object
+	Database int64         // bytes
+	Held     time.Duration // how long its read transaction was open
+	Took     time.Duration // all of it
+	Reason   string
+}
+
+// Trouble is what keeps backups from going on.
+type Trouble struct {
+	Since   time.Time
+	Times   int    // in a row
+	Text    string // a sentence
+	NextTry time.Time
+	Fatal   bool // no retry helps: the store is another cluster's, or is ahead of this data
+}
+
+// Broken is a chain that could not be gone on with.
+type Broken struct {
+	Since  time.Time
+	Reason string // a clause
+}

@@ -1,0 +1,202 @@
+package writer
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
+	"etcd-wrapper/internal/logtest"
+)
+
+const (
+	patience = etcdtest.Patience / 3
+	look     = 5 * time.Millisecond
+)
+
+var keys = &seal.Keys{}
+
+// stand is a real etcd and a store in memory, with a shipper in between.
+type stand struct {
+	*testing.T
+	etcd    *etcdtest.Etcd
+	store   *memory.Store
+	log     *logtest.Lines
+	options Options
+	tune    []func(s *Shipper) // before it runs
+	*Shipper
+	end func()
+}
+
+func never(string, time.Time) time.Time { return time.Time{} }
+
+// newStand starts etcd and nothing else. Its test runs beside others.
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	t.Parallel()
+	dir := t.TempDir()
+	s := &stand{T: t, etcd: etcdtest.Start(t, dir), store: memory.New(), log: &logtest.Lines{}}
+	s.options = Options{
+		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
+		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
+		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, WayFile: filepath.Join(dir, "member", "backups.json"), Log: zerolog.New(s.log),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+		}
+	})
+	return s
+}
+
+// run starts the shipper, until the test or stop ends it.
+func (s *stand) run() *stand {
+	s.Helper()
+	shipper, err := New(s.options)
+	require.NoError(s, err)
+	shipper.pace = pace{
+		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
+		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour,
+		retry: 50 * time.Millisecond, bear: patience,
+	}
+	for _, tune := range s.tune {
+		tune(shipper)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.Shipper = shipper
+	go shipper.Run(ctx)
+	s.end = sync.OnceFunc(func() { cancel(); <-shipper.ended })
+	s.Cleanup(s.end)
+	return s
+}
+
+func (s *stand) put(key, value string) int64 {
+	s.Helper()
+	answer, err := s.etcd.Client.Put(s.Context(), key, value)
+	require.NoError(s, err)
+	return answer.Header.Revision
+}
+
+// compact returns when the rows are gone: as long as one is left, it tells whose data these are.
+func (s *stand) compact(revision int64) {
+	s.Helper()
+	_, err := s.etcd.Client.Compact(s.Context(), revision, clientv3.WithCompactPhysical())
+	require.NoError(s, err)
+}
+
+func (s *stand) eventually(condition func(Facts) bool, what string) {
+	s.Helper()
+	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, look, what)
+}
+
+// awaitStored waits until a revision is in the store.
+func (s *stand) awaitStored(revision int64) {
+	s.Helper()
+	s.eventually(func(f Facts) bool { return f.Stored >= revision }, "the revision is stored")
+}
+
+// rows are those of a database file.
+func rows(t *testing.T, path string) (found []segment.Row) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
+			found = append(found, segment.Row{Key: bytes.Clone(k), Value: bytes.Clone(v)})
+			return nil
+		})
+	}))
+	return found
+}
+
+// current are the rows of etcd's database now.
+func (s *stand) current() []segment.Row { return rows(s.T, s.copied()) }
+
+// copied is etcd's database as it is now.
+func (s *stand) copied() string {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), "current")
+	file, err := os.Create(path)
+	require.NoError(s, err)
+	snapshot := s.etcd.Server.Backend().Snapshot()
+	_, err = snapshot.WriteTo(file)
+	require.NoError(s, err)
+	require.NoError(s, snapshot.Close())
+	require.NoError(s, file.Close())
+	return path
+}
+
+// kept reads everything up to a target back from the store, and checks all of it.
+func kept(t *testing.T, from store.Store, target archive.Target) ([]segment.Row, archive.Reading, archive.Path) {
+	t.Helper()
+	a := archive.New(from, keys)
+	path, err := a.Find(t.Context(), target)
+	require.NoError(t, err)
+	full, err := a.OpenFull(t.Context(), path.Full)
+	require.NoError(t, err)
+	defer full.Close()
+	name := filepath.Join(t.TempDir(), "full")
+	file, err := os.Create(name)
+	require.NoError(t, err)
+	_, err = io.Copy(file, full)
+	require.NoError(t, err)
+	information, err := file.Stat()
+	require.NoError(t, err)
+	require.NoError(t, file.Truncate(information.Size()-32)) // the digest behind the database
+	require.NoError(t, file.Close())
+	found := rows(t, name)
+	reading, err := a.Read(t.Context(), path, func(row segment.Row) error {
+		found = append(found, segment.Row{Key: bytes.Clone(row.Key), Value: bytes.Clone(row.Value)})
+		return nil
+	})
+	require.NoError(t, err)
+	return found, reading, path
+}
+
+// requireSame compares without printing megabytes.
+func requireSame(t *testing.T, want, got []segment.Row) {
+	t.Helper()
+	for i := range min(len(want), len(got)) {
+		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)
+		require.Equal(t, want[i].Value, got[i].Value, "row %d", i)
+	}
+	require.Len(t, got, len(want))
+}
+
+// requireAllKept says that the store has all that etcd has.
+func (s *stand) requireAllKept() archive.Path {
+	s.Helper()
+	found, _, path := kept(s.T, s.store, archive.Target{})
+	requireSame(s.T, s.current(), found)
+	return path
+}
+
+// chains are those of the newest generation.
+func (s *stand) chains() []archive.Chain {
+	s.Helper()
+	history, err := archive.New(s.store, keys).History(s.Context())
+	require.NoError(s, err)
+	return history.Newest().Chains
+}
+
+func (s *stand) requireChains(count int) {
+	s.Helper()
+	assert.Len(s, s.chains(), count)
+}

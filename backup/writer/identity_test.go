@@ -1,0 +1,102 @@
+package writer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+)
+
+func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
+	s := newStand(t)
+	_, err := archive.New(s.store, keys).Found(t.Context(), "beef", time.Now())
+	require.NoError(t, err)
+	s.run()
+	s.requireUntouched("beef", s.options.Etcd.ClusterID())
+}
+
+// names are those of all objects.
+func (s *stand) names() (found []string) {
+	s.Helper()
+	for object, err := range s.store.List(s.Context(), "", "") {
+		require.NoError(s, err)
+		if !strings.HasPrefix(object.Name, "probe/") { // which shows what a store can, and goes at once
+			found = append(found, object.Name)
+		}
+	}
+	return found
+}
+
+// requireUntouched says that nothing is written, and why.
+func (s *stand) requireUntouched(sentence ...string) {
+	s.Helper()
+	before := s.names()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it is said")
+	for _, part := range sentence {
+		assert.Contains(s, s.Facts().Trouble.Text, part)
+	}
+	assert.Contains(s, s.Facts().Trouble.Text, "--backup-store")
+	s.put("a", "1")
+	require.ErrorContains(s, s.Flush(s.Context()), sentence[0])
+	_, err := s.FullNow(s.Context(), "asked for")
+	require.Error(s, err)
+	assert.Equal(s, before, s.names())
+	assert.Equal(s, Unknown, s.Facts().Role)
+}
+
+func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
+	s := begun(t)
+	s.end()
+	a := archive.New(s.store, keys)
+	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 1, Created: time.Now()}))
+	s.run()
+	s.requireUntouched("generation 2", "beef")
+}
+
+// other stores a segment of one row as a member with another history would.
+func (s *stand) other(rows ...segment.Row) {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	generation, err := a.GenerationOf(s.Context(), s.options.Etcd.ClusterID())
+	require.NoError(s, err)
+	head, err := a.Head(s.Context(), generation.Number)
+	require.NoError(s, err)
+	builder, err := segment.NewBuilder(keys, head.Start)
+	require.NoError(s, err)
+	for _, row := range rows {
+		require.NoError(s, builder.Row(row))
+	}
+	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(s, err)
+	require.NoError(s, a.PutSegment(s.Context(), object))
+}
+
+func TestDataThatTookAnotherWayThanItsBackupsIsNotMixedWithThem(t *testing.T) {
+	s := begun(t)
+	s.end()
+	own := s.current()
+	row := own[len(own)-1]
+	row.Key[7]++ // the revision behind the last
+	row.Value = []byte("of another history")
+	s.other(row)
+	last := s.put("a", "of this one")
+	s.run()
+	s.requireUntouched(fmt.Sprintf("revision %d", last), s.options.Etcd.ClusterID())
+}
+
+func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
+	s := begun(t)
+	s.end()
+	own := s.current()
+	row := own[len(own)-1]
+	row.Key[7] += 100
+	s.other(row)
+	s.run()
+	s.requireUntouched("older than its backups", fmt.Sprint("data ends at revision ", s.etcd.Revision()))
+}

@@ -1,0 +1,155 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/backup/format/segment"
+)
+
+// flush is somebody who waits until a revision is in the store.
+type flush struct {
+	revision int64            // what etcd had when it was asked
+	at       time.Time        // when that was
+	target   segment.Position // where the segments end that have it; zero until it is captured
+	done     chan error
+}
+
+// Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
+// stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
+// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
+// another member's to bring.
+func (s *Shipper) Flush(ctx context.Context) error {
+	waiting := flush{done: make(chan error, 1)}
+	if err := s.tell(ctx, func() { s.hasten(waiting) }); err != nil {
+		return err
+	}
+	select {
+	case err := <-waiting.done:
+		return err
+	case <-s.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %s", context.Cause(ctx), s.missing())
+	}
+}
+
+// missing is a clause about what is not in the store.
+func (s *Shipper) missing() string {
+	facts := s.Facts()
+	text := fmt.Sprintf("revisions %d to %d are not in the store", facts.Stored+1, facts.Revision)
+	if full := facts.FullRunning; full != nil {
+		text += fmt.Sprintf(", and the full that was begun %s ago %s", s.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
+	}
+	if facts.Trouble != nil {
+		text += ": " + facts.Trouble.Text
+	}
+	return text
+}
+
+// hasten ends all waiting that has no reason but patience.
+func (s *Shipper) hasten(asked flush) {
+	asked.revision, asked.at = s.options.Etcd.Revision(), time.Now()
+	s.flushes = append(s.flushes, asked)
+	s.hurry, s.patience, s.fullAfter = true, time.Time{}, time.Time{}
+}
+
+// answer tells those who wait for a flush.
+func (s *Shipper) answer() {
+	left := s.flushes[:0]
+	for _, flush := range s.flushes {
+		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && s.examined.After(flush.at) {
+			flush.target = s.tail.Position
+		}
+		switch {
+		case s.left != nil:
+			flush.done <- s.left.err
+		case !flush.target.IsZero() && s.stored.Compare(flush.target) >= 0:
+			flush.done <- nil
+		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
+			flush.done <- ErrNotWriter
+		case s.foreign:
+			flush.done <- errors.New(s.troubles[aboutLook].text)
+		default:
+			left = append(left, flush)
+		}
+	}
+	s.flushes = left
+}
+
+// giveUp answers everybody who still waits.
+func (s *Shipper) giveUp() {
+	for _, flush := range s.flushes {
+		flush.done <- ErrEnded
+	}
+	s.flushes = nil
+}
+
+// BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
+// before a compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
+// the compaction may be kept waiting. It never waits for the store.
+func (s *Shipper) BeforeCompaction(ctx context.Context) {
+	captured := make(chan struct{})
+	err := s.tell(ctx, func() {
+		s.revision = s.options.Etcd.Revision()
+		s.hurry = true
+		for s.capture() {
+		}
+		close(captured)
+	})
+	if err != nil {
+		return
+	}
+	select {
+	case <-captured:
+	case <-ctx.Done():
+	}
+}
+
+// FullNow makes a full and returns when it is in the store. If one is being made already, that one counts if it was asked for
+// as well; otherwise another follows. ErrNotWriter says that another member has to be asked, also when it has become the writer
+// meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
+// as it is when ctx ends.
+func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) {
+	asked := due{reason: reason, done: make(chan fullResult, 1)}
+	if err := s.tell(ctx, func() { s.askForFull(asked) }); err != nil {
+		return FullDone{}, err
+	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go s.bear(ctx, giveUp)
+	select {
+	case result := <-asked.done:
+		return result.FullDone, result.err
+	case <-s.ended:
+		return FullDone{}, ErrEnded
+	case <-ctx.Done():
+		return FullDone{}, context.Cause(ctx)
+	}
+}
+
+// bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
+func (s *Shipper) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
+	ticker := time.NewTicker(s.pace.tick)
+	defer ticker.Stop()
+	for since, sent := time.Now(), int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		facts := s.Facts()
+		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
+			since = time.Now()
+		}
+		if facts.FullRunning != nil {
+			sent = facts.FullRunning.Sent
+		}
+		if time.Since(since) > s.pace.bear {
+			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
+			return
+		}
+	}
+}

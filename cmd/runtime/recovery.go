@@ -1,0 +1,52 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/readiness/status/terminal"
+	"etcd-wrapper/recovery"
+)
+
+// Recovery is how far data are that come back from the store; nil where there is nothing to tell of.
+func (w *World) Recovery() *status.Recovery {
+	if w.recovery == nil {
+		return nil
+	}
+	is := w.recovery.Progress()
+	if is.State == "" || is.State == recovery.Ready && !is.Restores() {
+		return nil
+	}
+	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
+	if is.State == recovery.Build {
+		told.Bytes, told.Of, told.Rate, told.Seconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
+	}
+	return told
+}
+
+// lasting are the states of recovery that may take long: others are waited for, or much is read and written.
+var lasting = []recovery.State{
+	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
+}
+
+// Awaits says what recovery waits for or how far it is, since when, and until when at most; empty if that is no matter.
+func (w *World) Awaits() string {
+	if w.recovery == nil {
+		return ""
+	}
+	return awaits(w.recovery.Progress())
+}
+
+func awaits(is recovery.Progress) string {
+	if !slices.Contains(lasting, is.State) {
+		return ""
+	}
+	far := is.Reason
+	if is.State == recovery.Build && is.Rate > 0 {
+		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
+			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Rounded(is.Left()))
+	}
+	return fmt.Sprintf("recovery is in %s since %s: %s", is.State, is.Since.UTC().Format(time.RFC3339), far)
+}

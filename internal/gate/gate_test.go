@@ -1,0 +1,68 @@
+package gate_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/internal/gate"
+)
+
+func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
+	var g gate.Gate
+	endFirst, err := g.Begin(t.Context(), "the snapshot for 10.0.0.7:4031")
+	require.NoError(t, err)
+	endSecond, err := g.Begin(t.Context(), "the backup")
+	require.NoError(t, err, "readers do not keep each other out")
+
+	_, err = g.Close("a defragmentation")
+	var busy *gate.BusyError
+	require.ErrorAs(t, err, &busy)
+	require.Regexp(t, `^the database is being read: wait for the end of the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\)$`, err.Error())
+
+	endFirst()
+	endFirst()
+	require.Len(t, g.Inside(), 1, "to end twice is to end once")
+	endSecond()
+	open, err := g.Close("a defragmentation")
+	require.NoError(t, err)
+	_, err = g.Close("another one")
+	require.EqualError(t, err, "a defragmentation is under way: wait for its end")
+	open()
+	open()
+	_, err = g.Close("another one")
+	require.NoError(t, err)
+}
+
+func TestAReaderWaitsForTheEndOfADefragmentation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate.Gate
+		open, err := g.Close("the defragmentation")
+		require.NoError(t, err)
+		began := time.Now()
+		time.AfterFunc(time.Minute, open)
+		end, err := g.Begin(t.Context(), "the backup")
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, time.Since(began))
+		end()
+	})
+}
+
+func TestAReaderThatGivesUpIsToldWhatItWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate.Gate
+		open, err := g.Close("the defragmentation of etcd-main-0")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = g.Begin(ctx, "the backup")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "the backup had to wait for the defragmentation of etcd-main-0, and gave up")
+		open()
+		require.Empty(t, g.Inside())
+	})
+}

@@ -1,0 +1,76 @@
+package printable_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/internal/printable"
+)
+
+func TestLineShowsWhatATerminalWouldObey(t *testing.T) {
+	for text, shown := range map[string]string{
+		"":                          "",
+		"x509: not valid for \"a\"": "x509: not valid for \"a\"",
+		"größer → 日本":               "größer → 日本",
+		"two\nlines\tand  blanks ":  "two lines and blanks",
+		"\x1b[2Jgone\x1b]0;t\a":     `\x1b[2Jgone\x1b]0;t\a`,
+		"C1 \u009b31m":              `C1 \u009b31m`,
+		"\u202eturned":              `\u202eturned`,
+		"not \xff UTF-8 \xc3":       `not \xff UTF-8 \xc3`,
+		"back\b\b\bslash \\":        `back\b\b\bslash \`,
+		"\x00\x7f":                  `\x00\x7f`,
+	} {
+		assert.Equal(t, shown, printable.Line(text))
+	}
+}
+
+func TestPasswordsInURLsAreHidden(t *testing.T) {
+	for text, shown := range map[string]string{
+		"http://user:hunter2@etcd:2379":               "http://redacted@etcd:2379",
+		"a=https://u:hunter2@b:1,c=https://hunter2@d": "a=https://redacted@b:1,c=https://redacted@d",
+		"http://u:hunter2@x@etcd/path?q=a@b":          "http://redacted@etcd/path?q=a@b",
+		"http://etcd:2379/a@b, mail a@b":              "http://etcd:2379/a@b, mail a@b",
+	} {
+		assert.Equal(t, shown, printable.Line(text))
+		assert.Equal(t, shown, printable.Text(text))
+		var out strings.Builder
+		n, err := printable.Log(&out).Write([]byte(`{"m":"` + text + "\"}\n"))
+		require.NoError(t, err)
+		assert.Equal(t, len(text)+9, n)
+		assert.Equal(t, `{"m":"`+shown+"\"}\n", out.String())
+	}
+}
+
+func TestTheLogStaysTheSameJSONAndHoldsNothingThatATerminalObeys(t *testing.T) {
+	const evil = "C1 \u009b31m, turned \u202e, a tag \U000e0041, ok ü"
+	line, err := json.Marshal(evil)
+	require.NoError(t, err)
+	var out strings.Builder
+	_, err = printable.Log(&out).Write(line)
+	require.NoError(t, err)
+	assert.False(t, strings.ContainsFunc(out.String(), func(r rune) bool { return !unicode.IsPrint(r) }), "%q", out.String())
+	assert.Contains(t, out.String(), "ok ü")
+	var read string
+	require.NoError(t, json.Unmarshal([]byte(out.String()), &read))
+	assert.Equal(t, evil, read)
+}
+
+func TestTextKeepsLines(t *testing.T) {
+	assert.Equal(t, "a\n\tb \\r\\x1b[A", printable.Text("a\n\tb \r\x1b[A"))
+}
+
+func FuzzNothingUnprintableIsLeft(f *testing.F) {
+	f.Add("\x1b[2J\n\u202e")
+	f.Fuzz(func(t *testing.T, text string) {
+		line := printable.Line(text)
+		assert.True(t, utf8.ValidString(line))
+		assert.False(t, strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }), "%q", line)
+		assert.Equal(t, line, printable.Line(line), "it is done once")
+	})
+}

@@ -1,0 +1,166 @@
+package dataversion_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/member/dataversion"
+)
+
+// members is a cluster's.
+type members []*node
+
+func newMembers(t *testing.T, count int) (all members) {
+	t.Helper()
+	for range count {
+		all = append(all, newNode(t))
+	}
+	return all
+}
+
+func (all members) each(do func(n *node)) {
+	for _, n := range all {
+		do(n)
+	}
+}
+
+func (all members) ours(wanted dataversion.Version) {
+	all.each(func(n *node) { n.ours(wanted, cluster(all...), "new") })
+	all.each((*node).ready)
+}
+
+// heldAt3_5 is a cluster whose data were at 3.6 before, and that a downgrade holds.
+func heldAt3_5(t *testing.T, count int) members {
+	t.Helper()
+	all := newMembers(t, count)
+	all.ours(dataversion.Of3_6)
+	all.each(func(n *node) { n.at(dataversion.Of3_6) })
+	all[0].put(0, 20)
+	all.each((*node).kill)
+	all.ours(dataversion.Of3_5)
+	all.each(func(n *node) { n.at(dataversion.Of3_5) })
+	require.Equal(t, "true", all[0].downgrading())
+	return all
+}
+
+// leader returns the one that leads, and the others.
+func (all members) leader(t *testing.T) (leader *node, others members) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		for i, n := range all {
+			ctx, done := context.WithTimeout(soon(t), time.Second)
+			status, err := n.connect().Status(ctx, n.client)
+			done()
+			if err == nil && status.Leader == status.Header.MemberId {
+				return n, slices.Concat(all[:i], all[i+1:])
+			}
+		}
+	}
+	require.FailNow(t, "nobody leads")
+	return nil, nil
+}
+
+// join adds a node as a learner and starts it.
+func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
+	n.t.Helper()
+	id = all.add(n)
+	n.ours(wanted, cluster(append(slices.Clone(all), n)...), "existing")
+	return id
+}
+
+// add adds a node as a learner. etcd refuses that until its members have been connected for seconds.
+func (all members) add(n *node) (id uint64) {
+	n.t.Helper()
+	client := all[0].connect()
+	all[0].eventually("a learner is added", func() bool {
+		added, err := client.MemberAddAsLearner(soon(n.t), []string{n.peer})
+		if err == nil {
+			id = added.Member.ID
+		}
+		return err == nil
+	})
+	return id
+}
+
+func (all members) promote(t *testing.T, id uint64) {
+	t.Helper()
+	client := all[0].connect()
+	all[0].eventually("the learner is promoted", func() bool {
+		_, err := client.MemberPromote(soon(t), id)
+		return err == nil
+	})
+}
+
+func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
+	t.Parallel()
+	all := heldAt3_5(t, 1)
+	added := newNode(t)
+	added.ours(dataversion.Of3_5, cluster(all[0], added), "existing")
+	added.says("waits until its peers let go of a downgrade")
+	id := all.add(added)
+	all[0].says(`"phase":"letting go"`)
+	all.promote(t, id)
+	added.holds(20)
+	added.at(dataversion.Of3_5)
+	require.Equal(t, "false", added.downgrading(), "nobody has to ask for one: the new member announces 3.5")
+}
+
+func TestTheDowngradeIsAskedForAgainWhenAllHaveAVote(t *testing.T) {
+	optIn(t)
+	all := heldAt3_5(t, 1)
+	added := newNode(t)
+	id := all.join(added, dataversion.Of3_6) // it announces 3.6, so that the cluster rises
+	all[0].at(dataversion.Of3_6)
+	all[0].says("this is joining: learner")
+	all.promote(t, id)
+	all[0].at(dataversion.Of3_5)
+	added.at(dataversion.Of3_5)
+}
+
+func TestThreeMembersStayLowWithoutTheirLeader(t *testing.T) {
+	optIn(t)
+	all := heldAt3_5(t, 3)
+	leader, others := all.leader(t)
+	leader.kill()
+	_, _ = others.leader(t)
+	others[0].put(20, 30)
+	others.each(func(n *node) { n.at(dataversion.Of3_5) })
+	leader.ours(dataversion.Of3_5, cluster(all...), "new")
+	leader.at(dataversion.Of3_5)
+	leader.holds(30)
+}
+
+func TestAMemberJoinsAHeldClusterThatLosesItsLeader(t *testing.T) {
+	optIn(t)
+	all := heldAt3_5(t, 3)
+	leader, others := all.leader(t)
+	added := newNode(t)
+	id := others.add(added)
+	leader.kill()
+	added.ours(dataversion.Of3_5, cluster(append(slices.Clone(all), added)...), "existing")
+	others.promote(t, id)
+	added.holds(20)
+}
+
+func TestAFollowerLetsGoWhereTheLeaderKnowsNothingOfIt(t *testing.T) {
+	optIn(t)
+	all := newMembers(t, 3)
+	all.ours(before)
+	all.each(func(n *node) { n.at(dataversion.Of3_6) })
+	leader, others := all.leader(t)
+	others[0].kill()
+	others[0].ours(dataversion.Of3_5, cluster(all...), "new")
+	others[0].ready()
+	_, err := leader.connect().Downgrade(soon(t), clientv3.DowngradeEnable, "3.5")
+	require.NoError(t, err)
+	leader.at(dataversion.Of3_5)
+	added := newNode(t)
+	id := all.join(added, dataversion.Of3_5)
+	all.promote(t, id)
+	added.holds(0)
+}

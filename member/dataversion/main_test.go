@@ -1,0 +1,106 @@
+package dataversion_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/member"
+	"etcd-wrapper/member/dataversion"
+)
+
+// all has every test run: also those that take long, and those that start etcd 3.5. That is built from a module of its own,
+// which takes half a minute and needs a network the first time.
+var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
+
+// asMember is the variable that makes this test's program a member, with its configuration.
+const asMember = "DATAVERSION_TEST_MEMBER"
+
+// old is the path of etcd 3.5.
+var old string
+
+func TestMain(m *testing.M) {
+	if configuration := os.Getenv(asMember); configuration != "" {
+		os.Exit(runMember(configuration))
+	}
+	flag.Parse()
+	os.Exit(withBuilt(m.Run))
+}
+
+func withBuilt(run func() int) int {
+	if !*all {
+		return run()
+	}
+	dir, err := os.MkdirTemp("", "etcd35-")
+	if err == nil {
+		defer os.RemoveAll(dir) // a temporary directory
+		old = filepath.Join(dir, "etcd")
+		build := exec.Command("go", "build", "-C", "../../testdata/etcd35", "-o", old, "go.etcd.io/etcd/server/v3")
+		build.Stderr = os.Stderr
+		err = build.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cannot build etcd 3.5:", err)
+		return 1
+	}
+	return run()
+}
+
+// settings are what a member process is told.
+type settings struct {
+	Name, Dir, Client, Peer, Cluster, State, Wanted string
+}
+
+// runMember is a process of one member: it serves until SIGTERM and closes in order.
+func runMember(configuration string) int {
+	var s settings
+	if err := json.Unmarshal([]byte(configuration), &s); err != nil {
+		panic(err)
+	}
+	log := zerolog.New(os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	m := member.New(s.etcd(), member.Options{Log: log, DataVersion: dataversion.Parse(s.Wanted), Crash: func(reason error) {
+		log.Error().Err(reason).Msg("crashed")
+		os.Exit(2)
+	}})
+	err := m.Open(ctx)
+	if err == nil {
+		err = m.Watch(ctx)
+	}
+	_, closed := m.Close()
+	if ctx.Err() == nil || closed != nil {
+		log.Error().AnErr("closed", closed).Err(err).Msg("ended")
+		return 70
+	}
+	return 0
+}
+
+func (s settings) etcd() *embed.Config {
+	config := embed.NewConfig()
+	config.Name, config.Dir, config.InitialCluster, config.ClusterState = s.Name, s.Dir, s.Cluster, s.State
+	client, peer := parse(s.Client), parse(s.Peer)
+	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
+	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
+	config.UnsafeNoFsync = true // kills are survived all the same
+	return config
+}
+
+func parse(raw string) []url.URL {
+	u, err := url.Parse(raw)
+	if err != nil {
+		panic(err)
+	}
+	return []url.URL{*u}
+}

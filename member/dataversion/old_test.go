@@ -1,0 +1,180 @@
+package dataversion_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/member/dataversion"
+)
+
+// database is where a member keeps its keys.
+func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
+
+// readByOld has etcd 3.5 run on the data, and fails unless it has every key.
+func (n *node) readByOld(keys int) {
+	n.t.Helper()
+	n.plain(cluster(n))
+	n.holds(keys)
+	n.stop()
+}
+
+func TestOldEtcdDiesOnDataThatNobodyKeeps(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(before, cluster(n), "new")
+	n.ready()
+	n.stop()
+	n.plain(cluster(n))
+	n.await()
+	require.Contains(t, n.log.String(), "invalid downgrade", "or else the other tests show nothing")
+}
+
+func TestOldEtcdReadsItsOwnDataAfterOurs(t *testing.T) {
+	optIn(t)
+	for name, end := range map[string]func(n *node){"stopped": (*node).stop, "killed": (*node).kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.plain(cluster(n))
+			n.ready()
+			n.put(0, 50)
+			n.stop()
+			n.ours(dataversion.Of3_5, cluster(n), "new")
+			n.ready()
+			n.put(50, 100)
+			end(n)
+			n.readByOld(100)
+		})
+	}
+}
+
+func TestOldEtcdReadsOurDataWheneverWeAreKilled(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	keys := 0
+	for range 12 {
+		n.ours(dataversion.Of3_5, cluster(n), "new")
+		n.ready()
+		n.put(keys, keys+20)
+		keys += 20
+		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond) // the instant is what is tried
+		n.kill()
+		n.readByOld(keys)
+	}
+}
+
+func TestOldEtcdReplaysOurLogBehindAnOldDatabase(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.ready()
+	early, err := os.ReadFile(n.database())
+	require.NoError(t, err)
+	n.put(0, 400)
+	n.kill()
+	require.NoError(t, os.WriteFile(n.database(), early, 0o600))
+	n.readByOld(400)
+}
+
+func TestOldEtcdReadsDataThatWereLowered(t *testing.T) {
+	optIn(t)
+	n := heldAt3_5(t, 1)[0]
+	n.says(`"readable":true`)
+	early, err := os.ReadFile(n.database())
+	require.NoError(t, err)
+	n.put(20, 420)
+	n.kill()
+	require.NoError(t, os.WriteFile(n.database(), early, 0o600))
+	n.readByOld(420)
+}
+
+func TestOldEtcdReadsARestoredSnapshotAfterOurs(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.put(0, 30)
+	saved := filepath.Join(t.TempDir(), "snapshot")
+	_, err := snapshot.NewV3(zap.NewNop()).Save(soon(t), clientv3.Config{Endpoints: []string{n.client}}, saved)
+	require.NoError(t, err)
+	n.stop()
+	require.NoError(t, os.RemoveAll(n.dir))
+	require.NoError(t, snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: saved, Name: n.name, OutputDataDir: n.dir, PeerURLs: []string{n.peer}, InitialCluster: cluster(n), InitialClusterToken: "etcd-cluster",
+	}))
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5) // the snapshot says 3.6
+	n.says(`"readable":true`)
+	n.put(30, 40)
+	n.kill()
+	n.readByOld(40)
+}
+
+func TestThreeMembersGoToOursAndBackOneByOne(t *testing.T) {
+	optIn(t)
+	all := newMembers(t, 3)
+	all.each(func(n *node) { n.plain(cluster(all...)) })
+	all.each((*node).ready)
+	all[0].put(0, 10)
+	keys := 10
+	replace := func(start func(n *node)) {
+		all.each(func(n *node) {
+			n.stop()
+			start(n)
+			n.holds(keys)
+			n.put(keys, keys+10)
+			keys += 10
+		})
+	}
+	replace(func(n *node) { n.ours(dataversion.Of3_5, cluster(all...), "new") })
+	leader, others := all.leader(t)
+	leader.kill()
+	_, _ = others.leader(t)
+	leader.ours(dataversion.Of3_5, cluster(all...), "new")
+	leader.holds(keys)
+	all.each(func(n *node) { n.at(dataversion.Of3_5) })
+	replace(func(n *node) { n.plain(cluster(all...)) })
+	all.each(func(n *node) { n.holds(keys) })
+}
+
+func TestAMemberJoinsAClusterOfBoth(t *testing.T) {
+	optIn(t)
+	all := newMembers(t, 3)
+	all.each(func(n *node) { n.plain(cluster(all...)) })
+	all.each((*node).ready)
+	all[0].put(0, 10)
+	all[0].stop()
+	all[0].ours(dataversion.Of3_5, cluster(all...), "new")
+	all[0].ready()
+	added := newNode(t)
+	all.promote(t, all.join(added, dataversion.Of3_5))
+	added.holds(10)
+	require.Equal(t, "3.5.0", added.versions().Cluster)
+}
+
+func TestOldEtcdReadsDataThatWereLoweredUnderKills(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	keys := 0
+	for range 8 {
+		n.kill()
+		n.ours(dataversion.Of3_5, cluster(n), "new")
+		n.ready()
+		n.put(keys, keys+10)
+		keys += 10
+		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the instant is what is tried
+	}
+	n.says(`"readable":true`)
+	n.kill()
+	n.readByOld(keys)
+}

@@ -1,0 +1,233 @@
+package dataversion_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/cmd/suites/ports"
+	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member/dataversion"
+)
+
+// patience bounds what a test waits for, on a machine that is busy with other tests.
+const patience = time.Minute
+
+// tick is how often a test looks.
+const tick = 20 * time.Millisecond
+
+func optIn(t *testing.T) {
+	t.Helper()
+	if !*all {
+		t.Skip("takes long or starts etcd 3.5: run it with -downgrade")
+	}
+	t.Parallel()
+}
+
+// node is a member's place: its directory and addresses, which stay, and the process that runs there, if one does.
+type node struct {
+	t       *testing.T
+	name    string
+	dir     string
+	client  string
+	peer    string
+	process *exec.Cmd
+	log     *logtest.Lines
+	ended   chan struct{}
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, client: freeURL(t), peer: freeURL(t)}
+	n.name = "member-" + n.peer[strings.LastIndex(n.peer, ":")+1:]
+	n.dir = filepath.Join(t.TempDir(), "data")
+	return n
+}
+
+func cluster(nodes ...*node) string {
+	var entries []string
+	for _, n := range nodes {
+		entries = append(entries, n.name+"="+n.peer)
+	}
+	return strings.Join(entries, ",")
+}
+
+// before is what a wrapper wants that does not know of versions.
+var before dataversion.Version
+
+// ours starts this program's member, which wants the version.
+func (n *node) ours(wanted dataversion.Version, cluster, state string) {
+	n.t.Helper()
+	configuration, err := json.Marshal(settings{n.name, n.dir, n.client, n.peer, cluster, state, wanted.String()})
+	require.NoError(n.t, err)
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), asMember+"="+string(configuration))
+	n.run(command)
+}
+
+// plain starts etcd 3.5.
+func (n *node) plain(cluster string) {
+	n.t.Helper()
+	n.run(exec.Command(old, "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
+		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster))
+}
+
+func (n *node) run(command *exec.Cmd) {
+	n.t.Helper()
+	log, ended := &logtest.Lines{}, make(chan struct{})
+	command.Stderr = log
+	n.process, n.log, n.ended = command, log, ended
+	require.NoError(n.t, command.Start())
+	go func() {
+		_ = command.Wait() // ProcessState tells
+		close(ended)
+	}()
+	n.t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		<-ended
+		if n.t.Failed() {
+			n.t.Logf("end of the log of %s:\n%s", n.name, log.Tail())
+		}
+	})
+}
+
+// stop ends the process in order, kill does not.
+func (n *node) stop() {
+	n.t.Helper()
+	require.NoError(n.t, n.process.Process.Signal(syscall.SIGTERM))
+	n.await()
+}
+
+func (n *node) kill() {
+	_ = n.process.Process.Kill() // it may have ended
+	<-n.ended
+}
+
+func (n *node) await() {
+	n.t.Helper()
+	select {
+	case <-n.ended:
+	case <-time.After(patience):
+		require.FailNow(n.t, "the process of "+n.name+" does not end")
+	}
+}
+
+// versions are what the member says of itself; the zero value if it does not answer.
+func (n *node) versions() (v version.Versions) {
+	if body, err := get(n.client + "/version"); err == nil {
+		_ = json.Unmarshal(body, &v) // the zero value then
+	}
+	return v
+}
+
+// downgrading is what a member that wants to join is told.
+func (n *node) downgrading() string {
+	body, _ := get(n.peer + "/downgrade/enabled") // empty then
+	return string(body)
+}
+
+func get(url string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	response, err := client.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(response.Body)
+}
+
+// eventually waits for a condition, and fails at once when the member's process ends before.
+func (n *node) eventually(what string, condition func() bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); {
+		select {
+		case <-n.ended:
+			require.FailNow(n.t, "the process of "+n.name+" ended", "before: %s", what)
+		case <-time.After(tick):
+		}
+		require.True(n.t, time.Now().Before(deadline), "%s: %s; last seen %+v", n.name, what, n.versions())
+	}
+}
+
+func (n *node) ready() {
+	n.t.Helper()
+	n.eventually("it is healthy", func() bool {
+		body, err := get(n.client + "/health")
+		return err == nil && strings.Contains(string(body), `"true"`)
+	})
+}
+
+// at waits until cluster and storage are at a version.
+func (n *node) at(v dataversion.Version) {
+	n.t.Helper()
+	n.eventually("its version is "+v.String(), func() bool {
+		now := n.versions()
+		return dataversion.Parse(now.Cluster) == v && dataversion.Parse(now.Storage) == v
+	})
+}
+
+// says waits for a word in the log.
+func (n *node) says(word string) {
+	n.t.Helper()
+	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })
+}
+
+func (n *node) connect() *clientv3.Client {
+	n.t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.client}, DialTimeout: patience, Logger: zap.NewNop()})
+	require.NoError(n.t, err)
+	n.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func (n *node) put(from, to int) {
+	n.t.Helper()
+	client := n.connect()
+	for i := from; i < to; i++ {
+		_, err := client.Put(soon(n.t), key(i), key(i))
+		require.NoError(n.t, err)
+	}
+}
+
+// holds fails unless the member has the keys below a number.
+func (n *node) holds(keys int) {
+	n.t.Helper()
+	n.ready()
+	response, err := n.connect().Get(soon(n.t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(n.t, err)
+	has := map[string]bool{}
+	for _, kv := range response.Kvs {
+		has[string(kv.Key)] = true
+	}
+	for i := range keys {
+		require.True(n.t, has[key(i)], "%s of %d is missing; there are %d", key(i), keys, len(has))
+	}
+}
+
+func key(i int) string { return fmt.Sprintf("key-%05d", i) }
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func freeURL(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("http://127.0.0.1:%d", ports.Lease(t))
+}

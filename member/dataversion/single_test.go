@@ -1,0 +1,63 @@
+package dataversion_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/member/dataversion"
+)
+
+func TestANewMemberIsAt3_5FromItsFirstMoment(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.ready()
+	require.Equal(t, "3.5.0", n.versions().Cluster, "the first answer already")
+	require.Regexp(t, `^3\.5\.\d+\+3\.6\.\d+$`, n.versions().Server)
+	n.says("the cluster runs at 3.5")
+	require.NotContains(t, n.log.String(), `"cluster-version":"3.6"`)
+	n.stop()
+}
+
+func TestDataAt3_6AreLoweredAndStayLow(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.put(0, 5)
+	n.kill()
+
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5)
+	n.says(`"phase":"holding"`)
+	require.Equal(t, "true", n.downgrading(), "until it has been started again")
+	n.kill()
+
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.holds(5)
+	n.eventually("etcd ends the downgrade", func() bool { return n.downgrading() == "false" })
+	n.says(`"phase":"kept"`)
+	n.at(dataversion.Of3_5)
+	n.stop()
+
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.holds(5)
+	n.stop()
+}
+
+func TestADowngradeThatIsHeldEndsWhenTheNewerVersionIsWanted(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.stop()
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5)
+	n.stop()
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	require.Equal(t, "false", n.downgrading())
+	n.stop()
+}

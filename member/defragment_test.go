@@ -1,0 +1,170 @@
+package member_test
+
+import (
+	"expvar"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/raft/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/member"
+	"etcd-wrapper/member/maintenance"
+)
+
+// eager is an upkeep that looks often and finds little enough.
+func eager() member.Upkeep {
+	return member.Upkeep{
+		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
+	}
+}
+
+// leadLastStarted has the member lead that etcd publishes its raft status of, which is the one started last in a process.
+func leadLastStarted(t *testing.T, members []*bench) {
+	t.Helper()
+	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
+	_, err := members[0].client(t).MoveLeader(soon(t), published.ID)
+	require.NoError(t, err)
+}
+
+// root is a client of all members, after authentication was enabled.
+func root(t *testing.T, members []*bench) *clientv3.Client {
+	t.Helper()
+	first := members[0].client(t)
+	_, err := first.UserAdd(soon(t), "root", "secret")
+	require.NoError(t, err)
+	_, err = first.UserGrantRole(soon(t), "root", "root")
+	require.NoError(t, err)
+	_, err = first.AuthEnable(soon(t))
+	require.NoError(t, err)
+	var endpoints []string
+	for _, b := range members {
+		endpoints = append(endpoints, endpoint(b.config))
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: patience, Username: "root", Password: "secret", Logger: zap.NewNop(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// The order is that of the moments at which the databases stood still: followers, one after the other, and the leader.
+func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.T) {
+	members := threeKept(t, eager())
+	defer members[0].Close()
+	leadLastStarted(t, members)
+	leads := leader(t, members)
+	client := root(t, members)
+	fill(t, client, 12)
+	empty(t, client)
+	require.Eventually(t, func() bool {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Upkeep().Done == 0 })
+	}, patience, tick)
+
+	ends := func(i int) time.Time { return members[i].Upkeep().Last.At }
+	last := []int{0, 1, 2}
+	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
+	assert.Equal(t, leads, last[2], "the leader goes last")
+	for i, of := range last[1:] {
+		is := members[of].Upkeep().Last
+		assert.True(t, is.At.Add(-is.Took).After(ends(last[i])), "one after the other")
+	}
+	published, _ := members[leads].View()
+	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
+	require.Eventually(t, func() bool {
+		reply, err := client.Get(soon(t), "etcd-wrapper/", clientv3.WithPrefix())
+		require.NoError(t, err)
+		return len(reply.Kvs) == 0
+	}, patience, tick, "no turn is left behind")
+}
+
+func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := root(t, []*bench{b})
+	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
+	require.ErrorContains(t, err, "user name is empty")
+	assert.Zero(t, b.Upkeep().Done+b.Upkeep().Failed, "it never came to a turn")
+	_, err = client.Defragment(soon(t), endpoint(b.config))
+	require.NoError(t, err)
+	assert.Equal(t, 1, b.Upkeep().Done)
+}
+
+// lifts reports whether the alarm ends while its keeper looks a number of times.
+func lifts(b *bench, interval time.Duration) bool {
+	for range 10 {
+		<-time.After(interval)
+		if _, noSpace := b.Alarms(); !noSpace {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
+	t.Parallel()
+	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+	config.QuotaBackendBytes = 24 << 20
+	never := member.Upkeep{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
+	b := benchKept(t, config, never)
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
+	for full := false; !full; { // as long as a defragmentation finds room, the alarm comes and goes
+		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
+		full = err != nil && !lifts(b, never.Interval)
+	}
+	require.True(t, raised(), "what is in use is too much")
+	lifted := b.Upkeep().Lifted
+	// What somebody still reads while it is compacted is free with the next commit only, and where no key can be put there is none.
+	reader := b.Server().Backend().ConcurrentReadTx()
+	reader.RLock()
+	empty(t, client)
+	reader.RUnlock()
+	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
+	_, err := client.Put(soon(t), "key", "value")
+	require.NoError(t, err)
+	assert.Equal(t, lifted+1, b.Upkeep().Lifted)
+	assert.Contains(t, b.log.String(), "the alarm NOSPACE is lifted: the database has")
+	alarms, err := client.AlarmList(soon(t))
+	require.NoError(t, err)
+	assert.Empty(t, (*etcdserverpb.AlarmResponse)(alarms).Alarms)
+}
+
+func TestADatabaseIsDefragmentedBeforeItsMemberServes(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	fill(t, b.client(t), 16)
+	empty(t, b.client(t))
+	_, err := b.Close()
+	require.NoError(t, err)
+
+	asBefore := newBench(t, dir)
+	require.NoError(t, asBefore.Open(soon(t)))
+	view, _ := asBefore.View()
+	require.Greater(t, view.DBSize, int64(16<<20), "the zero Upkeep leaves it alone")
+	_, err = asBefore.Close()
+	require.NoError(t, err)
+
+	kept := benchKept(t, config(t, dir), eager())
+	require.NoError(t, kept.Open(soon(t)))
+	defer kept.Close()
+	view, _ = kept.View()
+	assert.Less(t, view.DBSize, int64(1<<20))
+	assert.Zero(t, kept.Upkeep().Done, "it was done before")
+}

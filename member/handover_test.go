@@ -1,0 +1,249 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/member"
+)
+
+// three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
+func three(t *testing.T) (members []*bench) {
+	t.Helper()
+	return threeKept(t, member.Upkeep{})
+}
+
+func threeKept(t *testing.T, upkeep member.Upkeep) (members []*bench) {
+	t.Helper()
+	var names []string
+	for i := range 3 {
+		config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+		config.Name = fmt.Sprintf("etcd-%d", i)
+		names = append(names, config.InitialClusterFromName(config.Name))
+		members = append(members, benchKept(t, config, upkeep))
+	}
+	opened := make(chan error, len(members))
+	for _, b := range members {
+		b.config.InitialCluster = strings.Join(names, ",")
+		go func() { opened <- b.Open(soon(t)) }()
+	}
+	for range members {
+		require.NoError(t, <-opened)
+	}
+	leads := leader(t, members)
+	members[0], members[leads] = members[leads], members[0]
+	t.Cleanup(func() {
+		for _, b := range members[1:] {
+			_, err := b.Close()
+			assert.NoError(t, err)
+		}
+	})
+	return members
+}
+
+func leader(t *testing.T, members []*bench) int {
+	t.Helper()
+	for i, b := range members {
+		status, err := b.client(t).Status(soon(t), endpoint(b.config))
+		require.NoError(t, err)
+		if status.Leader == status.Header.MemberId {
+			return i
+		}
+	}
+	require.FailNow(t, "there is no leader")
+	return 0
+}
+
+func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
+
+// writers put keys through one member until it does not serve any more.
+type writers struct {
+	mu      sync.Mutex
+	acked   map[string]bool
+	ended   []error // how the last request of each ended
+	working sync.WaitGroup
+	cancel  context.CancelFunc
+}
+
+func startWriters(t *testing.T, b *bench) *writers {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &writers{acked: map[string]bool{}, cancel: cancel}
+	for i := range 8 {
+		client := b.client(t)
+		w.working.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				key := fmt.Sprintf("key-%d-%d", i, n)
+				_, err := client.Put(ctx, key, "value")
+				if w.note(key, err); err != nil {
+					return
+				}
+			}
+		})
+	}
+	return w
+}
+
+func (w *writers) note(key string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.ended = append(w.ended, err)
+		return
+	}
+	w.acked[key] = true
+}
+
+func (w *writers) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.acked)
+}
+
+// end cancels what can't be answered any more: its member is closed.
+func (w *writers) end() map[string]bool {
+	w.cancel()
+	w.working.Wait()
+	return w.acked
+}
+
+// What reached the leader is answered, and what was not answered never reached it. That is so because writes are held back
+// while it gives its leadership away, or its clients were sent away before: raft drops proposals on their way.
+func TestALeaderThatClosesCutsNoRequestAndItsWatchersMissNothing(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	watcher := members[0].client(t)
+	events := watcher.Watch(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	require.True(t, (<-events).Created)
+	watcher.SetEndpoints(endpoint(members[0].config), endpoint(members[1].config), endpoint(members[2].config))
+
+	writers := startWriters(t, members[0])
+	require.Eventually(t, func() bool { return writers.count() > 500 }, patience, tick)
+	_, err := members[0].Close()
+	require.NoError(t, err)
+	acked := writers.end()
+	for _, err := range writers.ended {
+		assert.NotRegexp(t, "raft|etcdserver", err, "etcd has not refused what it had taken")
+	}
+
+	survivor := members[1].client(t)
+	_, err = survivor.Put(soon(t), "key-last", "value")
+	require.NoError(t, err)
+	acked["key-last"] = true
+	reply, err := survivor.Get(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	written := map[string]bool{}
+	for _, kv := range reply.Kvs {
+		written[string(kv.Key)] = true
+	}
+	assert.Equal(t, acked, written, "acknowledged and written are the same")
+	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
+}
+
+// seen collects the keys of events until the last one, each of which must come once and in order.
+func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
+	t.Helper()
+	keys, revision := map[string]bool{}, int64(0)
+	for !keys["key-last"] {
+		reply, ok := <-events
+		require.True(t, ok, "the watch goes on")
+		require.NoError(t, reply.Err())
+		for _, event := range reply.Events {
+			require.Greater(t, event.Kv.ModRevision, revision)
+			revision, keys[string(event.Kv.Key)] = event.Kv.ModRevision, true
+		}
+	}
+	return keys
+}
+
+// excused tells whether a member was too busy to hold its writes back in time, and said so.
+func excused(members []*bench) bool {
+	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
+}
+
+// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself, and others
+// not at all, until they time out.
+func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	defer members[0].Close()
+	var all []*writers
+	for _, b := range members {
+		all = append(all, startWriters(t, b))
+	}
+	moved := func() bool { return all[0].count() > 200 && all[1].count() > 200 && all[2].count() > 200 }
+	require.Eventually(t, moved, patience, tick)
+	for range 6 {
+		leads := leader(t, members)
+		to := members[(leads+1)%len(members)]
+		_, err := members[leads].client(t).MoveLeader(soon(t), uint64(to.ID()))
+		require.NoError(t, err)
+	}
+	counts := []int{all[0].count(), all[1].count(), all[2].count()}
+	for i, w := range all {
+		require.Eventually(t, func() bool { return w.count() > counts[i]+100 }, patience, tick, "all go on")
+		w.mu.Lock()
+		if !excused(members) {
+			assert.Empty(t, w.ended)
+		}
+		w.mu.Unlock()
+	}
+	for _, w := range all {
+		w.end()
+	}
+}
+
+// What a member sends to a leader that is giving its leadership away is dropped in silence, and its client waits for 7 s.
+func TestWritesAreHeldBackWhenALeaderAnnouncesThatItLeaves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	_, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", b.ID().String())
+	require.NoError(t, err)
+	took := func() time.Duration {
+		began := time.Now()
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		return time.Since(began)
+	}
+	require.Eventually(t, func() bool { return took() > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
+	assert.Less(t, took(), 700*time.Millisecond, "but not for longer, by a leader that stays")
+}
+
+// A member that was slow to apply hears of it when the leader has changed already.
+func TestAnAnnouncementOfAMemberThatLeadsNoMoreHoldsNobodyBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client, last := b.client(t), int64(0)
+	for _, id := range []string{"1", "2", b.ID().String()} {
+		reply, err := client.Put(soon(t), "etcd-wrapper/defragmentation/handover", id)
+		require.NoError(t, err)
+		last = reply.Header.Revision
+	}
+	confirmed := func() (answered string, times int64) {
+		reply, err := client.Get(soon(t), "etcd-wrapper/defragmentation/quiet/"+b.ID().String())
+		require.NoError(t, err)
+		for _, kv := range reply.Kvs {
+			answered, times = string(kv.Value), kv.Version
+		}
+		return answered, times
+	}
+	require.Eventually(t, func() bool { answered, _ := confirmed(); return answered == fmt.Sprint(last) }, patience, tick)
+	_, times := confirmed()
+	assert.EqualValues(t, 1, times, "only what the leader has announced")
+}

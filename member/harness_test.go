@@ -1,0 +1,85 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/cmd/suites/ports"
+	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member"
+)
+
+// patience bounds what a test waits for.
+const patience = 60 * time.Second
+
+// tick is how often a test looks.
+const tick = 5 * time.Millisecond
+
+// bench is a member under test with what it reported.
+type bench struct {
+	*member.Member
+	config  *embed.Config
+	log     *logtest.Lines
+	crashed chan error
+}
+
+func newBench(t *testing.T, dir string) *bench {
+	t.Helper()
+	return benchWith(t, config(t, dir))
+}
+
+func benchWith(t *testing.T, config *embed.Config) *bench {
+	t.Helper()
+	return benchKept(t, config, member.Upkeep{})
+}
+
+// benchKept is a bench whose database is kept small.
+func benchKept(t *testing.T, config *embed.Config, upkeep member.Upkeep) *bench {
+	t.Helper()
+	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
+	b.Member = member.New(config, member.Options{
+		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
+		Upkeep: upkeep,
+	})
+	return b
+}
+
+// config is that of a single member on free ports of loopback.
+func config(t *testing.T, dir string) *embed.Config {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir, config.Name = dir, "etcd-0"
+	client, peer := freeURL(t), freeURL(t)
+	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	return config
+}
+
+func freeURL(t *testing.T) url.URL {
+	t.Helper()
+	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
+}
+
+func (b *bench) client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{b.config.ListenClientUrls[0].String()}, DialTimeout: patience})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}

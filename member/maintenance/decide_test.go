@@ -1,0 +1,102 @@
+package maintenance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/internal/gate"
+)
+
+const gibibyte = 1 << 30
+
+// usual is the threshold that flags have by default.
+var usual = Threshold{Free: 0.45, Min: 100 * mebibyte}
+
+// healthy are the facts of a follower in a cluster of three that nothing is wrong with, and whose database is half empty.
+func healthy() facts {
+	return facts{
+		size: gibibyte, inUse: gibibyte / 2, quota: 8 * gibibyte, room: 100 * gibibyte, self: 1, leader: 2,
+		members: []peer{{id: 1, name: "etcd-0", active: true}, {id: 2, name: "etcd-1", active: true}, {id: 3, name: "etcd-2", active: true}},
+	}
+}
+
+func TestADatabaseIsWorthADefragmentationWhenBothPartAndBytesAreFree(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*facts)
+		worth  string
+	}{
+		"half of it":                      {func(*facts) {}, "512.0 MiB of its 1.0 GiB are free"},
+		"exactly the part":                {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of its 1000.0 MiB are free"},
+		"not the part":                    {func(f *facts) { f.inUse = 700 * mebibyte }, ""},
+		"not the bytes":                   {func(f *facts) { f.size, f.inUse = 150*mebibyte, 51*mebibyte }, ""},
+		"the quota, and it would help":    {func(f *facts) { f.ownNoSpace, f.quota, f.inUse = true, gibibyte, 900*mebibyte }, "the alarm NOSPACE can be lifted once the 124.0 MiB that are free of its 1.0 GiB are given back"},
+		"the quota, and it would not":     {func(f *facts) { f.ownNoSpace, f.quota, f.inUse = true, gibibyte, 930*mebibyte }, ""},
+		"the quota is another member's":   {func(f *facts) { f.noSpace, f.quota, f.inUse = true, gibibyte, 900*mebibyte }, ""},
+		"the quota, and it is room again": {func(f *facts) { f.ownNoSpace, f.quota, f.inUse = true, 2*gibibyte, 900*mebibyte }, ""},
+	} {
+		f := healthy()
+		c.change(&f)
+		assert.Equal(t, c.worth, f.worth(usual), name)
+	}
+	assert.Empty(t, healthy().worth(Threshold{}), "never is never")
+}
+
+func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
+	for obstacle, change := range map[string]func(*facts){
+		"": func(*facts) {},
+		"it is expected to take 20s, longer than --defrag-max-pause allows, which is 15s": func(f *facts) { f.inUse = 2000 * mebibyte },
+		"the volume has 500.0 MiB left, and the copy needs 544.0 MiB":                     func(f *facts) { f.room = 500 * mebibyte },
+		"the alarm CORRUPT is raised":                                                     func(f *facts) { f.corrupt = true },
+		"the cluster has no leader":                                                       func(f *facts) { f.leader = 0 },
+		"without this member the others would be no quorum: there is no connection to etcd-2": func(f *facts) {
+			f.members[2].active = false
+		},
+		"a cluster of 2 voting members has no quorum without this one": func(f *facts) { f.members[2].learner = true },
+		"a snapshot is on its way to a member that lags behind":        func(f *facts) { f.sending = true },
+		"the database is being read: wait for the end of the backup (since 10:00:00Z)": func(f *facts) {
+			f.readers = []gate.Reader{{What: "the backup", Since: time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)}}
+		},
+	} {
+		f := healthy()
+		change(&f)
+		assert.Equal(t, obstacle, f.obstacle(limits{15 * time.Second, new(pace).expected}))
+	}
+}
+
+func TestAMemberThatIsAloneNeedsNobodyElse(t *testing.T) {
+	f := healthy()
+	f.members, f.leader, f.room = f.members[:1], 1, -1
+	require.Empty(t, f.obstacle(limits{15 * time.Second, new(pace).expected}))
+}
+
+func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
+	var p pace
+	assert.Equal(t, 10*time.Second, p.expected(1000*mebibyte))
+	p.learn(400*mebibyte, 2*time.Second)
+	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte))
+	p.learn(mebibyte, time.Minute)
+	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small one says nothing")
+}
+
+func TestTurnsByTheClockNeverMeet(t *testing.T) {
+	members := healthy().members
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	turns := map[peer]int{}
+	for s := range 600 {
+		now, have := began.Add(time.Duration(s)*time.Second), 0
+		for _, p := range members {
+			if byClock(now, 30*time.Second, p.id, members) {
+				turns[p]++
+				have++
+			}
+		}
+		require.LessOrEqual(t, have, 1)
+	}
+	for _, p := range members {
+		assert.Positive(t, turns[p], "%s has its turn", p.name)
+	}
+	assert.False(t, byClock(began.Add(59*time.Second), time.Second, 1, members[:1]), "late in its minute nobody begins")
+}

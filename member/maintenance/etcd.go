@@ -1,0 +1,137 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"golang.org/x/sys/unix"
+)
+
+// cluster is what a Keeper needs of etcd.
+type cluster interface {
+	facts() facts
+	defragment() error // etcd's own, which stands still until it is done
+	copied() int64     // bytes that a defragmentation has copied so far
+	successor() (to peer, ok bool)
+	handOver(ctx context.Context, to peer) error
+	catchUp(ctx context.Context) error // returns when what was committed is applied
+	lift(ctx context.Context) error    // ends the member's alarm NOSPACE
+}
+
+// embedded is the etcd in this process. Its own objects are asked, so that certificates and authentication have no part.
+type embedded struct {
+	*etcdserver.EtcdServer
+	options *Options
+}
+
+func (e embedded) facts() facts {
+	f := facts{
+		quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
+		members: e.members(), sending: e.options.Sending(), readers: e.options.Gate.Inside(),
+	}
+	for _, alarm := range e.Alarms() {
+		switch alarm.Alarm {
+		case etcdserverpb.AlarmType_CORRUPT:
+			f.corrupt = true
+		case etcdserverpb.AlarmType_NOSPACE:
+			f.noSpace = true
+			f.ownNoSpace = f.ownNoSpace || types.ID(alarm.MemberID) == f.self
+		case etcdserverpb.AlarmType_NONE:
+		}
+	}
+	f.size, f.inUse = e.sizes(f.noSpace)
+	return f
+}
+
+// sizes are the bytes of the database, and those of them that are in use. What somebody still read while it was compacted counts as in
+// use until the next commit, and where the alarm NOSPACE keeps keys from being put none comes by itself.
+func (e embedded) sizes(noSpace bool) (size, inUse int64) {
+	if noSpace {
+		e.Backend().ForceCommit()
+	}
+	return e.Backend().Size(), e.Backend().SizeInUse()
+}
+
+func (e embedded) members() (all []peer) {
+	self, active := e.MemberID(), e.options.Active(e.MemberID())
+	for _, m := range e.Cluster().Members() {
+		name := m.Name
+		if name == "" {
+			name = m.ID.String()
+		}
+		all = append(all, peer{id: m.ID, name: name, learner: m.IsLearner, active: m.ID == self || active[m.ID]})
+	}
+	return all
+}
+
+// dir is where the database lies.
+func (e embedded) dir() string { return e.Cfg.SnapDir() }
+
+// room is how many bytes are free on the volume of a directory; negative if that cannot be told.
+func room(dir string) int64 {
+	var disk unix.Statfs_t
+	if unix.Statfs(dir, &disk) != nil {
+		return -1
+	}
+	return int64(disk.Bavail) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+}
+
+// defragment calls the server's method and not the backend's: only that keeps a snapshot from a leader, which replaces the
+// database, out meanwhile.
+func (e embedded) defragment() error { return e.Defragment() }
+
+func (e embedded) copied() int64 { return copied(e.dir()) }
+
+// copied looks at the file that etcd copies to, which lies beside the database until it takes its place.
+func copied(dir string) (size int64) {
+	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is a good one
+	for _, file := range files {
+		if about, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			size = max(size, about.Size())
+		}
+	}
+	return size
+}
+
+func (e embedded) successor() (to peer, ok bool) { return heir(e.EtcdServer, e.members()) }
+
+func (e embedded) handOver(ctx context.Context, to peer) error {
+	if !leads(e.EtcdServer) {
+		return nil
+	}
+	return handOver(ctx, e.EtcdServer, to)
+}
+
+// backlog is how many committed entries may wait to be applied when a member counts as caught up: under load there are
+// always some.
+const backlog = 50
+
+func (e embedded) catchUp(ctx context.Context) error {
+	clock := time.NewTicker(10 * time.Millisecond)
+	defer clock.Stop()
+	for e.AppliedIndex()+backlog < e.CommittedIndex() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), ctx.Err())
+		case <-e.StopNotify():
+			return errors.New("etcd has stopped")
+		case <-clock.C:
+		}
+	}
+	return nil
+}
+
+func (e embedded) lift(ctx context.Context) error {
+	_, err := e.Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(e.MemberID()),
+	})
+	return err
+}

@@ -1,0 +1,194 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/internal/gate"
+	"etcd-wrapper/internal/logtest"
+)
+
+// fake is a cluster whose facts a test chooses, and that takes its time to defragment.
+type fake struct {
+	mu       sync.Mutex
+	now      facts
+	takes    time.Duration
+	fails    error
+	nobody   bool // no member is up to date enough to lead
+	began    []time.Time
+	lifted   int
+	handed   []string
+	stranger bool          // the client has no say where authentication is enabled
+	lagging  time.Duration // how long it takes to catch up
+	readable *gate.Gate
+}
+
+func (c *fake) facts() facts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.now
+	f.readers = c.readable.Inside()
+	return f
+}
+
+func (c *fake) change(how func(*facts)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	how(&c.now)
+}
+
+func (c *fake) defragment() error {
+	c.change(func(*facts) { c.began = append(c.began, time.Now()) })
+	time.Sleep(c.takes)
+	c.change(func(f *facts) {
+		if c.fails == nil {
+			f.size = f.inUse
+		}
+	})
+	return c.fails
+}
+
+func (c *fake) permits(context.Context) bool { return !c.stranger }
+
+func (c *fake) copied() int64 { return c.facts().inUse / 4 }
+
+// gaveTo are the members that leadership was moved to.
+func (c *fake) gaveTo() (names []string) {
+	c.change(func(*facts) { names = slices.Clone(c.handed) })
+	return names
+}
+
+// liftedTimes is how often the alarm was lifted.
+func (c *fake) liftedTimes() (times int) {
+	c.change(func(*facts) { times = c.lifted })
+	return times
+}
+
+func (c *fake) successor() (peer, bool) { return peer{id: 3, name: "etcd-2"}, !c.nobody }
+
+func (c *fake) handOver(_ context.Context, to peer) error {
+	c.change(func(f *facts) {
+		f.leader = to.id
+		c.handed = append(c.handed, to.name)
+	})
+	return nil
+}
+
+func (c *fake) catchUp(context.Context) error {
+	time.Sleep(c.lagging)
+	return nil
+}
+
+func (c *fake) lift(context.Context) error {
+	c.change(func(f *facts) {
+		f.noSpace, f.ownNoSpace = false, false
+		c.lifted++
+	})
+	return nil
+}
+
+// table is where members take turns. A test plays the others.
+type table struct {
+	mu      sync.Mutex
+	turn    string
+	waiting []string
+	mine    bool
+	ended   int
+
+	announced int
+	deaf      error // why no change of leadership can be announced
+}
+
+func (s *table) wish(context.Context) error { return nil }
+
+func (s *table) wishes(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting, nil
+}
+
+func (s *table) take(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turn != "" {
+		return errors.New("member " + s.turn + " " + errTaken.Error())
+	}
+	s.mine = true
+	return nil
+}
+
+func (s *table) announce(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announced++
+	return s.deaf
+}
+
+// now is whether it is the member's turn, and how often it has announced a change of leadership.
+func (s *table) now() (mine bool, announced int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mine, s.announced
+}
+
+func (s *table) isMine() bool {
+	mine, _ := s.now()
+	return mine
+}
+
+func (s *table) keep(context.Context) func() { return func() {} }
+
+func (s *table) end(context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mine = false
+	s.ended++
+}
+
+func (s *table) seats(turn string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn, s.waiting = turn, nil
+}
+
+// stand is a Keeper that keeps a fake.
+type stand struct {
+	*Keeper
+	cluster *fake
+	table   *table
+	gate    *gate.Gate
+	log     *logtest.Lines
+	busy    bool // with a defragmentation
+}
+
+// kept runs a Keeper beside do, which sleeps for what it waits for.
+func kept(t *testing.T, change func(*stand), do func(*stand)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate.Gate{}
+		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &logtest.Lines{}}
+		change(s)
+		s.Keeper = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.run(ctx, &service{cluster: s.cluster, seat: func() seat { return s.table }})
+		}()
+		synctest.Wait()
+		do(s)
+		cancel()
+		<-ended
+		assert.False(t, s.table.isMine(), "no turn is left behind")
+		_, err := g.Close("the test")
+		assert.NoError(t, err, "nor is the gate closed")
+	})
+}

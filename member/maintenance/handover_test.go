@@ -1,0 +1,106 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"etcd-wrapper/internal/gate"
+	"etcd-wrapper/internal/logtest"
+)
+
+// left is a member that stops.
+func left(t *testing.T, change func(*stand)) *stand {
+	t.Helper()
+	g, log := &gate.Gate{}, &logtest.Lines{}
+	s := &stand{cluster: &fake{now: healthy(), readable: g}, table: &table{}, gate: g, log: log}
+	s.cluster.now.leader = s.cluster.now.self
+	change(s)
+	s.Keeper = New(Options{Gate: g, Log: zerolog.New(log), Name: "etcd-0"})
+	if s.busy {
+		s.enter(Running, "etcd copies", facts{})
+	}
+	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, seat: func() seat { return s.table }})
+	return s
+}
+
+func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
+	s := left(t, func(*stand) {})
+	assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
+	_, announced := s.table.now()
+	assert.Equal(t, 1, announced)
+	assert.Equal(t, 1, s.table.ended, "the keys are taken away")
+	assert.Contains(t, s.log.String(), "leadership was moved before the stop")
+}
+
+func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
+	move := func(s *stand, while func()) {
+		_, err := s.Unary(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2}, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
+		assert.NoError(t, err)
+	}
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		ended := s.table.ended
+		move(s, func() {
+			_, announced := s.table.now()
+			assert.Equal(t, 1, announced)
+			assert.Equal(t, ended, s.table.ended)
+		})
+		assert.Equal(t, ended+1, s.table.ended)
+		s.table.deaf = errors.New("etcdserver: request timed out")
+		moved := false
+		move(s, func() { moved = true })
+		assert.True(t, moved, "whatever the others know")
+
+		s.cluster.change(func(f *facts) { f.leader = 2 })
+		move(s, func() {})
+		_, announced := s.table.now()
+		assert.Equal(t, 2, announced, "etcd itself refuses where another member leads")
+	})
+}
+
+func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		s.cluster.change(func(f *facts) { f.members[2].learner = true })
+		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
+			s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
+		}
+		s.cluster.stranger = true
+		s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
+		_, announced := s.table.now()
+		assert.Zero(t, announced)
+	})
+}
+
+func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
+		first, second := s.quietly(t.Context(), to), s.quietly(t.Context(), to)
+		second()
+		third := s.quietly(t.Context(), to)
+		_, announced := s.table.now()
+		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
+		third()
+		first()
+		s.quietly(t.Context(), to)()
+		_, announced = s.table.now()
+		assert.Equal(t, 2, announced)
+	})
+}
+
+func TestAMemberThatStopsLeavesLeadershipWhereItIs(t *testing.T) {
+	for why, change := range map[string]func(*stand){
+		"another one leads":            func(s *stand) { s.cluster.now.leader = 2 },
+		"it is alone":                  func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
+		"a client defragments it":      func(s *stand) { s.busy = true },
+		"nobody is up to date":         func(s *stand) { s.cluster.nobody = true },
+		"the others cannot be told so": func(s *stand) { s.table.deaf = errors.New("etcdserver: mvcc: database space exceeded") },
+	} {
+		s := left(t, change)
+		assert.Empty(t, s.cluster.gaveTo(), why)
+	}
+}

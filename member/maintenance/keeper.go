@@ -1,0 +1,175 @@
+package maintenance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+
+	"etcd-wrapper/internal/gate"
+)
+
+const (
+	// usualInterval is how often the database's size is looked at.
+	usualInterval = 10 * time.Second
+	// waiting is how much more often another member's turn is looked at while this one waits for its own.
+	waiting = 5
+	// breath is how long clients' requests that are under way have to end before the database stands still.
+	breath = 250 * time.Millisecond
+	// catchingUp bounds how long clients are kept away afterwards.
+	catchingUp = time.Minute
+)
+
+// Options configure a Keeper. All fields but Interval are required.
+type Options struct {
+	Threshold Threshold
+	MaxPause  time.Duration // a defragmentation that is expected to take longer is not begun, but by a client
+	Log       zerolog.Logger
+	Gate      *gate.Gate                            // where whoever reads the whole database tells of it
+	Name      string                                // of the member
+	Quota     int64                                 // of the database in bytes; 0 if there is none
+	Active    func(self types.ID) map[types.ID]bool // the members that there is a connection to; answers from memory
+	Interval  time.Duration                         // how often the database's size is looked at; 0 stands for 10 s
+	Sending   func() bool                           // a snapshot is on its way to another member; answers from memory
+}
+
+// Keeper keeps one member's database small. Its interceptors are for etcd's gRPC server; they let everything through
+// before Run and after its end. State, Away and Ask may be called from any goroutine.
+type Keeper struct {
+	options Options
+	pace    pace
+	asked   chan struct{} // holds one
+	away    away          // other members serve better
+	quiet   away          // leadership moves
+	writes  atomic.Int64  // of clients, that are under way
+	moving  atomic.Bool   // a client moves leadership
+
+	mu          sync.Mutex
+	state       State
+	size, inUse int64    // as Sizes told last
+	serving     *service // nil unless Run runs
+}
+
+// service is what a Keeper has of an etcd that serves.
+type service struct {
+	cluster cluster
+	seat    func() seat // a new one
+}
+
+// seat is a member's place among those that take turns.
+type seat interface {
+	wish(ctx context.Context) error
+	wishes(ctx context.Context) ([]string, error)
+	take(ctx context.Context) error
+	announce(ctx context.Context) error // a change of leadership; returns when no write is on its way any more
+	keep(ctx context.Context) (stop func())
+	end(ctx context.Context)
+}
+
+// New returns a Keeper that does nothing before Run.
+func New(options Options) *Keeper {
+	options.Interval = cmp.Or(options.Interval, usualInterval)
+	return &Keeper{options: options, asked: make(chan struct{}, 1), state: State{Phase: Idle, Since: time.Now()}}
+}
+
+// Run keeps the database of a server that has joined its cluster small until ctx ends, and gives its leadership away then.
+// Call it once, and let it return before etcd is closed: a defragmentation that runs can't be interrupted.
+func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
+	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer deaf()
+	listening.Go(func() { k.listen(hearing, server) })
+	s := &service{
+		cluster: embedded{server, &k.options},
+		seat: func() seat {
+			return &turn{server: server, name: k.options.Name, active: k.options.Active, log: k.options.Log}
+		},
+	}
+	k.run(ctx, s)
+	k.leave(context.WithoutCancel(ctx), s)
+}
+
+func (k *Keeper) run(ctx context.Context, s *service) {
+	k.serve(s)
+	defer k.serve(nil)
+	w := &want{Keeper: k, service: s, seat: s.seat()}
+	defer w.seat.end(ctx)
+	for {
+		pause := w.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.asked:
+			w.obey(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (k *Keeper) serve(s *service) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.serving = s
+}
+
+func (k *Keeper) served() *service {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.serving
+}
+
+// Why nothing can be asked for.
+var (
+	errNotServing = errors.New("etcd does not serve")
+	errUnderWay   = errors.New("a defragmentation of this member is under way: wait for its end")
+)
+
+// Ask has the database defragmented now, whatever the threshold says, and returns at once; State tells how it ends. The
+// error says why it cannot be now.
+func (k *Keeper) Ask() error {
+	s := k.served()
+	if s == nil {
+		return errNotServing
+	}
+	if k.busy() {
+		return errUnderWay
+	}
+	if obstacle := s.cluster.facts().obstacle(k.limits()); obstacle != "" {
+		return errors.New(obstacle)
+	}
+	select {
+	case k.asked <- struct{}{}:
+	default: // somebody else has asked, and it has not begun
+	}
+	return nil
+}
+
+// Sizes are the bytes of a server's database and those of them that are in use. While a defragmentation is under way they
+// are those before it.
+func (k *Keeper) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.state.Phase.busy() {
+		k.size, k.inUse = server.Backend().Size(), server.Backend().SizeInUse()
+	}
+	return k.size, k.inUse
+}
+
+// busy reports whether a defragmentation is under way. While the database stands still, etcd's answers to what is in it
+// have to wait.
+func (k *Keeper) busy() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state.Phase.busy()
+}
+
+func (k *Keeper) limits() limits {
+	return limits{maxPause: k.options.MaxPause, expected: k.pace.expected}
+}

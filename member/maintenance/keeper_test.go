@@ -1,0 +1,179 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
+	kept(t, func(*stand) {}, func(s *stand) {
+		assert.Equal(t, HandingOff, s.State().Phase)
+		time.Sleep(time.Second)
+		is := s.State()
+		assert.Equal(t, Running, is.Phase)
+		assert.InDelta(t, 0.25, is.Progress, 0.01)
+		assert.Equal(t, "the database is being defragmented", s.Away())
+		assert.True(t, s.table.isMine())
+		require.ErrorIs(t, s.Ask(), errUnderWay)
+
+		time.Sleep(4 * time.Second)
+		is = s.State()
+		assert.Equal(t, Idle, is.Phase)
+		assert.Empty(t, s.Away())
+		assert.Equal(t, 1, is.Done)
+		assert.EqualValues(t, gibibyte/2, is.Freed)
+		assert.Equal(t, Outcome{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
+		assert.Empty(t, s.cluster.gaveTo(), "it does not lead")
+		time.Sleep(time.Hour)
+		assert.Equal(t, 1, s.State().Done, "once is enough")
+	})
+}
+
+func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, CatchingUp, s.State().Phase)
+		assert.NotEmpty(t, s.Away())
+		assert.True(t, s.table.isMine(), "the next member waits for that")
+		time.Sleep(10 * time.Second)
+		assert.Empty(t, s.Away())
+	})
+}
+
+func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
+	kept(t, func(s *stand) {
+		s.cluster.now.leader = 1
+		s.table.waiting = []string{"etcd-1"}
+	}, func(s *stand) {
+		assert.Contains(t, s.State().Reason, "gives the others time to go first")
+		time.Sleep(time.Minute)
+		assert.Equal(t, Waiting, s.State().Phase)
+		assert.Contains(t, s.State().Reason, "this member leads, and etcd-1 goes first")
+		s.table.seats("")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
+		_, announced := s.table.now()
+		assert.Equal(t, 1, announced, "and the others have held their writes back")
+	})
+}
+
+func TestALeaderWithoutAnHeirWaits(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
+		assert.Empty(t, s.Away(), "clients are welcome meanwhile")
+	})
+}
+
+func TestAMemberWaitsForAnothersTurn(t *testing.T) {
+	kept(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "member etcd-1 is being defragmented: wait for its end")
+		s.table.seats("")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}
+
+func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
+	var end func()
+	kept(t, func(s *stand) { end, _ = s.gate.Begin(context.Background(), "the backup") }, func(s *stand) {
+		time.Sleep(time.Hour)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
+		assert.Equal(t, 1, strings.Count(s.log.String(), "should be defragmented"))
+		require.ErrorContains(t, s.Ask(), "wait for the end of the backup")
+		end()
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}
+
+func TestAReaderWaitsForTheEndOfTheDefragmentation(t *testing.T) {
+	kept(t, func(*stand) {}, func(s *stand) {
+		began := time.Now()
+		end, err := s.gate.Begin(context.Background(), "the backup")
+		require.NoError(t, err)
+		assert.Equal(t, 4*time.Second+breath, time.Since(began))
+		end()
+	})
+}
+
+func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
+		time.Sleep(5 * time.Second)
+		is := s.State()
+		assert.Equal(t, 1, is.Failed)
+		assert.Equal(t, "no space left on device", is.Last.Error)
+		assert.Empty(t, s.Away())
+		assert.Contains(t, s.log.String(), "the database was not defragmented")
+	})
+}
+
+func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
+	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
+		require.NoError(t, s.Ask())
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, ByCommand, s.State().Last.Origin)
+		s.table.seats("etcd-2")
+		require.NoError(t, s.Ask())
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().Last.Error)
+		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
+		require.ErrorContains(t, s.Ask(), "--defrag-max-pause")
+	})
+}
+
+func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
+	require.ErrorIs(t, New(Options{}).Ask(), errNotServing)
+}
+
+func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
+	full := func(s *stand) {
+		s.cluster.now.noSpace, s.cluster.now.ownNoSpace = true, true
+		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
+	}
+	kept(t, full, func(s *stand) {
+		time.Sleep(time.Hour)
+		assert.Zero(t, s.cluster.liftedTimes(), "there is nothing to give back")
+		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
+		time.Sleep(5 * time.Minute)
+		assert.Equal(t, 1, s.State().Done, "when its minute comes")
+		assert.Equal(t, 1, s.State().Lifted)
+		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
+	})
+}
+
+func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
+	kept(t, func(s *stand) {
+		s.cluster.now.members, s.cluster.now.leader = s.cluster.now.members[:1], 1
+		s.table.turn = "nobody may ask"
+	}, func(s *stand) {
+		time.Sleep(time.Second)
+		assert.Equal(t, Running, s.State().Phase)
+		assert.Empty(t, s.Away())
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
+	})
+}
+
+func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
+	kept(t, full, func(s *stand) {
+		require.NoError(t, s.Ask())
+		time.Sleep(breath / 2)
+		s.cluster.change(func(f *facts) { f.sending = true })
+		time.Sleep(10 * time.Second)
+		assert.Zero(t, s.State().Done)
+		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().Last.Error)
+		assert.Empty(t, s.Away())
+	})
+}

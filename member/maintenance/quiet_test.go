@@ -1,0 +1,154 @@
+package maintenance
+
+import (
+	"context"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/pkg/v3/traceutil"
+	"go.etcd.io/etcd/server/v3/lease"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/internal/gate"
+)
+
+func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		changed, began := make(chan struct{}), time.Now()
+		go k.hush(t.Context(), changed, func(context.Context) {})
+		synctest.Wait()
+		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
+		assert.Zero(t, time.Since(began))
+		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
+		assert.Equal(t, 300*time.Millisecond, time.Since(began))
+		require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
+		assert.Equal(t, 300*time.Millisecond, time.Since(began), "the leader has changed")
+	})
+}
+
+func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		changed, began := make(chan struct{}), time.Now()
+		go k.hush(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
+		synctest.Wait()
+		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false))
+		assert.Equal(t, 300*time.Millisecond, time.Since(began))
+	})
+}
+
+func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		began := time.Now()
+		go k.hush(t.Context(), nil, func(context.Context) {})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.admit(ctx)))
+		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
+		assert.Equal(t, longestQuiet, time.Since(began))
+		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
+	})
+}
+
+// slow is a write that takes its time.
+func slow(t *testing.T, k *Keeper, takes time.Duration) {
+	t.Helper()
+	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
+		time.Sleep(takes)
+		return "done", nil
+	})
+	assert.NoError(t, err)
+}
+
+func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		changed, began := make(chan struct{}), time.Now()
+		var confirmed time.Duration
+		go slow(t, k, 100*time.Millisecond)
+		synctest.Wait()
+		go k.hush(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
+		synctest.Wait()
+		go slow(t, k, 0) // waits, and is not waited for
+		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait() // so that what was written may be read
+		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
+		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+lookAgain)
+		assert.Zero(t, k.writes.Load())
+		time.Sleep(200 * time.Millisecond)
+		assert.Zero(t, k.writes.Load(), "what has waited is done")
+	})
+}
+
+func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		go slow(t, k, 10*time.Second)
+		synctest.Wait()
+		began := time.Now()
+		k.hush(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Equal(t, longestQuiet, time.Since(began))
+		changed := make(chan struct{})
+		close(changed)
+		k.hush(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Less(t, time.Since(began), longestQuiet+2*lookAgain, "the leader has changed already")
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// etcd ends a watch that has nothing to tell when a leader's snapshot replaces the database and the watch's beginning is compacted.
+func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
+	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
+	defer database.Close()
+	kv := mvcc.New(zap.NewNop(), database, &lease.FakeLessor{}, mvcc.StoreConfig{})
+	defer kv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	heard, ended := make(chan string, 100), make(chan error, 1)
+	go func() { ended <- hear(ctx, kv, func(handover *mvccpb.KeyValue) { heard <- string(handover.Value) }) }()
+	announced := 0
+	announce := func() bool {
+		announced++
+		kv.Put([]byte(handoverKey), []byte(strconv.Itoa(announced)), lease.NoLease)
+		for {
+			select {
+			case which := <-heard:
+				if which == strconv.Itoa(announced) {
+					return true
+				}
+			case <-time.After(20 * time.Millisecond):
+				return false
+			}
+		}
+	}
+	require.Eventually(t, announce, 10*time.Second, time.Millisecond)
+	last := int64(0)
+	for range 100 {
+		last = kv.Put([]byte("key"), []byte("value"), lease.NoLease)
+	}
+	compacted, err := kv.Compact(traceutil.TODO(), last)
+	require.NoError(t, err)
+	<-compacted
+	kv.Commit()
+	require.NoError(t, kv.Restore(database))
+	require.Eventually(t, announce, 10*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,102 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// want is the Keeper's own goroutine's: what it wants, and since when.
+type want struct {
+	*Keeper
+	*service
+	seat  seat
+	since time.Time // since when a defragmentation is wanted and nothing of this member's own is in its way
+}
+
+// look finds out whether the database should be defragmented, and does it when nothing is in the way. It returns how long
+// to wait before the next look.
+func (w *want) look(ctx context.Context) time.Duration {
+	f := w.cluster.facts()
+	f = w.liftAlarm(ctx, f)
+	worth := f.worth(w.options.Threshold)
+	if worth == "" {
+		w.rest(ctx, Idle, "", f)
+		return w.options.Interval
+	}
+	if obstacle := f.obstacle(w.limits()); obstacle != "" {
+		w.rest(ctx, Waiting, worth+", but "+obstacle, f)
+		return w.options.Interval
+	}
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	err := w.comply(ctx, f)
+	if ctx.Err() != nil {
+		return 0
+	}
+	if err != nil {
+		w.enter(Waiting, worth+", but "+err.Error(), f)
+	}
+	return w.options.Interval / waiting
+}
+
+// rest gives up the member's place, as there is nothing to do or nothing that could be done.
+func (w *want) rest(ctx context.Context, phase Phase, reason string, f facts) {
+	w.since = time.Time{}
+	w.seat.end(ctx)
+	w.enter(phase, reason, f)
+}
+
+// comply defragments if it is this member's turn, and says otherwise what it waits for.
+func (w *want) comply(ctx context.Context, f facts) error {
+	if f.alone() {
+		return w.defragment(ctx, f, request{origin: ByThreshold})
+	}
+	if f.noSpace {
+		if !byClock(time.Now(), 2*w.options.MaxPause, f.self, f.members) {
+			return errors.New("its turn has not come, which goes by the clock while no key can be written")
+		}
+		return w.defragment(ctx, f, request{origin: ByThreshold})
+	}
+	if err := w.seat.wish(ctx); err != nil {
+		return err
+	}
+	if f.leader == f.self {
+		if err := w.followersFirst(ctx); err != nil {
+			return err
+		}
+	}
+	return w.defragment(ctx, f, request{origin: ByThreshold, seat: w.seat})
+}
+
+// followersFirst lets those go first that need no change of leadership. They notice their need a moment later, perhaps.
+func (w *want) followersFirst(ctx context.Context) error {
+	if time.Since(w.since) < 2*w.options.Interval {
+		return errors.New("this member leads, and gives the others time to go first")
+	}
+	names, err := w.seat.wishes(ctx)
+	if err == nil && len(names) > 0 {
+		err = fmt.Errorf("this member leads, and %s goes first", strings.Join(names, ", "))
+	}
+	return err
+}
+
+// obey does what a person has asked for. Whatever comes of it is an outcome.
+func (w *want) obey(ctx context.Context) {
+	f := w.cluster.facts()
+	r := request{origin: ByCommand}
+	if !f.alone() && !f.noSpace {
+		r.seat = w.seat
+	}
+	err := errors.New(f.obstacle(w.limits()))
+	if err.Error() == "" {
+		err = w.defragment(ctx, f, r)
+	}
+	var failed failure
+	if err != nil && !errors.As(err, &failed) {
+		w.note(Outcome{At: time.Now(), Origin: ByCommand, Before: f.size, After: f.size, Error: err.Error()})
+	}
+}

@@ -1,0 +1,126 @@
+package member_test
+
+import (
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member"
+)
+
+// placed is a bench that finds its place in the cluster.
+func placed(t *testing.T, config *embed.Config) *bench {
+	t.Helper()
+	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
+	b.Member = member.New(config, member.Options{
+		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {}, FindsPlace: true,
+	})
+	return b
+}
+
+func TestALearnerAsksForItsVoteUntilItIsGrantedAlsoAfterARestart(t *testing.T) {
+	t.Parallel()
+	first := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, first.Open(soon(t)))
+	defer first.Close()
+	client := first.client(t)
+	fill(t, client, 2)
+
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	second := func() *embed.Config {
+		c := config(t, dir)
+		c.Name, c.ClusterState = "etcd-1", embed.ClusterStateFlagExisting
+		return c
+	}
+	joining := second()
+	joining.InitialCluster = first.config.InitialCluster + "," + joining.InitialClusterFromName(joining.Name)
+	_, err := client.MemberAddAsLearner(soon(t), []string{joining.AdvertisePeerUrls[0].String()})
+	require.NoError(t, err)
+	learner := benchWith(t, joining)
+	require.NoError(t, learner.Open(soon(t)))
+	require.True(t, learner.IsLearner(), "nobody has asked for its vote")
+	_, err = learner.Close()
+	require.NoError(t, err)
+
+	again := second()
+	again.ListenPeerUrls, again.AdvertisePeerUrls = joining.ListenPeerUrls, joining.AdvertisePeerUrls
+	voter := placed(t, again)
+	require.NoError(t, voter.Open(soon(t)))
+	defer voter.Close()
+	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
+	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
+	require.Eventually(t, says(voter, "the member has a vote now"), patience, tick)
+}
+
+func says(b *bench, text string) func() bool {
+	return func() bool { return strings.Contains(b.log.String(), text) }
+}
+
+// moved is where a member is with another peer URL.
+func moved(t *testing.T, c *embed.Config) *embed.Config {
+	t.Helper()
+	again := config(t, c.Dir)
+	again.Name = c.Name
+	return again
+}
+
+func peerURLs(t *testing.T, client *clientv3.Client, name string) []string {
+	t.Helper()
+	reply, err := client.MemberList(soon(t))
+	require.NoError(t, err)
+	for _, m := range reply.Members {
+		if m.Name == name {
+			return m.PeerURLs
+		}
+	}
+	return nil
+}
+
+func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	defer members[0].Close()
+	mover := members[2]
+	_, err := mover.Close()
+	require.NoError(t, err)
+	members[2] = placed(t, moved(t, mover.config))
+	require.NoError(t, members[2].Open(soon(t)))
+	want := members[2].config.AdvertisePeerUrls[0].String()
+	client := members[0].client(t)
+	require.Eventually(t, func() bool {
+		urls := peerURLs(t, client, mover.config.Name)
+		return len(urls) == 1 && urls[0] == want
+	}, patience, tick)
+	require.Eventually(t, says(members[2], "the cluster was told this member's new peer URLs"), patience, tick)
+	_, err = members[2].client(t).Put(soon(t), "key", "value")
+	require.NoError(t, err)
+}
+
+func TestAMemberWhoseConfigurationDoesNotSayWhereItIsStaysWhereItWas(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	was := b.config.AdvertisePeerUrls[0].String()
+	_, err := b.Close()
+	require.NoError(t, err)
+	silent := config(t, dir)
+	silent.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
+	again := placed(t, silent)
+	require.NoError(t, again.Open(soon(t)))
+	defer again.Close()
+	client := again.client(t)
+	for range 5 {
+		_, err = client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		assert.Equal(t, []string{was}, peerURLs(t, client, "etcd-0"))
+	}
+}

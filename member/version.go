@@ -1,0 +1,125 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/member/dataversion"
+)
+
+// keeping are the goroutines that look after the member once it is ready: one keeps the data at the wanted version, one
+// keeps the database small, one compacts, and one sees that the cluster knows the member as it is.
+type keeping struct {
+	keeper atomic.Pointer[dataversion.Keeper]
+	stop   context.CancelFunc
+	over   sync.WaitGroup
+}
+
+// DataVersion is the state of the version that the data are kept at; ok is false before the member is ready, and if no
+// version is wanted. It may be called from any goroutine.
+func (m *Member) DataVersion() (state dataversion.State, ok bool) {
+	keeper := m.keeping.keeper.Load()
+	if keeper == nil {
+		return dataversion.State{}, false
+	}
+	return keeper.State(), true
+}
+
+// Unreadable says why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
+func (m *Member) Unreadable() string {
+	state, ok := m.DataVersion()
+	if !ok || state.Readable {
+		return ""
+	}
+	return fmt.Sprintf("etcd %s could not read the data: %s", state.Wanted, state.Reason)
+}
+
+// announce decides, before etcd is opened, what it presents itself as. A member that joins waits for its peers there.
+func (m *Member) announce(ctx context.Context, found *datadir.Findings) error {
+	wanted := m.options.DataVersion
+	if wanted == (dataversion.Version{}) {
+		return nil
+	}
+	recorded, err := m.recorded(ctx, found)
+	if err != nil {
+		return err
+	}
+	name := dataversion.Announce(wanted, recorded)
+	m.options.Log.Info().Str("announced", name).Stringer("wanted", wanted).Stringer("recorded", recorded).
+		Msg("etcd announces this version to its cluster")
+	return nil
+}
+
+// recorded is the cluster's version as far as this member can know it: from its data, or else from the cluster that it
+// joins. One that founds a cluster knows of none. The data are asked only if the answer makes a difference.
+func (m *Member) recorded(ctx context.Context, found *datadir.Findings) (dataversion.Version, error) {
+	dir := m.config.WalDir
+	if dir == "" {
+		dir = layout.ToWALDir(m.config.Dir)
+	}
+	switch {
+	case wal.Exist(dir):
+		if m.options.DataVersion != dataversion.Of3_5 {
+			return dataversion.Version{}, nil
+		}
+		return m.readRecorded(found), nil
+	case m.config.ClusterState == embed.ClusterStateFlagExisting:
+		return dataversion.AwaitPeers(ctx, m.config, func(reason string) {
+			m.doing.Store(reason)
+			m.options.Log.Warn().Msg("etcd " + reason)
+		})
+	default:
+		return dataversion.Version{}, nil
+	}
+}
+
+// readRecorded is the highest that etcd meets in its data. It takes data that can't be read for the newest, so that etcd
+// does not call itself older than they are.
+func (m *Member) readRecorded(found *datadir.Findings) (highest dataversion.Version) {
+	met, err := found.ClusterVersions()
+	if err != nil {
+		m.options.Log.Warn().Err(err).Msg("the cluster's version could not be read from the data; etcd announces its own")
+		return dataversion.Of3_6
+	}
+	for _, text := range met {
+		if version := dataversion.Parse(text); highest.Less(version) {
+			highest = version
+		}
+	}
+	return highest
+}
+
+// keep starts what looks after the member.
+func (m *Member) keep() {
+	k := &m.keeping
+	ctx, stop := context.WithCancel(context.Background())
+	k.stop = stop
+	k.over.Go(func() { m.upkeep.Run(ctx, m.etcd.Server) })
+	if m.compaction.retention > 0 {
+		k.over.Go(func() { m.compact(ctx) })
+	}
+	if m.options.FindsPlace {
+		k.over.Go(func() { m.findPlace(ctx) })
+	}
+	if m.options.DataVersion == (dataversion.Version{}) {
+		return
+	}
+	keeper := dataversion.New(m.options.DataVersion, m.etcd.Server, m.options.Log)
+	k.keeper.Store(keeper)
+	k.over.Go(func() { keeper.Run(ctx) })
+}
+
+// end returns when it runs no more.
+func (k *keeping) end() {
+	if k.stop != nil {
+		k.stop()
+	}
+	k.over.Wait()
+}

@@ -1,0 +1,60 @@
+package member_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/member"
+)
+
+func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	lead, follower := members[0], members[1]
+	var view member.View
+	require.Eventually(t, func() bool {
+		view, _ = follower.View()
+		return len(follower.Missing()) == 0 && len(view.Peers) == 3 && view.Leader == lead.ID().String()
+	}, patience, tick, "%v", view)
+	assert.Equal(t, follower.config.Name, view.Name)
+	assert.Regexp(t, "^[0-9a-f]+$", view.ClusterID)
+	assert.Positive(t, view.Term)
+	assert.Positive(t, view.DBSize)
+	assert.Positive(t, view.DBInUse)
+	assert.EqualValues(t, 2<<30, view.Quota, "etcd's default")
+	for i, name := range []string{"etcd-0", "etcd-1", "etcd-2"} {
+		peer := view.Peers[i]
+		assert.Equal(t, name, peer.Name)
+		assert.True(t, peer.Active)
+		assert.False(t, peer.Learner)
+		assert.Equal(t, peer.ID == view.Leader, peer.Leader)
+		assert.Len(t, peer.URLs, 1)
+	}
+
+	_, err := lead.Close()
+	require.NoError(t, err)
+	_, ok := lead.View()
+	assert.False(t, ok, "it has closed")
+	require.Eventually(t, func() bool { return len(follower.Missing()) == 1 }, patience, tick)
+	assert.Equal(t, []string{lead.config.Name}, follower.Missing())
+	view, _ = follower.View()
+	for _, peer := range view.Peers {
+		assert.Equal(t, peer.Name != lead.config.Name, peer.Active, peer.Name)
+	}
+}
+
+func TestAMemberThatIsNotOpenHasNoView(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	_, ok := b.View()
+	assert.False(t, ok)
+	assert.Empty(t, b.Missing())
+}
+
+func TestAPeerThatHasNotToldItsNameIsKnownByItsURL(t *testing.T) {
+	assert.Equal(t, "name", member.Peer{Name: "name", URLs: []string{"http://a:1"}, ID: "1"}.Called())
+	assert.Equal(t, "http://a:1", member.Peer{URLs: []string{"http://a:1"}, ID: "1"}.Called())
+	assert.Equal(t, "1", member.Peer{ID: "1"}.Called())
+}

@@ -1,0 +1,84 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/recovery/peers"
+)
+
+// One of the others has revisions that the store has not, and is slow to bring them.
+func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T) {
+	for name, of := range map[string]struct {
+		listing Listing
+		request *Request
+	}{
+		"all ask for the latest":    {peers.Asking, &Request{Target: archive.Target{}, ID: "drop"}},
+		"none has data of use":      {peers.Gone, nil},
+		"none has data but a spool": {peers.Founding, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			other := newWorld(t)
+			other.archive = w.archive
+			require.NoError(t, os.Rename(w.member.DataDir, other.member.DataDir))
+			other.put("acknowledged")
+			o.listing, o.late, w.options.Request = of.listing, true, of.request
+			pauses := 0
+			w.options.Pause = func(context.Context, int) {
+				if pauses++; pauses == 3 {
+					other.backUp(1)
+					o.late = false
+				}
+			}
+			require.NoError(t, w.run())
+			assert.Equal(t, 3, pauses)
+			assert.True(t, o.brought, "this member has nothing to bring")
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"acknowledged", "key"}, keys)
+		})
+	}
+}
+
+func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
+	w, o := ofThree(t)
+	o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
+	flushed := 0
+	w.options.Flush = func(context.Context, string, datadir.Standing) error {
+		assert.False(t, o.brought)
+		flushed++
+		return nil
+	}
+	require.NoError(t, w.run())
+	assert.True(t, o.brought)
+	assert.Equal(t, 1, flushed)
+}
+
+// What brings it has an error as well where another member has brought all of it before.
+func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
+	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.options.Request = &Request{ID: "back"}
+			if lacks {
+				w.put("more")
+			}
+			w.options.Flush = func(context.Context, string, datadir.Standing) error {
+				return errors.New("another member writes the backups")
+			}
+			require.NoError(t, w.run())
+			assert.Equal(t, lacks, strings.Contains(w.log.String(), "does not get everything"))
+			assert.Equal(t, !lacks, strings.Contains(w.log.String(), "has every revision of the volume"))
+			assert.Contains(t, w.log.String(), "another member writes the backups")
+		})
+	}
+}

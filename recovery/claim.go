@@ -1,0 +1,127 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/recovery/peers"
+)
+
+// claimGeneration reserves revisions and then begins the next generation, if nobody else has. Where the store says what is not believed
+// by now, the claim is given up: waiting does not help, and whoever asks it next says what is wrong.
+func (r *run) claimGeneration() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	lost, err := r.claim(ctx)
+	switch {
+	case errors.Is(err, errNotAllHere):
+		return PeersSilent, Payload{Err: err}
+	case disbelieved(err):
+		return ClaimLost, Payload{Err: err}
+	case err != nil:
+		return StoreSilent, Payload{Err: err}
+	case lost != nil:
+		return ClaimLost, Payload{Err: lost}
+	}
+	r.silent = 0
+	return Claimed, Payload{}
+}
+
+// claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was
+// built is older than that.
+func (r *run) claim(ctx context.Context) (lost, err error) {
+	wanted := r.position.Generation
+	newest, err := r.newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if newest.Number < wanted.Number {
+		if lost, err := r.begin(ctx); lost != nil || err != nil {
+			return lost, err
+		}
+		if newest, err = r.newest(ctx); err == nil && newest.Number < wanted.Number {
+			err = fmt.Errorf("%s does not list generation %d yet, which was just begun", r.options.Archive, wanted.Number)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if newest.Number != wanted.Number || newest.Cluster != wanted.Cluster {
+		return fmt.Errorf("generation %d of cluster %s was begun meanwhile", newest.Number, newest.Cluster), nil
+	}
+	head, err := r.options.Archive.Head(ctx, wanted.Number)
+	if err == nil && !head.Empty() {
+		lost = fmt.Errorf("cluster %s has gone on already, up to revision %d", wanted.Cluster, head.Revision())
+	}
+	return lost, err
+}
+
+// newest is the last generation in the store; the zero value if there is none.
+func (r *run) newest(ctx context.Context) (newest archive.Generation, err error) {
+	generations, err := r.options.Archive.Generations(ctx)
+	if len(generations) > 0 {
+		newest = generations[len(generations)-1]
+	}
+	return newest, err
+}
+
+// begin begins the generation, unless another one was faster.
+func (r *run) begin(ctx context.Context) (lost, err error) {
+	a, wanted := r.options.Archive, r.position.Generation
+	for _, ask := range []func(context.Context) (lost, err error){r.wentOn, r.callRoll} {
+		if lost, err := ask(ctx); lost != nil || err != nil {
+			return lost, err
+		}
+	}
+	err = a.Reserve(ctx, archive.Reservation{
+		Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
+	})
+	if err == nil || errors.Is(err, store.ErrExists) {
+		err = a.BeginGeneration(ctx, wanted)
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nil
+	}
+	return nil, err
+}
+
+// errNotAllHere is of a roll call in which a member was missing.
+var errNotAllHere = errors.New("not every other member has said by now that it has no data of use")
+
+// callRoll asks the others of several once more, as the last thing: while the data were built, or this program did not run, one
+// may have come back that has its own.
+func (r *run) callRoll(ctx context.Context) (lost, err error) {
+	if r.member.Peers == nil {
+		return nil, nil
+	}
+	c := r.member.Peers.Ask(ctx, peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
+	switch c.Listing { //nolint:exhaustive // all others have a cluster
+	case peers.Gone, peers.Founding, peers.Asking:
+		return nil, nil
+	case peers.Unknown:
+		return nil, fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(c.Silent, errors.New("one of them has some")))
+	default:
+		return errors.New("a member is back that has data"), nil
+	}
+}
+
+// wentOn tells whether what is to be replaced was served since, here, or somewhere else: there it lives if it was backed up.
+func (r *run) wentOn(ctx context.Context) (lost, err error) {
+	if now := r.premises(); now != r.position.Premises {
+		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil
+	}
+	if r.position.Head == 0 {
+		return nil, nil
+	}
+	number := r.position.Generation.Number - 1
+	head, err := r.options.Archive.Head(ctx, number)
+	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
+		r.alive = sighting{r.now(), number, head.Revision()}
+		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
+	}
+	return lost, err
+}

@@ -1,0 +1,176 @@
+package recovery
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+)
+
+// sealedBy has what is written from now on sealed with keys, and what is recovered.
+func (w *world) sealedBy(keys *seal.Keys) {
+	w.archive = archive.New(w.store, keys)
+	w.options.Archive = w.archive
+}
+
+// successor are keys that sign with another one, and trust both.
+func successor(t *testing.T, former, present sealtest.Pair) *seal.Keys {
+	t.Helper()
+	return sealtest.Load(t, seal.Files{
+		Recipients: former.Recipients, Identities: former.Identities, SigningKey: present.SigningKey,
+		TrustedKeys: sealtest.Joined(t, former.TrustedKeys, present.TrustedKeys),
+	})
+}
+
+// Keys are changed, and forgotten: nothing older comes back in the place of what is signed with another one.
+func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
+	trusted, other := sealtest.New(t), sealtest.New(t)
+	for what, of := range map[string]struct {
+		written func(w *world) string // the name of what nobody trusts
+		spoilt  func(w *world)
+	}{
+		"a full, empty volume": {func(w *world) string {
+			w.backUp(1)
+			return "/manifest.json"
+		}, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }},
+		"a full, broken volume": {func(w *world) string {
+			w.backUp(1)
+			return "/manifest.json"
+		}, (*world).spoil},
+		"the last segment": {func(w *world) string {
+			return archive.SegmentName(1, w.ship().Position)
+		}, (*world).spoil},
+		"a segment in the middle": {func(w *world) string {
+			name := archive.SegmentName(1, w.ship().Position)
+			w.put("d")
+			own := w.archive
+			w.archive = archive.New(w.store, trusted.Load(w.t))
+			defer func() { w.archive = own }()
+			head, err := own.Head(w.t.Context(), 1)
+			require.NoError(w.t, err)
+			last := segmentBehind(w, head.Start)
+			require.NoError(w.t, w.archive.PutSegment(w.t.Context(), last))
+			return name
+		}, (*world).spoil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.sealedBy(trusted.Load(t))
+			w.used()
+			w.put("a", "b", "c")
+			w.sealedBy(successor(t, trusted, other))
+			name := of.written(w)
+			w.sealedBy(trusted.Load(t))
+			of.spoilt(w)
+			w.requireRefused("gen/000001/", name, "--backup-trusted-keys", "--restore-to", "nothing was moved")
+
+			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "we know"}
+			require.NoError(t, w.run(), "who asks for a revision gets that")
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"key"}, keys)
+		})
+	}
+}
+
+// segmentBehind is one of a row that goes on from a start.
+func segmentBehind(w *world, start segment.Start) segment.Object {
+	builder, err := segment.NewBuilder(w.archive.Keys(), start)
+	require.NoError(w.t, err)
+	key := []byte("\x00\x00\x00\x00\x00\x00\x00\x00_\x00\x00\x00\x00\x00\x00\x00\x00")
+	key[7] = byte(start.Position.Revision)
+	require.NoError(w.t, builder.Row(segment.Row{Key: key}))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, err)
+	return object
+}
+
+func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
+	for what, trusted := range map[string]func(w *world){
+		"the birth certificate": func(*world) {},
+		"all fulls": func(w *world) {
+			all, err := w.archive.History(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
+			require.NoError(t, w.store.Delete(t.Context(), archive.GenerationPrefix(1)+"generation.json"))
+			_, err = w.options.Archive.Found(t.Context(), all.Cluster.Cluster, at)
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w, pair := newWorld(t), sealtest.New(t)
+			w.used()
+			w.options.Archive = archive.New(w.store, pair.Load(t))
+			trusted(w)
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.requireRefused("it has no signature", "--backup-trusted-keys")
+		})
+	}
+}
+
+// Otherwise the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
+func TestSignedBackupsAreNotRestoredWhereNothingCanBeSigned(t *testing.T) {
+	w, made := newWorld(t), sealtest.New(t)
+	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}))
+	w.used()
+	w.put("a")
+	w.sealedBy(&seal.Keys{})
+	require.NoError(t, w.run(), "a volume that has everything is served")
+	w.spoil()
+	w.requireRefused("signed", "--backup-signing-key", "give it")
+	all, err := w.archive.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, all, 1)
+}
+
+func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T) {
+	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.put("a")
+	w.sealedBy(successor(t, pair, other))
+	w.backUp(1)
+	w.sealedBy(pair.Load(t))
+	require.NoError(t, w.run())
+}
+
+func TestATargetThatNobodyTrustsIsNoneThatIsNotKept(t *testing.T) {
+	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.put("a", "b")
+	w.sealedBy(successor(t, pair, other))
+	w.ship()
+	w.sealedBy(pair.Load(t))
+	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}
+	w.requireRefused("revision 3 is not kept", "gen/000001/segment/", "--backup-trusted-keys")
+}
+
+func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
+	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "older")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.sealedBy(successor(t, pair, other))
+	w.backUp(1)
+	w.sealedBy(pair.Load(t))
+	w.rollBack()
+	w.requireRefused("end with revision 2, and names in the store tell of revision 3", "/manifest.json", "--recover=never", "--backup-trusted-keys")
+}
+
+func TestWithoutTheIdentitiesNothingIsDoneAndTheFlagIsNamed(t *testing.T) {
+	w, pair := newWorld(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.spoil()
+	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: pair.SigningKey, TrustedKeys: pair.TrustedKeys}))
+	w.requireRefused("there is no --backup-identities", "nothing was moved")
+}

@@ -1,0 +1,52 @@
+package recovery
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/recovery/seed"
+)
+
+// MemberOf finds in etcd's configuration who the member is.
+func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
+	etcd := checked.Etcd
+	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken, Joins: etcd.ClusterState == "existing"}
+	for _, url := range etcd.AdvertisePeerUrls {
+		member.PeerURLs = append(member.PeerURLs, url.String())
+	}
+	cluster, err := types.NewURLsMap(etcd.InitialCluster)
+	member.Members = membersOf(cluster)
+	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
+		// That is what ids are made of; what is advertised may differ from it.
+		member.PeerURLs = cluster[etcd.Name].StringSlice()
+		member.Alone = !member.Joins
+	}
+	return member
+}
+
+// SeedOf is the data directory of the member of a restored cluster that etcd's configuration describes, with all of its
+// members.
+func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
+	checked, err := etcdconf.Parse(yaml)
+	if err != nil {
+		return seed.Seed{}, err
+	}
+	cluster, err := types.NewURLsMap(checked.Etcd.InitialCluster)
+	if err != nil {
+		return seed.Seed{}, fmt.Errorf("initial-cluster: %w", err)
+	}
+	plan := seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token}
+	plan.Members = membersOf(cluster)
+	return plan, nil
+}
+
+func membersOf(cluster types.URLsMap) (members []seed.Member) {
+	for _, name := range slices.Sorted(maps.Keys(cluster)) {
+		members = append(members, seed.Member{Name: name, PeerURLs: cluster[name].StringSlice()})
+	}
+	return members
+}

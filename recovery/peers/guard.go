@@ -1,0 +1,207 @@
+package peers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/member/dataversion"
+)
+
+const (
+	// fewest voting members that a cluster must have so that one of them may be replaced: the others are a quorum, and stay one
+	// when one more of them fails to answer for a moment.
+	fewest = 3
+	// quietTime is how long nobody must have been seen with this member's data where that cannot be known at once.
+	quietTime = time.Minute
+	// silentTime is the same where the member's address is this process's, and only a count of connections speaks against it over
+	// which nothing comes: a live member answers its leader's heartbeats many times in it, and asks for votes if it hears none.
+	silentTime = 10 * time.Second
+	// lookApart is how far apart two looks may be that count as watching all the time between.
+	lookApart = time.Minute
+)
+
+// ErrTooFew is of a cluster that cannot do without this member, not even to replace it.
+var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
+
+// inTheWay says what keeps this member from being replaced, or added, now.
+func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
+	if err := tooFew(c); err != nil && c.Listing == Started { // so nobody else can be promoted, or removed, either
+		return err
+	}
+	if err := p.unfinished(c); err != nil {
+		return err
+	}
+	if c.Listing == Unlisted {
+		return nil
+	}
+	if err := tooFew(c); err != nil {
+		return err
+	}
+	if err := p.skew(ctx, by); err != nil {
+		return err
+	}
+	return p.busy(ctx, c)
+}
+
+// tooFew says that the others cannot replace this member, as they are no quorum without it.
+func tooFew(c *Census) error {
+	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
+		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
+	}
+	return nil
+}
+
+// skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade. Those whose data an
+// older etcd has to be able to read present themselves as one, and are none.
+func (p *Peers) skew(ctx context.Context, by []*answer) error {
+	for _, a := range by {
+		var runs version.Versions
+		if _, err := p.fetch(ctx, p.peer, a.url+"/version", &runs); err != nil {
+			return fmt.Errorf("the version of the member at %s is not known: %w", a.url, err)
+		}
+		if dataversion.Parse(dataversion.Truth(runs.Server)) != dataversion.Parse(dataversion.Embedded) {
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", a.url, plain(runs.Server), dataversion.Embedded)
+		}
+	}
+	return nil
+}
+
+// busy says that this member's data may be in use somewhere else. It is known not to be so when the others have no
+// connection to it and everything that they send to it comes here: then no process can take its place in the cluster as long
+// as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute; where nothing comes over
+// a connection that another counts, for ten seconds.
+func (p *Peers) busy(ctx context.Context, c *Census) error {
+	now := p.now()
+	unsure := p.connected(ctx, c)
+	if errors.Is(unsure, errConnected) {
+		p.quietSince = time.Time{}
+		return unsure
+	}
+	needed := quietTime
+	if elsewhere := p.answersHere(ctx, slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.urls, c.Own.PeerURLs))))); elsewhere != nil {
+		unsure = elsewhere
+	} else if errors.Is(unsure, errSilent) {
+		needed = silentTime
+	}
+	if p.quietSince.IsZero() || now.Sub(p.looked) > lookApart {
+		p.quietSince = now
+	}
+	p.looked = now
+	if unsure == nil || now.Sub(p.quietSince) >= needed {
+		return nil
+	}
+	return fmt.Errorf("whether another process has its data is watched for %v: %w", needed, unsure)
+}
+
+var errConnected = errors.New("it is connected to a process that has this member's data; end that")
+
+// errSilent is of a connection over which nothing comes.
+var errSilent = errors.New("it is connected, and nothing comes from there")
+
+// connected asks the others whether they are connected to this member. etcd tells that in its metrics, but a member that was
+// once sent a snapshot counts each connection twice, and so one that ended as one that is there. Over one that is, something
+// comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
+func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
+	silent := error(nil)
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		page, err := p.page(ctx, m, "/metrics")
+		if err != nil {
+			unsure = fmt.Errorf("%s does not tell whom it is connected to: %w", called(m), err)
+			continue
+		}
+		if !hasConnection(page, m.ID.String(), c.Own.ID.String()) {
+			delete(p.heard, m.ID)
+			continue
+		}
+		heard := heardFrom(page, c.Own.ID.String())
+		if before, known := p.heard[m.ID]; !known || before != heard {
+			p.heard[m.ID] = heard
+			return fmt.Errorf("%s says that %w", called(m), errConnected)
+		}
+		silent = fmt.Errorf("%s says that %w", called(m), errSilent)
+	}
+	return cmp.Or(unsure, silent)
+}
+
+// page reads what a member serves its clients.
+func (p *Peers) page(ctx context.Context, m Member, path string) (text string, err error) {
+	err = errors.New("it has told no client URL")
+	for _, at := range m.ClientURLs {
+		if _, err = p.fetch(ctx, p.client, strings.TrimSuffix(at, "/")+path, &text); err == nil {
+			return text, nil
+		}
+	}
+	return "", err
+}
+
+var connection = regexp.MustCompile(`(?m)^etcd_network_active_peers\{Local="([0-9a-f]+)",Remote="([0-9a-f]+)"\} (\S+)$`)
+
+func hasConnection(page, from, to string) bool {
+	for _, found := range connection.FindAllStringSubmatch(page, -1) {
+		if found[1] == from && found[2] == to && found[3] != "0" {
+			return true
+		}
+	}
+	return false
+}
+
+var received = regexp.MustCompile(`(?m)^etcd_network_peer_received_bytes_total\{From="([0-9a-f]+)"\} (\S+)$`)
+
+// heardFrom is how many bytes a member says that have come from another; empty if none have.
+func heardFrom(page, from string) string {
+	for _, found := range received.FindAllStringSubmatch(page, -1) {
+		if found[1] == from {
+			return found[2]
+		}
+	}
+	return ""
+}
+
+// forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.
+// etcd would take it, and die of it (tocommit is out of range) or break raft's promise. The leader forgets that with its
+// leadership, so that nil proves nothing.
+func (p *Peers) forgot(ctx context.Context, self Self, c *Census) error {
+	if c.Listing != Started || self.Index == 0 {
+		return nil
+	}
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		page, err := p.page(ctx, m, "/debug/vars")
+		if err != nil {
+			continue
+		}
+		if confirmed := confirmedBy(page, c.Own.ID.String()); confirmed > self.Index {
+			return fmt.Errorf("their log ends with entry %d, and this member has confirmed entry %d to %s", self.Index, confirmed, called(m))
+		}
+	}
+	return nil
+}
+
+// confirmedBy is the last entry that a leader knows a member to have.
+func confirmedBy(page, member string) uint64 {
+	var told struct {
+		Raft struct {
+			Progress map[string]struct {
+				Match uint64 `json:"match"`
+			} `json:"progress"`
+		} `json:"raft.status"`
+	}
+	if err := json.Unmarshal([]byte(page), &told); err != nil {
+		return 0
+	}
+	return told.Raft.Progress[member].Match
+}

@@ -1,0 +1,236 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/member/dataversion"
+)
+
+func TestHowTheOthersHaveThisMember(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*town)
+		want    Listing
+	}{
+		"all know it":       {func(*town) {}, Started},
+		"one is away":       {func(w *town) { w.fakes[0].Close() }, Claimed},
+		"nobody answers":    {func(w *town) { w.fakes[0].Close(); w.fakes[1].Close() }, Unknown},
+		"nobody has it":     {func(w *town) { w.list = without(w.list) }, Unlisted},
+		"it was added":      {func(w *town) { w.list = unstarted(99)(w.list) }, Added},
+		"it is expected":    {func(w *town) { w.list = unstarted(w.peers.founding)(w.list) }, Expected},
+		"one has forgotten": {func(w *town) { w.alter(0, without) }, Claimed},
+		"one has not heard of it": {func(w *town) {
+			w.list = without(w.list)
+			w.alter(0, func(list []Member) []Member { return unstarted(99)(append(list, Member{})) })
+		}, Claimed},
+		"one expects it, one has it as lost": {func(w *town) { w.alter(0, unstarted(w.peers.founding)) }, Claimed},
+		"one lies about its cluster":         {func(w *town) { w.fakes[0].cluster = "def" }, Claimed},
+		"one expects it, one is not there yet": {func(w *town) {
+			w.list = unstarted(w.peers.founding)(w.list)
+			w.fakes[1].Close()
+		}, Unknown},
+		"something else answers": {func(w *town) { w.fakes[0].cluster, w.fakes[1].cluster = "", "no id" }, Unknown},
+		"it has another name there": {func(w *town) {
+			w.list[2] = member(own, "former", "http://127.0.0.1:1")
+		}, Started},
+		"it has another URL there": {func(w *town) { w.list[2] = member(own, "m-2", "http://127.0.0.1:3") }, Started},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t)
+			of.happens(w)
+			c := w.ask()
+			assert.Equal(t, of.want, c.Listing)
+			assert.Equal(t, of.want != Unknown && of.want != Claimed, c.Cluster != "" && c.Listing != Claimed)
+		})
+	}
+}
+
+// A member that was put where another one was configured is in the answers alone.
+func TestMembersThatAreNotConfiguredAreAskedToo(t *testing.T) {
+	w := newTown(t)
+	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
+	assert.Equal(t, Started, w.ask().Listing)
+}
+
+func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*town)
+		says    string // empty if nothing does
+	}{
+		"nothing": {func(*town) {}, ""},
+		"another learner": {func(w *town) {
+			joins := member(0xc3, "m-3", "http://127.0.0.1:1/none")
+			joins.IsLearner = true
+			w.list = append(w.list, joins)
+		}, "m-3 is a learner"},
+		"the only other one that votes":  {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
+		"another version":                {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
+		"an older one that it announces": {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
+		"an older one that has a vendor": {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
+		"no version":                     {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
+		"a connection":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
+		"one of the past":                {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
+		"one of another's":               {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
+		"an address that is somebody else's": {func(w *town) {
+			w.peers.answersHere = func(context.Context, []string) error { return errors.New("another process answers") }
+		}, "watched for 1m0s: another process answers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t)
+			of.happens(w)
+			err := w.ask().InTheWay
+			if of.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, of.says)
+		})
+	}
+}
+
+func TestMembersJoinOneAtATime(t *testing.T) {
+	w := newTown(t)
+	added := member(0xc3, "", "http://127.0.0.1:1/none")
+	added.ClientURLs = nil
+	c := Census{Listing: Started, Members: append(w.list, added), Own: w.list[2]}
+	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
+	c = Census{Listing: Unlisted, Members: append(w.list[:2:2], added)}
+	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
+}
+
+// The other one has everything that both ever agreed on, and cannot change the cluster.
+func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
+	w := ofTwo(t)
+	c := w.ask()
+	assert.Equal(t, Started, c.Listing)
+	require.ErrorIs(t, c.InTheWay, ErrTooFew)
+	assert.EqualError(t, c.InTheWay, "of 2 voting members the others are no quorum, which it takes to replace this one")
+}
+
+// `etcdctl member add` without --learner: there is no quorum before the second one has started.
+func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
+	w := ofTwo(t)
+	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
+	w.list[1].ClientURLs = nil
+	c := w.ask()
+	assert.Equal(t, Added, c.Listing)
+	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
+}
+
+// One of two that are both somebody else is a minority.
+func TestOneAnswerIsEnoughOnlyOfTwoVotersOfWhomThisMemberIsOne(t *testing.T) {
+	w := ofTwo(t)
+	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
+	assert.Equal(t, Claimed, w.ask().Listing)
+}
+
+// What cannot be known at once is known after a minute in which nothing spoke against it.
+func TestAMemberThatMayBeElsewhereIsWatchedForAMinute(t *testing.T) {
+	w := newTown(t)
+	w.peers.answersHere = func(context.Context, []string) error { return errors.New("no such host") }
+	steps := []struct {
+		after time.Duration
+		gauge int
+		free  bool
+	}{
+		{0, 0, false},
+		{30 * time.Second, 0, false},
+		{20 * time.Second, 1, false},
+		{20 * time.Second, 0, false},
+		{50 * time.Second, 0, false},
+		{10 * time.Second, 0, true},
+		{2 * time.Minute, 0, false}, // nobody looked for so long
+	}
+	for i, step := range steps {
+		w.now = w.now.Add(step.after)
+		w.fakes[0].metrics = connectedTo(0xc0, own, step.gauge)
+		assert.Equal(t, step.free, w.ask().InTheWay == nil, "step %d", i)
+	}
+}
+
+func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
+	for name, of := range map[string]struct {
+		self    Self
+		happens func(*town)
+		says    string
+	}{
+		"it was not":               {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of another member":        {volume(0xabc, 0xc1, 3), func(*town) {}, "they are those of m-1, which is in the cluster beside this one: volumes were mixed up"},
+		"of a former life":         {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
+		"of before the others":     {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
+		"of before it was removed": {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},
+		"removed since":            {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, ""},
+		"of another cluster":       {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
+		"behind its own word":      {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"not behind it":            {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
+		"behind another's word":    {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t)
+			of.happens(w)
+			err := w.peers.Ask(t.Context(), of.self).Outdated
+			if of.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, of.says)
+		})
+	}
+}
+
+func TestTheConfigurationForJoiningNamesWhoeverIsThere(t *testing.T) {
+	w := newTown(t)
+	w.list = unstarted(99)(w.list)
+	c := w.ask()
+	assert.Equal(t, fmt.Sprintf("m-0=%s,m-1=%s,m-2=http://127.0.0.1:1", w.fakes[0].URL, w.fakes[1].URL), c.InitialCluster("m-2"))
+}
+
+func TestPeersThatDoNotAnswerAreNamed(t *testing.T) {
+	w := newTown(t)
+	w.fakes[1].Close()
+	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer")
+	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
+}
+
+func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
+	config := embed.NewConfig()
+	config.InitialCluster = "default=http://127.0.0.1:1"
+	none, err := Of(config, Options{})
+	require.NoError(t, err)
+	assert.Nil(t, none)
+}
+
+func TestAnErrorQuotesNothingThatAPeerSaid(t *testing.T) {
+	all := rolled(t)
+	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		_, _ = connection.Write([]byte("HTTP/1.1 500 a lie\r\nContent-Length: 0\r\n\r\n"))
+		_ = connection.Close()
+	}))
+	defer lies.Close()
+	_, err := all[0].fetch(t.Context(), all[0].peer, lies.URL, nil)
+	assert.ErrorContains(t, err, "status 500")
+	assert.NotContains(t, err.Error(), "a lie")
+}
+
+func TestUserAndPasswordAreEtcdctls(t *testing.T) {
+	t.Setenv("ETCDCTL_USER", "root:secret")
+	assert.Equal(t, Options{User: "root", Password: "secret"}, OptionsOf("", ""))
+	t.Setenv("ETCDCTL_USER", "root")
+	t.Setenv("ETCDCTL_PASSWORD", "other")
+	assert.Equal(t, Options{CertFile: "c", KeyFile: "k", User: "root", Password: "other"}, OptionsOf("c", "k"))
+}

@@ -1,0 +1,249 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
+	"etcd-wrapper/statemachine"
+)
+
+// Options are what a Recovery works with. VolumeDir and Validate are required.
+type Options struct {
+	Archive   *archive.Archive // nil without a store: then only peers can bring data back
+	VolumeDir string           // where the position is kept
+	Never     bool             // --recover=never
+	Request   *Request         // to go back once; nil if that is not asked for
+	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
+	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
+	Inspect func(ctx context.Context, path string) error
+	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
+	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
+	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What stands on the volume as well need
+	// not be brought; the zero value says that nothing does. It is nil if nothing can wait.
+	FlushSpool func(ctx context.Context, stands datadir.Standing) error
+	SpoolDir   string // where that waits; empty if nothing can
+
+	Log   zerolog.Logger
+	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s
+}
+
+// Request is a restore that is asked for.
+type Request struct {
+	Target archive.Target
+	ID     string // it is done once
+}
+
+// Member is what etcd's configuration says of the member.
+type Member struct {
+	DataDir  string
+	Name     string
+	PeerURLs []string      // that it advertises
+	Token    string        // initial-cluster-token
+	Joins    bool          // the cluster is one that exists already
+	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
+	Members  []seed.Member // that the cluster is configured with
+	Peers    Peers         // the other members; nil if the configuration names none
+}
+
+// Peers are the other members of the cluster; package peers has those that are asked over the network.
+type Peers interface {
+	// Ask tells how they have this member.
+	Ask(ctx context.Context, self peers.Self) peers.Census
+	// Tell has them hear, if they ask, how this member is. Ask does that, too.
+	Tell(self peers.Self)
+	// Remove takes this member's old identity out of the cluster. It may be repeated.
+	Remove(ctx context.Context, census *peers.Census) error
+	// Add has the cluster take this member in as a learner. It may be repeated.
+	Add(ctx context.Context, census *peers.Census) error
+}
+
+// Start is how etcd is to be started.
+type Start struct {
+	// InitialCluster has the members of a cluster that exists, which the member joins; empty if its configuration stands.
+	InitialCluster string
+}
+
+// Recovery decides what becomes of a data directory. One run goes on at a time; Facts may be called from any goroutine.
+type Recovery struct {
+	options Options
+	rules   *statemachine.Rules[Facts, Payload]
+
+	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
+	measure   func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
+	now       func() time.Time                      // tests have clocks of their own
+
+	mu    sync.Mutex
+	facts Progress
+	said  bool // that the restore that is asked for was done before
+}
+
+// New returns a Recovery, which touches nothing yet.
+func New(options Options) *Recovery {
+	if options.Pause == nil {
+		options.Pause = backOff
+	}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now}
+}
+
+// Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
+// cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
+// is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
+func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
+	member.DataDir = seed.Place(member.DataDir)
+	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
+	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
+	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
+	defer now.release()
+	err := now.drive()
+	return now.start, err
+}
+
+// run is one run of the machine.
+type run struct {
+	*Recovery
+
+	ctx     context.Context
+	member  Member
+	examine func(context.Context) error
+	core    statemachine.Core[Facts]
+	legal   *statemachine.Legality
+	ended   error // why it is refused
+	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
+	looked  int   // how often what the store has told of was looked for again
+	start   Start // how etcd is to be started
+
+	held     *os.File // what was built, locked; nil if nothing is
+	alive    sighting // of the cluster that is to be replaced
+	reason   string   // why it is in its state
+	waitsFor string   // why the peers are waited for
+
+	verdict  error            // against the volume
+	stands   datadir.Standing // of the volume
+	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
+	asked    bool             // a restore is asked for that is not done
+	kept     inStore          // what the store has
+	position position         // of what is about to be claimed
+	census   peers.Census     // what the other members have told
+}
+
+// drive takes events until an end is reached.
+func (r *run) drive() error {
+	event, payload := Begun, Payload{}
+	for {
+		actions, err := r.take(event, payload)
+		if err != nil {
+			return err
+		}
+		if event, payload, err = r.do(actions); err != nil {
+			return err
+		}
+		if event == "" || r.core.State == Refused {
+			break
+		}
+		if r.ctx.Err() != nil {
+			return fmt.Errorf("recovery was stopped in %s: %w", r.core.State, context.Cause(r.ctx))
+		}
+	}
+	if r.core.State == Ready {
+		r.relieve()
+		r.foresee()
+		return nil
+	}
+	return r.ended
+}
+
+// take asks the table, and has the library's machine agree.
+func (r *run) take(event Event, payload Payload) ([]Action, error) {
+	from := r.core.State
+	core, decision := r.rules.Step(r.core, event, payload)
+	if decision.Row < 0 {
+		return nil, fmt.Errorf("recovery: %q in %s is answered by no row: %s", event, from, decision.Why)
+	}
+	if err := r.legal.Take(r.rules.Row(decision.Row)); err != nil {
+		return nil, fmt.Errorf("recovery: %w", err)
+	}
+	r.core = core
+	r.report(from, event, payload, decision)
+	return decision.Do, nil
+}
+
+// do works on the actions of a row, one after the other, until one ends with an event.
+func (r *run) do(actions []Action) (Event, Payload, error) {
+	for _, action := range actions {
+		if r.interrupt != nil {
+			if err := r.interrupt(action); err != nil {
+				return "", Payload{}, err
+			}
+		}
+		if action == PaceStore || action == PacePeers {
+			r.pause(action)
+			return Elapsed, Payload{}, nil
+		}
+		if event, payload := work[action](r); event != "" {
+			return event, payload, nil
+		}
+	}
+	return "", Payload{}, nil
+}
+
+// pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
+// one after the other.
+func (r *run) pause(action Action) {
+	times := r.silent + r.looked + 1
+	if action == PacePeers {
+		times = max(0, min(r.silent-eager, 1))
+	}
+	r.tell(func(p *Progress) { p.Reason = r.reason + "; the next try is within " + atMost(times).String() })
+	r.options.Pause(r.ctx, times)
+	r.silent++
+}
+
+// work is what the actions do. An empty event means that the next action follows.
+var work = map[Action]func(*run) (Event, Payload){
+	ReadPosition:    (*run).readPosition,
+	DropUnfinished:  (*run).dropUnfinished,
+	ForgetClaim:     (*run).forgetClaim,
+	ValidateVolume:  (*run).validateVolume,
+	AskThePeers:     (*run).askThePeers,
+	TellReturn:      (*run).tellReturn,
+	RemoveMember:    (*run).removeMember,
+	AddLearner:      (*run).addLearner,
+	AdoptCluster:    (*run).adoptCluster,
+	AskTheStore:     (*run).askTheStore,
+	TellLoss:        (*run).tellLoss,
+	FlushSpool:      (*run).flushSpool,
+	FlushVolume:     (*run).flushVolume,
+	FindEnd:         (*run).findEnd,
+	MeasureRoom:     (*run).measureRoom,
+	BuildData:       (*run).buildData,
+	ProveData:       (*run).proveData,
+	TellPeers:       (*run).tellPeers,
+	NotePosition:    (*run).notePosition,
+	ClaimGeneration: (*run).claimGeneration,
+	SetVolumeAside:  (*run).setVolumeAside,
+	InstallData:     (*run).installData,
+	Remember:        (*run).remember,
+}
+
+// broke is the event of what could not be done.
+func broke(err error) (Event, Payload) { return Broke, Payload{Err: err} }
+
+// next is the event of an action that is followed by the next one.
+func next(err error) (Event, Payload) {
+	if err != nil {
+		return broke(err)
+	}
+	return "", Payload{}
+}

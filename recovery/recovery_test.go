@@ -1,0 +1,246 @@
+package recovery
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/exitcode"
+)
+
+var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
+
+func TestAValidVolumeIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.put("another key")
+	before := stand(t, w.member.DataDir)
+	require.NoError(t, w.run())
+	assert.Equal(t, before, stand(t, w.member.DataDir))
+	assert.Len(t, w.generations(), 1)
+	assert.NoFileExists(t, filepath.Join(w.volume, positionFile))
+}
+
+func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	before := stand(t, w.member.DataDir)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+
+	after := stand(t, w.member.DataDir)
+	assert.NotEqual(t, before.ClusterID, after.ClusterID)
+	keys, revision := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Greater(t, revision, before.Revision+margin)
+	assert.Empty(t, w.asides())
+	assert.Empty(t, w.leftovers())
+	all := w.generations()
+	require.Len(t, all, 2)
+	assert.Equal(t, hex(after.ClusterID), all[1].Cluster)
+	assert.Equal(t, before.Revision, all[1].ParentRevision)
+	reserved, err := w.archive.Reserved(t.Context())
+	require.NoError(t, err)
+	assert.Greater(t, reserved.Revision, revision)
+
+	require.NoError(t, w.run(), "it is valid, and not behind")
+	assert.Len(t, w.generations(), 2)
+}
+
+func TestABrokenVolumeIsSetAsideAndComesBack(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.spoil()
+	require.NoError(t, w.run())
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	require.Len(t, w.asides(), 1)
+	assert.FileExists(t, filepath.Join(w.asides()[0], "member", "snap", "db"), "nothing is deleted")
+}
+
+func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	before := stand(t, w.member.DataDir).Revision
+	w.put("a", "b", "c")
+	w.backUp(1)
+	kept, err := w.archive.History(t.Context())
+	require.NoError(t, err)
+	fulls := kept.Newest().Fulls
+	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Label)))
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+	keys, revision := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Greater(t, revision, before+3+margin, "above what the damaged full had")
+	assert.Equal(t, before, w.generations()[1].ParentRevision)
+	assert.Contains(t, w.log.String(), `"lost_revisions":3`)
+	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
+}
+
+func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	old := filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	w.put("a", "b", "c")
+	w.backUp(1)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	require.NoError(t, w.run())
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"a", "b", "c", "key"}, keys)
+	assert.Len(t, w.asides(), 1)
+}
+
+func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	old := filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+	w.put("of the restored cluster")
+	w.backUp(2)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	require.NoError(t, w.run())
+	keys, revision := w.keys()
+	assert.Equal(t, []string{"key", "of the restored cluster"}, keys)
+	assert.Greater(t, revision, int64(2*margin), "above what the second generation has reserved")
+	assert.Len(t, w.generations(), 3)
+}
+
+func TestNewIsSaidOnce(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.run(), "nothing was ever kept")
+	_, err := w.archive.Found(t.Context(), founded(t, w), at)
+	require.NoError(t, err)
+	err = w.run()
+	require.ErrorContains(t, err, "nothing is kept that could be brought back")
+	assert.NoDirExists(t, w.member.DataDir)
+}
+
+func founded(t *testing.T, w *world) string {
+	t.Helper()
+	id, err := (&run{Recovery: New(w.options), member: w.member}).seed().ClusterID()
+	require.NoError(t, err)
+	return hex(id)
+}
+
+func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.archive.Found(t.Context(), "abc123", at)
+	require.NoError(t, err)
+	err = w.run()
+	require.ErrorContains(t, err, "abc123")
+	require.ErrorContains(t, err, founded(t, w))
+
+	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	err = w.run()
+	require.ErrorContains(t, err, "abc123")
+	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))
+}
+
+func TestGoingBackHappensOnce(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	to := stand(t, w.member.DataDir).Revision
+	w.put("a mistake")
+	w.backUp(1)
+	var flushed []string
+	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Standing) error {
+		flushed = append(flushed, dataDir)
+		return nil
+	}
+	w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
+	require.NoError(t, w.run())
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Len(t, w.asides(), 1)
+	assert.Equal(t, []string{w.member.DataDir}, flushed)
+
+	w.put("later")
+	require.NoError(t, w.run())
+	keys, _ = w.keys()
+	assert.Equal(t, []string{"key", "later"}, keys, "the id was used")
+
+	w.backUp(2)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
+	require.NoError(t, w.run())
+	keys, _ = w.keys()
+	assert.Equal(t, []string{"key", "later"}, keys, "the store remembers it, too")
+}
+
+func TestATargetThatIsNotKeptMovesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.options.Request = &Request{Target: archive.Target{Revision: 4711}, ID: "drop"}
+	err := w.run()
+	var refusal *Refusal
+	require.ErrorAs(t, err, &refusal)
+	assert.True(t, refusal.Configuration)
+	require.ErrorContains(t, err, "revision 4711 is not kept")
+	require.ErrorContains(t, err, "revisions 2 to 2")
+	assert.Empty(t, w.asides())
+}
+
+func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.options.Never = true
+	require.NoError(t, w.run())
+	w.spoil()
+	err := w.run()
+	require.ErrorContains(t, err, "--recover=never")
+	require.ErrorContains(t, err, "has revision 2")
+	assert.Empty(t, w.asides())
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	require.ErrorContains(t, w.run(), "store unavailable")
+}
+
+func TestABrokenVolumeDoesNotWaitForTheStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.spoil()
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	err := w.run()
+	require.ErrorContains(t, err, "store unavailable")
+	require.ErrorContains(t, err, "see that the store can be reached")
+}
+
+func TestAVolumeThatTheStoreMayKnowBetterAboutWaits(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.store.Inject(memory.Fault{Op: memory.Get, Times: 5, Err: store.ErrUnavailable})
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), "it is waited for")
+}
+
+func TestAMemberAloneWithoutAStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.options.Archive = nil
+	before := stand(t, w.member.DataDir)
+	require.NoError(t, w.run())
+	assert.Equal(t, before, stand(t, w.member.DataDir))
+	w.spoil()
+	err := w.run()
+	require.ErrorContains(t, err, "neither a store nor another member to bring them back from")
+	require.ErrorContains(t, err, w.database())
+	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err), "nobody can change that but people")
+	assert.Empty(t, w.asides())
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+}

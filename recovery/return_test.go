@@ -1,0 +1,237 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/recovery/peers"
+)
+
+func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*world, *others)
+		asides  int
+		changes []string
+	}{
+		"lost":             {func(w *world, _ *others) { require.NoError(t, os.RemoveAll(w.member.DataDir)) }, 0, []string{"removed", "added"}},
+		"broken":           {func(w *world, _ *others) { w.spoil() }, 1, []string{"removed", "added"}},
+		"put back":         {func(_ *world, o *others) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
+		"removed, broken":  {func(w *world, o *others) { w.spoil(); o.listing = peers.Unlisted }, 1, []string{"added"}},
+		"added by someone": {func(w *world, o *others) { w.spoil(); o.listing = peers.Added }, 1, nil},
+		"hindered at first": {func(w *world, o *others) {
+			w.spoil()
+			o.silent, o.inTheWay = 2, []error{errors.New("a learner"), errors.New("a learner")}
+		}, 1, []string{"removed", "added"}},
+		"without a store": {func(w *world, _ *others) { w.spoil(); w.options.Archive = nil }, 1, []string{"removed", "added"}},
+		"with a store that is away": {func(w *world, _ *others) {
+			w.spoil()
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		}, 1, []string{"removed", "added"}},
+		"a change that fails":           {func(w *world, o *others) { w.spoil(); o.fail = "before" }, 1, []string{"removed", "added"}},
+		"a change that gets no reply":   {func(w *world, o *others) { w.spoil(); o.fail = "after" }, 1, []string{"removed", "added"}},
+		"an etcd that had barely begun": {func(w *world, _ *others) { barely(w) }, 1, []string{"removed", "added"}},
+		"a join that had barely begun":  {func(w *world, o *others) { barely(w); o.listing = peers.Added }, 1, nil},
+		"a growth that nobody had begun": {func(w *world, o *others) {
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = peers.Unlisted
+		}, 0, []string{"added"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			of.happens(w, o)
+			asked := len(w.store.Calls())
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Equal(t, takenIn, start)
+			assert.Len(t, w.asides(), of.asides)
+			assert.Equal(t, of.changes, o.changes)
+			assert.NoDirExists(t, w.member.DataDir)
+			assert.Len(t, w.store.Calls(), asked, "the store is not needed")
+		})
+	}
+}
+
+// barely leaves what an etcd does that was killed in the first moment of its first start.
+func barely(w *world) {
+	w.t.Helper()
+	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
+}
+
+func TestAValidMemberOfSeveralStartsAsItIs(t *testing.T) {
+	for _, listing := range []Listing{peers.Started, peers.Unlisted, peers.Unknown, peers.Claimed} {
+		w, o := ofThree(t)
+		o.listing = listing
+		start, err := w.start(nil)
+		require.NoError(t, err)
+		assert.Empty(t, start)
+		assert.Empty(t, w.asides())
+		assert.Empty(t, o.changes)
+	}
+}
+
+// The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
+func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Created: at}))
+	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Zero(t, o.silent)
+	assert.Len(t, w.asides(), 1)
+	assert.Equal(t, []string{"added"}, o.changes)
+}
+
+func TestAValidMemberOfSeveralStartsThoughNobodyAnswers(t *testing.T) {
+	for name, happens := range map[string]func(w *world){
+		"the store is away": func(w *world) {
+			w.joinedBy("aa")
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		},
+		"its data are newest": func(*world) {},
+		"there is no store":   func(w *world) { w.options.Archive = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			happens(w)
+			o.silent = 1
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start)
+			assert.Empty(t, w.asides())
+		})
+	}
+}
+
+func TestAFirstStartOfSeveralIsOne(t *testing.T) {
+	for name, of := range map[string]struct {
+		listing Listing
+		founded bool // the store has a certificate
+	}{
+		"nobody has data":                     {peers.Founding, false},
+		"the others are there already":        {peers.Expected, false},
+		"they were, and have founded a store": {peers.Expected, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = of.listing
+			if !of.founded {
+				w.options.Archive = newWorld(t).archive
+			}
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start)
+			assert.Empty(t, o.changes)
+		})
+	}
+}
+
+// While nobody answers, an empty member is neither begun anew nor given up.
+func TestALostMemberWaitsForItsPeers(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Unknown
+	w.options.Pause = func(context.Context, int) { o.listing = peers.Started }
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Contains(t, w.log.String(), "one of the others may have data")
+}
+
+// Validating a large database takes longer than a quorum without data waits for the rest.
+func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
+	w, o := ofThree(t)
+	heard := false
+	_, err := New(w.options).Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
+	require.NoError(t, err)
+	assert.True(t, heard)
+}
+
+func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Never = true
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	_, err := w.start(nil)
+	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
+	o.listing = peers.Founding
+	_, err = w.start(nil)
+	require.ErrorContains(t, err, "it could be brought back, but --recover=never")
+	assert.Empty(t, o.changes)
+}
+
+func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
+	w, o := ofThree(t)
+	w.spoil()
+	o.cluster = 0xabc
+	ctx, cancel := context.WithCancel(t.Context())
+	w.options.Pause = func(context.Context, int) { cancel() }
+	_, err := w.startWithin(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, w.asides())
+	assert.Empty(t, o.changes)
+	assert.Contains(t, w.log.String(), "the others are cluster abc")
+}
+
+// The cluster's list of members is what a return goes on from, wherever it is cut off.
+func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
+	for at := 0; ; at++ {
+		w, o := ofThree(t)
+		w.spoil()
+		seen := 0
+		start, err := w.start(func(Action) error {
+			if seen++; seen > at {
+				return errCut
+			}
+			return nil
+		})
+		cut := err != nil
+		if cut {
+			require.ErrorIs(t, err, errCut)
+			start, err = w.start(nil)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, takenIn, start)
+		assert.Len(t, w.asides(), 1)
+		assert.Equal(t, []string{"removed", "added"}, o.changes)
+		if !cut {
+			require.Greater(t, at, 9)
+			return
+		}
+	}
+}
+
+// Of those that are waited for one may never come.
+func TestMembersThatLackOneThatIsGoneForGoodSayTheWayOut(t *testing.T) {
+	const without = "take it out of initial-cluster, and start the others with --restore-to=latest"
+	w, o := ofThree(t)
+	o.listing = peers.Unknown
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	assert.Contains(t, w.waits(o), without)
+	w, o = ofThree(t)
+	o.listing, w.options.Archive = peers.Unknown, nil
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	assert.NotContains(t, w.waits(o), without, "there is no store")
+}
+
+// The flags may stay, and only the store knows whether what they ask for was done.
+func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Request = &Request{ID: "drop"}
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, take --restore-to away`)
+	w.options.Request = nil
+	require.NoError(t, w.run())
+	assert.Equal(t, []string{"removed", "added"}, o.changes)
+}

@@ -1,0 +1,176 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/internal/durable"
+)
+
+// unfinished is what the name of a directory ends with that is being made.
+const unfinished = ".restoring"
+
+// Seed says what is to be made.
+type Seed struct {
+	DataDir string   // that does not exist yet, or is empty
+	Name    string   // of the member whose directory it is
+	Members []Member // of the cluster, that one included
+	Token   string   // NewToken; members that restore the same revision each for themselves have the same one
+}
+
+// Result is what was made.
+type Result struct {
+	restore.Result
+	ClusterID, MemberID uint64
+	Voters              int // of the cluster that was backed up, at that revision
+}
+
+// Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
+// renamed when all of it is on the disk; what one that was interrupted has left there is removed first. etcd, or
+// etcd-wrapper, then starts on it as on any other; it asks for initial-cluster and the like no more.
+//
+// A database whose pages contradict each other can make bbolt panic in a goroutine of its own: whoever has to survive that
+// runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of
+// rebuild.Database, or name what is wrong with the members.
+func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
+	s.DataDir = Place(s.DataDir)
+	c, err := s.found()
+	if err != nil {
+		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	if err := s.CheckFree(); err != nil {
+		return Result{}, err
+	}
+	held, err := s.prepare()
+	if err != nil {
+		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	defer held.Close() // nothing was written
+	rebuilt, err := s.build(ctx, c, source, options)
+	if err != nil {
+		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
+	}
+	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former}, nil
+}
+
+// logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
+func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
+
+// CheckRoom is a rebuild.ErrNoRoom, with both numbers, if the volume has not the room for what Build would make.
+func (s Seed) CheckRoom(source restore.Source) error {
+	return restore.CheckRoom(filepath.Dir(Place(s.DataDir)), source, restore.Options{Beside: logBytes()})
+}
+
+// ClusterID is that of the cluster which the members and the token make.
+func (s Seed) ClusterID() (uint64, error) {
+	c, err := s.found()
+	if err != nil {
+		return 0, err
+	}
+	return uint64(c.ID()), nil
+}
+
+// CheckFree says why the data directory cannot be made; Build says it, too.
+func (s Seed) CheckFree() error {
+	place := Place(s.DataDir)
+	err := CheckPlace(place)
+	if err == nil {
+		err = checkEmpty(place)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	}
+	return nil
+}
+
+func checkEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case len(entries) > 0:
+		return fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
+	}
+	return nil
+}
+
+// prepare makes an empty directory of the other name, which is this process's until the file is closed.
+func (s Seed) prepare() (*os.File, error) {
+	dir := s.DataDir + unfinished
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	held, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if errors.Is(unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) { // not every file system has locks
+		err = errors.New("another process is about to")
+	} else {
+		err = empty(dir)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o700)
+	}
+	if err != nil {
+		return nil, errors.Join(err, held.Close())
+	}
+	return held, nil
+}
+
+// empty removes what one that was interrupted has left in a directory.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return err
+}
+
+func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, options restore.Options) (restore.Result, error) {
+	member := filepath.Join(s.DataDir+unfinished, "member")
+	finish := options.Finish
+	options.Beside += logBytes()
+	options.Finish = func(tx *bolt.Tx) error {
+		if err := c.settle(tx); err != nil || finish == nil {
+			return err
+		}
+		return finish(tx)
+	}
+	rebuilt, err := restore.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
+	if err != nil {
+		return restore.Result{}, err
+	}
+	if err := c.writeLog(member); err != nil {
+		return restore.Result{}, fmt.Errorf("cannot begin the log in %s: %w", member, err)
+	}
+	if err := s.publish(member); err != nil {
+		return restore.Result{}, fmt.Errorf("cannot give %s its name: %w", s.DataDir, err)
+	}
+	return rebuilt, nil
+}
+
+// publish makes the directory durable and gives it its name.
+func (s Seed) publish(member string) error {
+	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
+		if err := durable.SyncDirectory(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it holds something by now
+		return err
+	}
+	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
+		return err
+	}
+	return durable.SyncDirectory(filepath.Dir(s.DataDir))
+}

@@ -1,0 +1,246 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
+)
+
+const (
+	patience = 2 * time.Minute // for a question to the store, or a claim
+	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
+	margin = archive.Margin
+)
+
+// inStore is what the store has.
+type inStore struct {
+	known      bool // there is a birth certificate
+	first      archive.Cluster
+	newest     archive.Generation  // the zero value if there is none
+	successor  archive.Generation  // that was restored from the volume's; the zero value if none was
+	head       archive.Head        // of the newest one
+	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
+	path       archive.Path
+	notKept    error    // why there is no path
+	restores   []string // ids of those that were done
+	usedBefore bool     // the one that is asked for was
+}
+
+// askTheStore finds out whose the store is and what is kept.
+func (r *run) askTheStore() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, owner, err := r.ask(ctx)
+	if err != nil {
+		return r.untold(ctx, err)
+	}
+	if why := r.lives(now); why != nil {
+		return Alive, Payload{Err: why}
+	}
+	r.silent, r.kept = 0, now
+	if r.asked && now.usedBefore { // so that the next start need not ask the store
+		if err := r.rememberUsed(); err != nil {
+			return broke(err)
+		}
+		r.asked = false
+		r.sayUsed()
+	}
+	if why := r.untrusted(now); why != nil && owner != Others {
+		return KeysLacking, Payload{Err: why}
+	}
+	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
+}
+
+func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
+	first, generations, err := r.born(ctx)
+	switch {
+	case err != nil:
+		return inStore{}, "", err
+	case first.Cluster == "":
+		return r.unnamed(ctx)
+	}
+	now.known, now.first = true, first
+	owner, err = r.owner(now.first, generations)
+	if err != nil || len(generations) == 0 {
+		return now, owner, err
+	}
+	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
+	now.restores = archive.Restores(generations)
+	now.usedBefore = r.options.Request != nil && slices.Contains(now.restores, r.options.Request.ID)
+	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
+		return inStore{}, "", err
+	}
+	err = r.find(ctx, &now)
+	return now, owner, err
+}
+
+// extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
+func (r *run) extent(ctx context.Context, generation int) (head archive.Head, reserved archive.Reservation, err error) {
+	if head, err = r.options.Archive.Head(ctx, generation); err != nil {
+		return head, reserved, err
+	}
+	reserved, err = r.options.Archive.Reserved(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return head, reserved, err
+}
+
+// findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
+// If a generation was begun meanwhile, the claim will be lost.
+func (r *run) findEnd() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	now, _, err := r.ask(ctx)
+	switch {
+	case errors.Is(err, seal.ErrUntrusted):
+		return KeysLacking, Payload{Err: err}
+	case err != nil:
+		return StoreSilent, Payload{Err: err}
+	}
+	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
+		r.kept = now
+	}
+	return "", Payload{}
+}
+
+func hex(id uint64) string { return strconv.FormatUint(id, 16) }
+
+// doubt says why a store is not asked any further.
+func (r *run) doubt(owner Owner) error {
+	switch {
+	case owner == Others:
+		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
+	case owner != Nobody && r.core.Facts.mayBeFounded() && r.kept.first.Cluster != "":
+		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
+	case owner == Doubtful && !r.asked:
+		founded, _ := r.seed().ClusterID()
+		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
+	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
+		return r.kept.notKept
+	case r.census.Listing == peers.Partial && r.census.Silent != nil:
+		return r.census.Silent
+	case r.verdict != nil:
+		return r.verdict
+	}
+	return nil
+}
+
+// seed is the data directory that is to be made. Its token decides the cluster's id: the configuration's is that of the
+// cluster that was founded first.
+func (r *run) seed() seed.Seed {
+	return seed.Seed{
+		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
+		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}},
+	}
+}
+
+// behind tells whether the store has more than the volume: a later generation, or later revisions than the volume's etcd can
+// come to.
+func (r *run) behind(now inStore) bool {
+	switch {
+	case r.stands.ClusterID == 0:
+		return now.known
+	case now.newest.Number == 0: // its first start was cut off before anything was kept
+		return false
+	case now.newest.Cluster != hex(r.stands.ClusterID):
+		return true
+	default:
+		return !now.head.Empty() && now.head.Revision() > r.stands.Reach
+	}
+}
+
+// find looks for the way to the target: the one that is asked for, or the newest state.
+func (r *run) find(ctx context.Context, now *inStore) (err error) {
+	target := archive.Target{}
+	if r.asked && !now.usedBefore {
+		target = r.options.Request.Target
+	}
+	now.path, err = r.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		now.path, now.notKept, err = archive.Path{}, err, nil
+	}
+	return err
+}
+
+// source is what the data directory is built from.
+func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path, nil) }
+
+// measureRoom compares what is needed with what is free, before anything is fetched.
+func (r *run) measureRoom() (Event, Payload) {
+	if err := r.movable(); err != nil {
+		return broke(err)
+	}
+	if err := r.makeRoom(r.source(), patience); err != nil {
+		return RoomLacking, Payload{Err: err}
+	}
+	return RoomEnough, Payload{}
+}
+
+// buildData fetches and builds. Whether the trouble is the store's, the backup's or the volume's is told by the error.
+func (r *run) buildData() (Event, Payload) {
+	if event, payload := r.dropUnfinished(); event != "" {
+		return event, payload
+	}
+	plan := r.seed()
+	plan.Token = seed.NewToken()
+	began := time.Now()
+	var result seed.Result
+	_, err := restore.Best(r.ctx, r.options.Archive, r.kept.path, func(archive.Path) (err error) {
+		result, err = plan.Build(r.ctx, r.source(), restore.Options{
+			Above: r.above(), Inspect: r.options.Inspect,
+			Progress: func(p restore.Progress) { r.advance(began, p) },
+		})
+		return err
+	}, r.goInstead)
+	if err != nil {
+		return r.unbuilt(err)
+	}
+	if r.member.Alone && !r.asked && result.Voters > 1 {
+		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
+	}
+	if err := r.hold(); err != nil {
+		return broke(err)
+	}
+	r.position = r.plan(result)
+	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
+		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+	return Built, Payload{}
+}
+
+// above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
+func (r *run) above() int64 {
+	highest := max(r.kept.path.Revision, r.stands.Reach)
+	if !r.kept.head.Empty() {
+		highest = max(highest, r.kept.head.Revision())
+	}
+	return archive.Above(r.kept.reserved.Revision, highest)
+}
+
+// plan is the position of what was built.
+func (r *run) plan(result seed.Result) position {
+	p := position{
+		Generation: archive.Generation{
+			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
+			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
+			Restored: r.kept.restores, // retention may let the generations go that tell
+		},
+		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
+		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+	}
+	if r.asked {
+		p.Generation.Restore = r.options.Request.ID
+	}
+	return p
+}

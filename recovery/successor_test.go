@@ -1,0 +1,169 @@
+package recovery
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/recovery/peers"
+)
+
+// By its log it would be a quorum of one, while the others are one without it.
+func TestAVolumeOfAMemberAloneIsNotOpenedIfTheStoreKnowsBetter(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(w *world)
+		says    string
+	}{
+		"there are later revisions": {(*world).goesOn, "the data end with revision 2, and the store has revision 3"},
+		"others have written since": {func(w *world) {
+			w.emptyStore()
+			w.backUpAs("abc")
+		}, "member abc, which they do not know, has written to the store"},
+		"later revisions were reserved": {(*world).cameFurther, "the data end with revision 2, and by the store the cluster had come to revision 3"},
+		"the store cannot be asked": {func(w *world) {
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		}, "the store does not tell whether others went on since"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := once(t)
+			of.happens(w)
+			said := w.waits(o)
+			assert.Contains(t, said, of.says)
+			assert.Contains(t, said, "m-0 does not answer")
+		})
+	}
+}
+
+func TestAVolumeOfAMemberAloneIsOpenedIfTheStoreKnowsNothingElse(t *testing.T) {
+	for name, happens := range map[string]func(w *world){
+		"its own last write": func(w *world) { w.backUpAs(hex(stand(w.t, w.member.DataDir).MemberID)) },
+		"another cluster's reservation": func(w *world) {
+			require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: "beef", Generation: 2, Revision: 5 * margin, Created: at}))
+		},
+		"what a member wrote that it has let go": func(w *world) {
+			server, err := datadirtest.Start(w.member.DataDir)
+			require.NoError(w.t, err)
+			client := v3client.New(server.Server)
+			added, err := client.MemberAddAsLearner(w.t.Context(), []string{"http://127.0.0.1:2"})
+			require.NoError(w.t, err)
+			_, err = client.MemberRemove(w.t.Context(), added.Member.ID)
+			require.NoError(w.t, err)
+			server.Close()
+			w.emptyStore()
+			w.backUpAs(hex(added.Member.ID))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := once(t)
+			happens(w)
+			w.opens()
+		})
+	}
+}
+
+// What they say of this member is not the same, and that they are several is.
+func TestAVolumeOfAMemberAloneIsNotOpenedWhileTheOthersDisagree(t *testing.T) {
+	w, o := once(t)
+	o.listing, o.voters = peers.Claimed, 3
+	assert.Contains(t, w.waits(o), "another one tells of 3")
+}
+
+// Nobody needs a store to know that the cluster has grown since.
+func TestAVolumeOfAMemberAloneIsNotOpenedIfAnotherMemberKnowsBetter(t *testing.T) {
+	w, o := once(t)
+	w.options.Archive = nil
+	o.voters, o.run = 3, 1
+	assert.Contains(t, w.waits(o), "the data are of a time when the cluster had one voting member, and another one tells of 3")
+	o.voters = 1
+	w.opens()
+}
+
+func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
+	w, o := once(t)
+	w.goesOn()
+	w.waits(o)
+	o.listing, o.outdated = peers.Started, errors.New("of one voting member")
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Len(t, w.asides(), 1)
+}
+
+// A member that was away when the cluster went on is older than the store, and none the worse for it: those that have all must
+// not wait for it in vain. Only where such members are a quorum has somebody put back a volume.
+func TestAMemberThatMissedTheLastWritesStartsAsSoonAsOneRunsThatHasThem(t *testing.T) {
+	for name, of := range map[string]struct {
+		run, older int
+		starts     bool
+	}{
+		"nobody runs":                         {0, 0, false},
+		"one runs":                            {1, 0, true},
+		"one runs, and another is older, too": {1, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := once(t)
+			w.joinedBy("aa")
+			w.cameFurther()
+			o.run, o.older = of.run, of.older
+			if !of.starts {
+				w.waits(o)
+				return
+			}
+			w.opens()
+			assert.Equal(t, peers.Older, o.holds, "the others have heard of it before")
+		})
+	}
+}
+
+// All volumes were put back to the same old copies, so that each member has what the others have.
+func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
+	w, o := once(t)
+	w.goesOn()
+	o.hears = func(self peers.Self) Listing {
+		if self.Holds == peers.Older || self.Holds == peers.Restores {
+			return peers.Gone
+		}
+		return peers.Unknown
+	}
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Empty(t, start, "it is the cluster")
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"a", "key"}, keys)
+	assert.Len(t, w.asides(), 1, "nothing is deleted")
+	assert.Len(t, w.generations(), 2)
+	assert.Empty(t, o.changes)
+	assert.Contains(t, w.log.String(), "the volume is at revision 2; the cluster comes back with revision 3")
+}
+
+// The reason has what is the matter, and the next step.
+func TestAMemberThatTooFewOthersAreLeftForSaysTheWayOut(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(w *world, o *others)
+		says    string
+	}{
+		"one of two, with a store": {func(_ *world, o *others) {
+			o.inTheWay = []error{peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew}
+		}, "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id"},
+		"one of two, without a store": {func(w *world, o *others) {
+			w.options.Archive = nil
+			o.inTheWay = []error{peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew}
+		}, "start one member that has them once with force-new-cluster: true"},
+		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; what is lost for good comes back from the store"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			of.happens(w, o)
+			assert.Contains(t, w.waits(o), of.says)
+		})
+	}
+}

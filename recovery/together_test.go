@@ -1,0 +1,122 @@
+package recovery
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/recovery/peers"
+)
+
+// All are gone, or ask: one restores, as the only member of a new cluster.
+func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*world, *others)
+		asides  int
+	}{
+		"lost": {func(w *world, o *others) {
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			o.listing = peers.Founding
+		}, 0},
+		"broken": {func(w *world, o *others) { w.spoil(); o.listing = peers.Gone }, 1},
+		"asked": {func(w *world, o *others) {
+			o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			of.happens(w, o)
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Empty(t, start, "it is the cluster")
+			assert.True(t, o.told)
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"key"}, keys)
+			assert.Len(t, w.asides(), of.asides)
+			assert.Len(t, w.generations(), 2)
+			assert.Empty(t, o.changes)
+		})
+	}
+}
+
+func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
+	for _, id := range []string{"", "back"} {
+		t.Run("restore "+id, func(t *testing.T) {
+			w, o := ofThree(t)
+			o.listing = peers.Gone
+			if id == "" {
+				w.spoil()
+			} else {
+				o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: id}
+			}
+			err := w.runWith(func(action Action) error {
+				if action == ClaimGeneration { // another one was faster, and runs
+					o.listing, o.cluster = peers.Unlisted, 0xbeef
+					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
+				}
+				return nil
+			})
+			if err != nil { // the interruption is made once
+				require.ErrorIs(t, err, store.ErrExists)
+			}
+			start, err := w.start(nil)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"added"}, o.changes)
+			if start.InitialCluster == "" {
+				start = takenIn // the first run has come so far already
+			}
+			assert.Equal(t, takenIn, start)
+			assert.Len(t, w.asides(), 1)
+			assert.Empty(t, w.leftovers())
+		})
+	}
+}
+
+// As long as not all ask, nothing is touched; the store says what is asked of whom.
+func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
+	w, o := ofThree(t)
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := 0
+	w.options.Pause = func(context.Context, int) {
+		if waits++; waits == 3 {
+			cancel()
+		}
+	}
+	_, err := w.startWithin(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, w.asides())
+	assert.Len(t, w.generations(), 1)
+	assert.Empty(t, o.changes)
+	assert.Contains(t, w.log.String(), "ask for the same restore")
+}
+
+// What was claimed after a crash, while the cluster lives on, would be a second one.
+func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Founding
+	require.ErrorIs(t, w.runWith(func(action Action) error {
+		if action == ClaimGeneration {
+			return errCut
+		}
+		return nil
+	}), errCut)
+	other := newWorld(t)
+	other.used()
+	other.put("a", "b")
+	other.archive = w.archive
+	cluster := w.generations()[0].Cluster
+	require.Equal(t, cluster, hex(stand(t, other.member.DataDir).ClusterID))
+	other.backUp(1)
+	o.listing = peers.Started
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start, "the others have it")
+	assert.Len(t, w.generations(), 1)
+}

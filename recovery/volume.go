@@ -1,0 +1,230 @@
+package recovery
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/recovery/peers"
+)
+
+// What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
+// place; while it is made, its name has the second behind.
+const (
+	restored   = ".restored"
+	unfinished = ".restoring"
+)
+
+func (r *run) restoredDir() string { return r.member.DataDir + restored }
+
+// asideName is where the data directory goes now.
+func (r *run) asideName() string { return aside.Name(r.member.DataDir, time.Now()) }
+
+// whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
+func (r *run) whatIsThere() (string, error) {
+	if there, err := holdsMember(r.restoredDir()); there || err != nil {
+		return "built", err
+	}
+	stands, err := datadir.Stand(r.member.DataDir)
+	switch {
+	case hex(stands.ClusterID) == r.position.Generation.Cluster:
+		return "installed", nil
+	case stands.ClusterID == 0 && err != nil:
+		return "", fmt.Errorf("cannot tell whether %s was restored: %w", r.member.DataDir, err)
+	}
+	return "", nil
+}
+
+// holdsMember tells whether there is anything of etcd's in a data directory.
+func holdsMember(dir string) (bool, error) {
+	_, err := os.Lstat(filepath.Join(dir, "member"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// dropUnfinished removes what an attempt has built that came to nothing: copies of what is in the store.
+func (r *run) dropUnfinished() (Event, Payload) {
+	r.release()
+	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
+		if inUse(path) {
+			return broke(elsewhere(path))
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
+		}
+	}
+	return "", Payload{}
+}
+
+// validateVolume looks at the data directory in use.
+func (r *run) validateVolume() (Event, Payload) {
+	if there, err := holdsMember(r.member.DataDir); there || err != nil {
+		r.tellOfData()
+	}
+	r.verdict = r.examine(r.ctx)
+	if r.ctx.Err() != nil {
+		return broke(r.ctx.Err())
+	}
+	if datadir.SaysNothing(r.verdict) {
+		return broke(r.verdict)
+	}
+	there, err := holdsMember(r.member.DataDir)
+	if err != nil {
+		return broke(err)
+	}
+	if err := r.stand(there); err != nil {
+		return broke(err)
+	}
+	if r.asked, err = r.wanted(); err != nil {
+		return broke(err)
+	}
+	if r.options.Request != nil && !r.asked {
+		r.sayUsed()
+	}
+	return r.examined(there)
+}
+
+// examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
+func (r *run) examined(there bool) (Event, Payload) {
+	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
+	found := condition(there, r.verdict)
+	if found == Valid && !alone && barelyBegun(r.stands) {
+		found, r.stands = Empty, datadir.Standing{}
+	}
+	return Examined, Payload{
+		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
+	}
+}
+
+// tellOfData has the others hear at once that this member has data: to validate them takes time.
+func (r *run) tellOfData() {
+	if r.member.Peers != nil {
+		r.member.Peers.Tell(peers.Self{Holds: peers.Data})
+	}
+}
+
+// stand finds out where a volume stands. One that is valid so far, and of which not all can be read, must not be taken for less
+// than it is: it is broken, or cannot be told of now, which the error says.
+func (r *run) stand(there bool) (err error) {
+	r.stands, r.older = datadir.Standing{}, nil
+	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
+		r.stands, err = datadir.Stand(r.member.DataDir)
+	}
+	switch {
+	case err == nil || r.verdict != nil:
+		return nil
+	case datadir.SaysNothing(err):
+		return fmt.Errorf("cannot tell how far the data in %s go: %w", r.member.DataDir, err)
+	}
+	r.verdict = fmt.Errorf("not all of the data in %s can be read: %w", r.member.DataDir, err)
+	return nil
+}
+
+func condition(there bool, verdict error) Condition {
+	switch {
+	case verdict != nil:
+		return Broken
+	case !there:
+		return Empty
+	default:
+		return Valid
+	}
+}
+
+// wanted tells whether a restore is asked for that this volume has not seen.
+func (r *run) wanted() (bool, error) {
+	if r.options.Request == nil {
+		return false, nil
+	}
+	used, err := r.usedHere(r.options.Request.ID)
+	return !used, err
+}
+
+// proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
+// older are an earlier state of it.
+func (r *run) proveData() (Event, Payload) {
+	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
+	for _, warning := range warnings {
+		r.options.Log.Warn().Msg(warning)
+	}
+	switch {
+	case r.ctx.Err() != nil:
+		return broke(r.ctx.Err())
+	case datadir.SaysNothing(err): // as when there is no memory for it
+		return broke(err)
+	case err != nil:
+		return Unproved, Payload{Err: err}
+	case r.asked || r.core.Facts.Condition != Valid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
+		return Proved, Payload{}
+	}
+	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
+	switch {
+	case err != nil:
+		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
+	case revision != 0:
+		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with two clusters of one configuration", revision, r.options.Archive)}
+	}
+	return Proved, Payload{}
+}
+
+// setVolumeAside moves the data directory out of the way, unless that was done before.
+func (r *run) setVolumeAside() (Event, Payload) {
+	if r.position.Aside == "" { // nothing is built that would be in the place of it
+		r.position.Aside = r.asideName()
+	}
+	err := cmp.Or(r.movable(), r.unserved())
+	if err == nil {
+		err = setAside(r.member.DataDir, r.position.Aside)
+	}
+	if err != nil {
+		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
+	}
+	r.stands, r.verdict = datadir.Standing{}, nil
+	return Moved, Payload{}
+}
+
+func setAside(dir, to string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(entries) == 0:
+		return os.Remove(dir) // fails if something is in it by now
+	}
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is in the way, or cannot be looked at", to)
+	}
+	if err := os.Rename(dir, to); err != nil {
+		return err
+	}
+	return durable.SyncDirectory(filepath.Dir(dir))
+}
+
+// installData gives what was built the name of the data directory.
+func (r *run) installData() (Event, Payload) {
+	if _, err := os.Lstat(r.restoredDir()); errors.Is(err, fs.ErrNotExist) {
+		if there, _ := r.whatIsThere(); there == "installed" {
+			return "", Payload{}
+		}
+	}
+	err := os.Rename(r.restoredDir(), r.member.DataDir)
+	if err == nil {
+		err = durable.SyncDirectory(filepath.Dir(r.member.DataDir))
+	}
+	if err != nil {
+		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
+	}
+	return "", Payload{}
+}

@@ -1,0 +1,207 @@
+package recovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	datadirtest.Clean()
+	os.Exit(status)
+}
+
+// world is a volume with the data of an etcd that was closed, and a store.
+type world struct {
+	t       *testing.T
+	volume  string
+	older   string // a copy of the data directory as it was once
+	member  Member
+	store   *memory.Store
+	archive *archive.Archive
+	options Options
+	log     bytes.Buffer
+	now     func() time.Time
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, volume: t.TempDir(), store: memory.New()}
+	w.archive = archive.New(w.store, &seal.Keys{})
+	w.member = Member{
+		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}, Token: "etcd-cluster", Alone: true,
+	}
+	w.options = Options{
+		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log),
+		Pause: func(context.Context, int) {},
+	}
+	return w
+}
+
+// used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
+func (w *world) used() {
+	w.t.Helper()
+	require.NoError(w.t, os.Rename(datadirtest.Born(w.t), w.member.DataDir))
+	w.backUp(1)
+}
+
+// backUp makes a full of what is on the volume.
+func (w *world) backUp(generation int) {
+	w.t.Helper()
+	stands := stand(w.t, w.member.DataDir)
+	cluster := hex(stands.ClusterID)
+	_, err := w.archive.Found(w.t.Context(), cluster, time.Now())
+	require.NoError(w.t, err)
+	database, err := os.Open(w.database())
+	require.NoError(w.t, err)
+	defer database.Close()
+	_, err = w.archive.PutFull(w.t.Context(), archive.Full{
+		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(cluster, generation, stands.Revision),
+		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
+	}, database)
+	require.NoError(w.t, err)
+}
+
+// stand is where a volume that can be read stands.
+func stand(t *testing.T, dataDir string) datadir.Standing {
+	t.Helper()
+	stands, err := datadir.Stand(dataDir)
+	require.NoError(t, err)
+	return stands
+}
+
+func (w *world) database() string { return filepath.Join(w.member.DataDir, "member", "snap", "db") }
+
+// put runs the etcd of the volume and writes keys.
+func (w *world) put(keys ...string) {
+	w.t.Helper()
+	server, err := datadirtest.Start(w.member.DataDir)
+	require.NoError(w.t, err)
+	defer server.Close()
+	for _, key := range keys {
+		_, err := v3client.New(server.Server).Put(w.t.Context(), key, "value")
+		require.NoError(w.t, err)
+	}
+}
+
+// keys are those that an etcd finds on the volume, and the revision that it is at.
+func (w *world) keys() (keys []string, revision int64) {
+	w.t.Helper()
+	server, err := datadirtest.Start(w.member.DataDir)
+	require.NoError(w.t, err)
+	defer server.Close()
+	all, err := v3client.New(server.Server).Get(w.t.Context(), "", clientv3.WithPrefix())
+	require.NoError(w.t, err)
+	for _, kv := range all.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys, all.Header.Revision
+}
+
+func (w *world) run() error { return w.runWith(nil) }
+
+func (w *world) runWith(interrupt func(Action) error) error {
+	_, err := w.start(interrupt)
+	return err
+}
+
+func (w *world) start(interrupt func(Action) error) (Start, error) {
+	return w.startWithin(w.t.Context(), interrupt)
+}
+
+func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
+	r := New(w.options)
+	r.interrupt = interrupt
+	if w.now != nil {
+		r.now = w.now
+	}
+	return r.Run(ctx, w.member, w.examine)
+}
+
+// examine validates the data directory.
+func (w *world) examine(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was ever stored
+	}
+	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
+	return err
+}
+
+// spoil breaks the database.
+func (w *world) spoil() {
+	w.t.Helper()
+	file, err := os.OpenFile(w.database(), os.O_RDWR, 0)
+	require.NoError(w.t, err)
+	defer file.Close()
+	_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 16<<10), 0)
+	require.NoError(w.t, err)
+}
+
+// rollBack puts the volume back to the copy.
+func (w *world) rollBack() {
+	w.t.Helper()
+	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
+}
+
+// requireEnd holds what a recovery has come to against what it should: the keys, all of what it replaced, and nothing
+// half-done; once more changes nothing.
+func (w *world) requireEnd(keys []string, asides int) {
+	w.t.Helper()
+	require.NoError(w.t, w.run(), "it is valid, and not behind")
+	require.Len(w.t, w.asides(), asides)
+	require.Empty(w.t, w.leftovers())
+	found, revision := w.keys()
+	require.Equal(w.t, keys, found)
+	require.Greater(w.t, revision, int64(margin))
+	newest := w.generations()[len(w.generations())-1]
+	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Cluster)
+	reserved, err := w.archive.Reserved(w.t.Context())
+	require.NoError(w.t, err)
+	require.Greater(w.t, reserved.Revision, revision)
+}
+
+// asides are the data directories that were set aside.
+func (w *world) asides() []string {
+	w.t.Helper()
+	found, err := filepath.Glob(w.member.DataDir + ".aside-*")
+	require.NoError(w.t, err)
+	return found
+}
+
+// leftovers are what nobody needs any more.
+func (w *world) leftovers() []string {
+	w.t.Helper()
+	found, err := filepath.Glob(w.member.DataDir + ".restor*")
+	require.NoError(w.t, err)
+	return found
+}
+
+func (w *world) generations() []archive.Generation {
+	w.t.Helper()
+	all, err := w.archive.Generations(w.t.Context())
+	require.NoError(w.t, err)
+	return all
+}
+
+var errCut = fmt.Errorf("cut off")

@@ -1,0 +1,233 @@
+package statemachine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Drawing is what there is to know about a machine, beside its table, to draw it and to tell people of it.
+type Drawing struct {
+	Name     string // of the graph
+	Source   string // the command that prints it
+	States   []StateInfo
+	Initial  State
+	Final    State
+	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
+	Aside    State            // arrows to this one lead away from the goal and are drawn paler
+	Defaults []Default
+}
+
+// StateInfo is what people are told about a state.
+type StateInfo struct {
+	Name     State  `json:"name"`
+	Meaning  string `json:"meaning"`
+	Bound    Bound  `json:"-"`        // what the tests hold every visit to
+	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
+}
+
+// Bound is what keeps a visit to a state from lasting for ever.
+type Bound string
+
+// The bounds. Every state has one.
+const (
+	ByTimer Bound = "timer" // the state's timer is set from its beginning to its end
+	ByCalls Bound = "calls" // each call has a deadline of its own; between calls the timer is set
+	NoBound Bound = "none"  // its work may go on for ever, and Deadline says why; without work the timer is set
+	AtEnd   Bound = "end"   // nothing happens any more
+)
+
+// Elapsed is the event of every machine whose states have timers: the state's timer ran out.
+const Elapsed Event = "elapsed"
+
+// arrow is everything that leads from one state to another, drawn as one.
+type arrow struct {
+	from, to State
+	reasons  []reasonGroup
+}
+
+// reasonGroup is the rows of an arrow that share actions and reason.
+type reasonGroup struct {
+	events   []string // each with its guard
+	actions  []Action
+	deadline string
+	why      string
+}
+
+// arrows folds the table into arrows, in the table's order.
+func (d *Drawing) arrows(table []Row) []*arrow {
+	var folded []*arrow
+	for i := range table {
+		row := &table[i]
+		at := slices.IndexFunc(folded, func(a *arrow) bool { return a.from == row.From && a.to == row.To })
+		if at < 0 {
+			at = len(folded)
+			folded = append(folded, &arrow{from: row.From, to: row.To})
+		}
+		folded[at].add(row, d.deadline(row))
+	}
+	return folded
+}
+
+func (a *arrow) add(row *Row, deadline string) {
+	for i := range a.reasons {
+		if group := &a.reasons[i]; group.why == row.Why && slices.Equal(group.actions, row.Do) {
+			group.events = append(group.events, row.Edge())
+			return
+		}
+	}
+	a.reasons = append(a.reasons, reasonGroup{
+		events: []string{row.Edge()}, actions: row.Do, deadline: deadline, why: row.Why,
+	})
+}
+
+// deadline is the bound of the visit that a timer's row ends.
+func (d *Drawing) deadline(row *Row) string {
+	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
+	if row.On != Elapsed || at < 0 {
+		return ""
+	}
+	return d.States[at].Deadline
+}
+
+// DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
+// written into the state; what has no row is in the matrix, not in the picture.
+func (d *Drawing) DOT(table []Row) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
+	folded := d.arrows(table)
+	for _, state := range d.States {
+		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, d.Shapes[state.Name], dotState(state, folded))
+	}
+	fmt.Fprintf(&b, "\n  begin -> %s;\n", d.Initial)
+	for _, a := range folded {
+		if a.from != a.to {
+			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotStyle(a), dotReasons(a.reasons))
+		}
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+const dotHeader = `// Generated from the transition table by "%s". Do not edit.
+digraph %s {
+  graph [rankdir=TB, nodesep=0.4, ranksep=0.5, fontname="Helvetica"];
+  node [shape=box, style="rounded,filled", fillcolor="#eef3fb", color="#34557f", fontname="Helvetica", fontsize=10];
+  edge [fontname="Helvetica", fontsize=10, color="#555555"];
+
+  begin [shape=circle, style=filled, fillcolor=black, label="", width=0.2];
+`
+
+// wrapAt is the width of the picture's texts, in characters.
+const wrapAt = 34
+
+// dotState names a state, says what it is for and lists what makes the machine stay in it.
+func dotState(state StateInfo, folded []*arrow) string {
+	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
+		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
+	for _, a := range folded {
+		if a.from == state.Name && a.to == state.Name {
+			label += "<br/><br/>" + dotReasons(a.reasons)
+		}
+	}
+	return label
+}
+
+// dotStyle tells the ways aside from the way to the goal.
+func (d *Drawing) dotStyle(a *arrow) string {
+	if a.to == d.Aside {
+		return `color="#c09090", fontcolor="#804040", `
+	}
+	return ""
+}
+
+func dotReasons(reasons []reasonGroup) string {
+	labels := make([]string, len(reasons))
+	for i, group := range reasons {
+		labels[i] = group.dot()
+	}
+	return strings.Join(labels, "<br/>")
+}
+
+// dot is the event and its guard, the deadline, the reason and the actions of a group, one below the other.
+func (g reasonGroup) dot() string {
+	label := "<b>" + escape(g.events) + "</b>"
+	if g.deadline != "" {
+		label += "<br/>" + escape(wrap("after "+g.deadline))
+	}
+	label += "<br/><i>" + escape(wrap(g.why)) + "</i>"
+	if len(g.actions) > 0 {
+		label += "<br/>" + escape(wrap("/ "+does(g.actions)))
+	}
+	return label
+}
+
+func does(actions []Action) string {
+	names := make([]string, len(actions))
+	for i, action := range actions {
+		names[i] = string(action)
+	}
+	return strings.Join(names, ", ")
+}
+
+// escape makes lines safe inside an HTML-like label.
+func escape(lines []string) string {
+	safe := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	escaped := make([]string, len(lines))
+	for i, line := range lines {
+		escaped[i] = safe.Replace(line)
+	}
+	return strings.Join(escaped, "<br/>")
+}
+
+// wrap breaks a text at spaces into lines of about wrapAt characters.
+func wrap(text string) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > wrapAt {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}
+
+// Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README. It leaves out reasons, actions and
+// what makes the machine stay, to be readable where it can't be enlarged.
+func (d *Drawing) Mermaid(table []Row) string {
+	var b strings.Builder
+	b.WriteString("stateDiagram-v2\n")
+	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
+	for _, a := range d.arrows(table) {
+		if a.from != a.to {
+			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
+		}
+	}
+	fmt.Fprintf(&b, "    %s --> [*]\n", d.Final)
+	return b.String()
+}
+
+func (a *arrow) mermaid() string {
+	var events []string
+	for _, group := range a.reasons {
+		events = append(events, group.events...)
+	}
+	return strings.Join(events, "<br/>")
+}
+
+// JSON is the table, its states and the answers where there is no row, for programs.
+func (d *Drawing) JSON(table []Row) (string, error) {
+	document := struct {
+		States      []StateInfo `json:"states"`
+		Transitions []Row       `json:"transitions"`
+		Elsewhere   []Default   `json:"elsewhere"`
+	}{d.States, table, d.Defaults}
+	text, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("cannot write transition table: %w", err)
+	}
+	return string(text) + "\n", nil
+}

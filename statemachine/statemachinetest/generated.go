@@ -1,0 +1,75 @@
+package statemachinetest
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// update rewrites what is generated from a table; `make dot` sets it.
+var update = flag.Bool("update", false, "rewrite the files that are generated from the transition table")
+
+// AssertGenerated holds that a committed file is what the table says now; with -update it is written.
+func AssertGenerated(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(filepath.Clean(path), []byte(want), 0o644))
+	}
+	is, err := os.ReadFile(path)
+	require.NoError(t, err)
+	if want != string(is) {
+		assert.Fail(t, path+" has drifted from the table; make dot", firstDifference(string(is), want))
+	}
+}
+
+// firstDifference is the first line that differs: whole files would bury it.
+func firstDifference(is, want string) string {
+	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
+	for i := range min(len(old), len(now)) {
+		if old[i] != now[i] {
+			return fmt.Sprintf("line %d is  %.300s\nand should be %.300s", i+1, old[i], now[i])
+		}
+	}
+	return fmt.Sprintf("it has %d lines and should have %d", len(old), len(now))
+}
+
+// pictureOf is the first line of a picture.
+func pictureOf(dot string) string {
+	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
+}
+
+// AssertPicture holds that a committed picture, as machine.Picture takes it, was made of the diagram and shows all states;
+// with -update Graphviz makes it. The picture names the diagram that it was made of, so that comparing needs no Graphviz.
+func (m Machine) AssertPicture(t *testing.T, path, dot string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(pictureOf(dot)+"\n"+graphviz(t, dot)), 0o644))
+	}
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	of, svg, _ := strings.Cut(string(content), "\n")
+	assert.Equal(t, pictureOf(dot), of, "%s has drifted from the table; make dot", path)
+	for _, state := range m.StateNames() {
+		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is in the picture", state)
+	}
+}
+
+// graphviz lays a graph out and returns the SVG element alone.
+func graphviz(t *testing.T, dot string) string {
+	t.Helper()
+	layout := exec.CommandContext(t.Context(), "dot", "-Tsvg")
+	layout.Stdin = strings.NewReader(dot)
+	svg, err := layout.Output()
+	require.NoError(t, err, "make dot needs Graphviz for the picture")
+	_, element, found := strings.Cut(string(svg), "<svg")
+	require.True(t, found)
+	return "<svg" + element
+}

@@ -1,0 +1,155 @@
+package statemachinetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/statemachine"
+)
+
+// Failures are what a suite of tests has against a table.
+type Failures func(table []statemachine.Row, elsewhere []statemachine.Default) []string
+
+// mutant is a machine's table with one thing changed.
+type mutant struct {
+	where     string // the row or the default
+	change    string
+	table     []statemachine.Row
+	elsewhere []statemachine.Default
+}
+
+// AssertNoMutantSurvives changes the table in every way, one at a time: a mutant that nothing notices would be a change of
+// behaviour that a reviewer never sees. sentences are what is expected of single steps; promises are what has to hold in every
+// place that can be reached, and are asked only where the sentences notice nothing, as that takes a while.
+func (m Machine) AssertNoMutantSurvives(t *testing.T, sentences, promises Failures) {
+	t.Helper()
+	require.Empty(t, sentences(m.Table, m.Elsewhere), "the table itself must pass before its mutants can fail")
+	require.Empty(t, promises(m.Table, m.Elsewhere), "the table itself must keep the promises before its mutants can break them")
+	all, said := m.mutants(), 0
+	var survivors []mutant
+	for _, changed := range all {
+		switch {
+		case len(sentences(changed.table, changed.elsewhere)) > 0:
+			said++
+		case len(promises(changed.table, changed.elsewhere)) == 0:
+			survivors = append(survivors, changed)
+		}
+	}
+	for _, cause := range causes(survivors) {
+		assert.Fail(t, cause, "write a sentence that tells them apart from the table (transition_test.go)")
+	}
+	t.Logf("%d mutants; noticed by the sentences: %d, by the promises alone: %d", len(all), said, len(all)-said-len(survivors))
+}
+
+// Mutants is how many changes there are.
+func (m Machine) Mutants() int { return len(m.mutants()) }
+
+// mutants change the table one way at a time.
+func (m Machine) mutants() (all []mutant) {
+	for i, row := range m.Table {
+		add := func(change string, table []statemachine.Row) {
+			all = append(all, mutant{fmt.Sprintf("row %d (%s, %s)", i, row.From, row.Edge()), change, table, m.Elsewhere})
+		}
+		add("dropped", slices.Delete(slices.Clone(m.Table), i, i+1))
+		for _, to := range m.StateNames() {
+			if to != row.To {
+				add("redirected to "+string(to), m.with(i, func(r *statemachine.Row) { r.To = to }))
+			}
+		}
+		m.reguard(i, add)
+		m.actElse(i, add)
+		// Guards of one state and event exclude each other, so only the row without a guard has a place of its own.
+		if row.When == statemachine.Always && i > 0 && m.Table[i-1].From == row.From && m.Table[i-1].On == row.On {
+			add("moved up", swapped(m.Table, i-1, i))
+		}
+	}
+	return append(all, m.answeredElse()...)
+}
+
+// with is the table with one row changed.
+func (m Machine) with(i int, change func(*statemachine.Row)) []statemachine.Row {
+	table := slices.Clone(m.Table)
+	table[i].Do = slices.Clone(table[i].Do)
+	change(&table[i])
+	return table
+}
+
+// reguard gives a row every other guard, none, and one that never holds.
+func (m Machine) reguard(i int, add func(change string, table []statemachine.Row)) {
+	for _, guard := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(m.Guards), statemachine.Always, "never")))) {
+		if guard != m.Table[i].When {
+			add(fmt.Sprintf("guarded by [%s]", guard), m.with(i, func(r *statemachine.Row) { r.When = guard }))
+		}
+	}
+}
+
+// actElse leaves each of a row's actions out, and has it done earlier.
+func (m Machine) actElse(i int, add func(change string, table []statemachine.Row)) {
+	for k, action := range m.Table[i].Do {
+		add("without "+string(action), m.with(i, func(r *statemachine.Row) { r.Do = slices.Delete(r.Do, k, k+1) }))
+		if k > 0 {
+			add("with "+string(action)+" earlier", m.with(i, func(r *statemachine.Row) { r.Do = swapped(r.Do, k-1, k) }))
+		}
+	}
+}
+
+// answeredElse leaves out the events that have a row in every state but at the end: Elsewhere only describes them.
+func (m Machine) answeredElse() (all []mutant) {
+	for i, answer := range m.Elsewhere {
+		used := slices.ContainsFunc(m.States, func(s statemachine.StateInfo) bool { return s.Bound != statemachine.AtEnd && !m.Has(s.Name, answer.On) })
+		for _, other := range []statemachine.Answer{statemachine.Ignore, statemachine.Reject} { // those that need no row
+			if used && other != answer.Answer {
+				elsewhere := slices.Clone(m.Elsewhere)
+				elsewhere[i].Answer = other
+				all = append(all, mutant{string(answer.On) + " elsewhere", fmt.Sprintf("answered with %s", other), m.Table, elsewhere})
+			}
+		}
+	}
+	return all
+}
+
+func swapped[T any](of []T, i, k int) []T {
+	copied := slices.Clone(of)
+	copied[i], copied[k] = copied[k], copied[i]
+	return copied
+}
+
+// causes puts survivors together that share a row or a change, the largest group first, and describes each group.
+func causes(survivors []mutant) []string {
+	var texts []string
+	for len(survivors) > 0 {
+		shared := mostShared(survivors)
+		var group []string
+		survivors = slices.DeleteFunc(survivors, func(m mutant) bool {
+			if m.where != shared && m.change != shared {
+				return false
+			}
+			group = append(group, m.where+" "+m.change)
+			return true
+		})
+		texts = append(texts, fmt.Sprintf("%d mutants survived, %q: %s", len(group), shared, strings.Join(group[:min(3, len(group))], "; ")))
+	}
+	return texts
+}
+
+// mostShared is the row or the change that most mutants have in common, the alphabetically first of equals.
+func mostShared(mutants []mutant) string {
+	count := map[string]int{}
+	for _, m := range mutants {
+		count[m.where]++
+		count[m.change]++
+	}
+	most := ""
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		if count[name] > count[most] {
+			most = name
+		}
+	}
+	return most
+}
