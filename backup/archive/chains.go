@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -131,7 +132,8 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 // end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
 func (a *Archive) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
 	if last.Level != Segment {
-		return last.Next, last.Modified, nil
+		why, err := a.pretence(ctx, last)
+		return last.Next, last.Modified, cmp.Or(why, err)
 	}
 	manifest, err := a.firstManifest(ctx, last)
 	if err == nil && manifest.Cluster != cluster {
