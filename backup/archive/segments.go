@@ -73,7 +73,7 @@ type Object struct {
 	Level      Level
 	Generation int
 	Start      segment.Position
-	Next       segment.Position // where the object behind it begins; zero for a Segment, whose manifest knows
+	Next       segment.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
 	Size       int64            // bytes
 	Modified   time.Time        // when it was created, by the store's clock
 }
