@@ -155,6 +155,18 @@ func (x *index) before(bound segment.Position) *index {
 	return x.without(func(o Object) bool { return o.Start.Compare(bound) >= 0 })
 }
 
+// with is the index and one more segment.
+func (x *index) with(object Object) *index {
+	segments := append(slices.Clone(x.segments), object)
+	slices.SortStableFunc(segments, byStart)
+	return newIndex(segments, x.merged, x.faults)
+}
+
+// upTo is the index with nothing to be read at a position, or behind it.
+func (x *index) upTo(end segment.Position, why error) *index {
+	return newIndex(x.segments, x.merged, append(slices.Clone(x.faults), &Fault{From: end, Err: why}))
+}
+
 // without is the index but for some objects.
 func (x *index) without(these func(Object) bool) *index {
 	return newIndex(slices.DeleteFunc(slices.Clone(x.segments), these), slices.DeleteFunc(slices.Clone(x.merged), these), x.faults)
