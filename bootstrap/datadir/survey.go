@@ -23,6 +23,13 @@ type member struct {
 	warnings []string // of what was found that etcd puts up with
 }
 
+// listing is what a directory holds.
+type listing struct {
+	path    string
+	entries []fs.DirEntry // in order of their names
+	err     error         // why it was not listed, that it does not exist included
+}
+
 // survey lists the data directory, and the log's if walDir says that this is elsewhere. What can't be listed is a
 // judgement's concern.
 func survey(dataDir, walDir string) *member {
@@ -37,6 +44,19 @@ func survey(dataDir, walDir string) *member {
 
 func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
+}
+
+// oddities are what etcd puts up with, and a person should know of.
+func (m *member) oddities() (oddities []string) {
+	for _, name := range m.strays() {
+		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
+	}
+	for _, path := range append([]string{m.database}, m.paths()...) {
+		if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			oddities = append(oddities, fmt.Sprintf("%s is a symbolic link; etcd follows it, and may replace it by a file", path))
+		}
+	}
+	return oddities
 }
 
 // segments are the names of the log's segments, in sequence.
@@ -78,19 +98,6 @@ func (m *member) hadSnapshot() bool {
 	return false
 }
 
-// oddities are what etcd puts up with, and a person should know of.
-func (m *member) oddities() (oddities []string) {
-	for _, name := range m.strays() {
-		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
-	}
-	for _, path := range append([]string{m.database}, m.paths()...) {
-		if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			oddities = append(oddities, fmt.Sprintf("%s is a symbolic link; etcd follows it, and may replace it by a file", path))
-		}
-	}
-	return oddities
-}
-
 // paths are those of segments and snapshots.
 func (m *member) paths() (paths []string) {
 	for _, name := range m.segments() {
@@ -105,13 +112,6 @@ func (m *member) paths() (paths []string) {
 // hasReceived says whether the database that a leader sent with the snapshot of that entry waits to be swapped in.
 func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
-}
-
-// listing is what a directory holds.
-type listing struct {
-	path    string
-	entries []fs.DirEntry // in order of their names
-	err     error         // why it was not listed, that it does not exist included
 }
 
 // list is os.ReadDir for directories only: opening a pipe would block.

@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/snap"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -138,6 +144,82 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 		return err
 	}
 	return checkConsistency(m, written, newest, found.applied)
+}
+
+// checkStrays refuses a log beside which a file lies that goes on where the log ends: somebody gave a segment another
+// name, and etcd would serve without what is in it. What can't be read as a segment is none.
+func checkStrays(m *member, last uint64) error {
+	for _, name := range m.strays() {
+		if !isRegular(m.segment(name)) {
+			continue
+		}
+		ends := uint64(0)
+		_ = readSegment(m.segment(name), func(s *segment) error { // see above
+			for record, err := range s.records() {
+				if err != nil {
+					return err
+				}
+				if record.kind == wal.EntryType {
+					ends = max(ends, varint(record.data, 3))
+				}
+			}
+			return nil
+		})
+		if ends > last {
+			return strayEntries.because(m.segment(name), ends, last)
+		}
+	}
+	return nil
+}
+
+// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be read
+// and that the WAL knows of, or none, which is index 0. etcd sets a file aside that it can't read; whether the log holds
+// everything from the snapshot before it is checkReplay's and checkConsistency's concern.
+func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
+	for _, name := range m.snapshots() {
+		if ctx.Err() != nil {
+			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))
+		}
+		path := m.snapshot(name)
+		content, err := readSnapshot(path)
+		if errors.Is(err, errPipe) {
+			return newest, blockedSnapshot.because(path)
+		}
+		if err != nil && written.unfinished(name) {
+			continue
+		}
+		if err != nil {
+			m.warn("snapshot %s is corrupt: %v; etcd sets it aside and goes on from an older one, or from the log alone", path, err)
+			continue
+		}
+		if of := content.Metadata; written.knows(of.Index, of.Term) {
+			newest = walpb.Snapshot{Index: of.Index, Term: of.Term, ConfState: &of.ConfState}
+		}
+	}
+	return newest, nil
+}
+
+// errPipe is of a file that may keep its reader waiting.
+var errPipe = errors.New("it is a pipe")
+
+func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		return nil, errPipe
+	}
+	err = guarded(func() error {
+		content, err = snap.Read(zap.NewNop(), path)
+		return err
+	})
+	return content, err
+}
+
+// checkReplay says whether etcd can start from the newest snapshot with what follows in the WAL. It is what is left of
+// wal.Verify when every record has been read: that would read them once more.
+func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
+	if err := written.beginsWith(newest, firstReplayed(m.segments(), newest.Index)); err != nil {
+		return brokenReplay.because(m.wal.path, newest.Index, err)
+	}
+	return nil
 }
 
 // errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.

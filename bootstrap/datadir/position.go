@@ -1,12 +1,14 @@
 package datadir
 
 import (
+	"bytes"
 	"errors"
 	"maps"
+	"os"
 	"slices"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -62,16 +64,6 @@ func (s *Standing) read(m *member) (found contents, err error) {
 	return found, err
 }
 
-// identity is whose the log is. A first segment without a record is stepped over, as etcd does.
-func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
-	for _, name := range m.segments() {
-		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
-			break
-		}
-	}
-	return identity, err
-}
-
 func lastRevision(tx *bolt.Tx) int64 {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -121,8 +113,6 @@ func (m *member) beyond(index uint64) (b beyond, unread error) {
 	return b, unread
 }
 
-func changesMembers(entry []byte) bool { return varint(entry, 1) != 0 }
-
 // The numbers of the requests that may change a key (etcd's raft_internal.proto).
 var changing = map[protowire.Number]bool{4: true, 5: true, 6: true, 9: true} // put, delete range, transaction, lease revoked
 
@@ -146,4 +136,54 @@ func mayChange(entry []byte) bool {
 		request = request[n:]
 	}
 	return false
+}
+
+// compared is how many rows are compared, the newest ones.
+const compared = 10_000
+
+// revisionBytes is the part of a row's key that is its revision; a deletion has one byte more.
+const revisionBytes = 17
+
+// Divergence returns the newest revision that both data directories have rows of which are not equal, or 0 if there is none.
+// A revision has the same rows for ever, so then the data are no earlier state of the others: two clusters of one
+// configuration have one cluster id, too, and data that were put back and written to have taken another way. Rows that one
+// of them has not, or not any more, say nothing. Nobody may have one of them open for writing.
+func Divergence(dataDir, other string) (revision int64, err error) {
+	data, others := survey(dataDir, "").database, survey(other, "").database
+	err = readDatabase(data, func(tx *bolt.Tx) error {
+		return readDatabase(others, func(otherTx *bolt.Tx) error {
+			rows, otherRows := tx.Bucket(schema.Key.Name()), otherTx.Bucket(schema.Key.Name())
+			if rows == nil || otherRows == nil {
+				return errors.New("a database is not etcd's: it has no bucket of keys")
+			}
+			revision = divergence(rows.Cursor(), otherRows.Cursor())
+			return nil
+		})
+	})
+	return revision, err
+}
+
+func divergence(rows, others *bolt.Cursor) int64 {
+	key, value := rows.Last()
+	for n := 0; key != nil && n < compared; n++ {
+		at := key[:revisionBytes]
+		found, otherValue := others.Seek(at)
+		if bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value)) {
+			return mvcc.BytesToBucketKey(key).Main
+		}
+		key, value = rows.Prev()
+	}
+	return 0
+}
+
+// LastWrite is when etcd last wrote to the log of a data directory, by the file system: nothing was acknowledged later. It is later
+// than that if something else has written there since, and zero if there is no log that can be looked at.
+func LastWrite(dataDir string) (last time.Time) {
+	m := survey(dataDir, "")
+	for _, name := range m.segments() {
+		if info, err := os.Lstat(m.segment(name)); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
 }
