@@ -21,6 +21,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/exitcode"
 )
 
 // sidecar serves handler and returns a client for it.
@@ -237,4 +238,17 @@ func FuzzParseInitializationStatus(f *testing.F) {
 			assert.Contains(t, bootstrap.InitializationStatuses, status)
 		}
 	})
+}
+
+func TestTheModeFollowsTheExitRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "exit_code")
+	record := exitcode.NewRecord(path)
+	mode, reason := bootstrap.ModeAfter(record)
+	assert.Equal(t, bootstrap.Full, mode)
+	assert.Contains(t, reason, "no clean exit record")
+
+	require.NoError(t, record.Write(exitcode.Interrupted))
+	mode, reason = bootstrap.ModeAfter(record)
+	assert.Equal(t, bootstrap.Sanity, mode)
+	assert.Contains(t, reason, "interrupt")
 }

@@ -2,29 +2,22 @@ package exitcode
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
 
+	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/printable"
+	"etcd-wrapper/internal/smallfile"
 )
-
-// beginning is as much of text as size bytes hold, in whole characters.
-func beginning(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	for !utf8.RuneStart(text[size]) {
-		size--
-	}
-	return text[:size]
-}
 
 // CrashNote keeps the reason of a crash on the volume, for people. It never takes part in the choice of the validation
 // mode: a crash is the absence of a clean exit record.
@@ -129,4 +122,108 @@ func (n *CrashNote) Discard() error {
 	err = errors.Join(err, n.file.Close(), os.Remove(n.path))
 	n.file = nil
 	return err
+}
+
+// LastRun is what a run tells the next one about itself, for people. It never takes part in the choice of the validation
+// mode: that is the exit record's alone. No run leaves the zero value behind.
+type LastRun struct {
+	Began  time.Time `json:"began"`
+	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
+	Status Code      `json:"status"`         // valid with Ended
+	Reason string    `json:"reason,omitempty"`
+	Served bool      `json:"served"` // it came to serve
+}
+
+// maxLastRun bounds what is read of a note, in bytes; maxLastReason what is kept of its reason.
+const (
+	maxLastRun    = 8 << 10
+	maxLastReason = 1 << 10
+)
+
+// ReadLastRun returns the note at path. The error is fs.ErrNotExist if there is none.
+func ReadLastRun(path string) (run LastRun, err error) {
+	content, err := smallfile.ReadHere(path, maxLastRun)
+	if err == nil {
+		err = json.Unmarshal(content, &run)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return LastRun{}, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	run.Reason = printable.Line(run.Reason)
+	return run, err
+}
+
+// Keep replaces the note at path, durably. It is for whoever holds the volume's lock.
+func (r LastRun) Keep(path string) error {
+	r.Reason = beginning(r.Reason, maxLastReason)
+	content, err := json.Marshal(r)
+	if err == nil {
+		err = durable.Replace(path, append(content, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep how this run ends: %w", err)
+	}
+	return nil
+}
+
+// maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
+const maxMessage = 4096
+
+// Message is Kubernetes' termination message, which `kubectl describe pod` shows on a terminal: what is not printable is
+// escaped. A process that is killed can't write one, so what would be true then is written beforehand. Any goroutine may
+// call its methods.
+type Message struct {
+	path string
+
+	mu    sync.Mutex
+	final bool
+}
+
+// NewMessage returns the message that lives at path. It touches nothing.
+func NewMessage(path string) *Message { return &Message{path: path} }
+
+// Prepare writes what is true if the process ends here and now, unless the last word is said. The error is as for Say.
+func (m *Message) Prepare(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.final {
+		return nil
+	}
+	return Explain(m.path, text)
+}
+
+// Say writes the last word. A file that is not there is no error: then nobody asked for a message.
+func (m *Message) Say(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.final = true
+	return Explain(m.path, text)
+}
+
+// Explain is Say for a process that has prepared nothing.
+func Explain(path, text string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write termination message: %w", err)
+	}
+	// Cut afterwards, not before: whoever kills the process in between still leaves a message behind.
+	written, err := file.WriteString(beginning(printable.Text(text), maxMessage))
+	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
+		err = file.Truncate(int64(written))
+	}
+	return errors.Join(err, file.Close())
+}
+
+// beginning is as much of text as size bytes hold, in whole characters.
+func beginning(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	for !utf8.RuneStart(text[size]) {
+		size--
+	}
+	return text[:size]
 }

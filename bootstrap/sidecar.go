@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -11,10 +12,69 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"etcd-wrapper/exitcode"
 )
+
+// InitializationStatus is the sidecar's word on where the initialization of the data directory stands.
+type InitializationStatus string
+
+// The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
+// resets the sidecar to New, so each of the two is seen once.
+const (
+	New        InitializationStatus = "New"        // nothing was asked for yet, or the last verdict was read
+	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
+	Successful InitializationStatus = "Successful" // the data directory may be opened
+	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
+)
+
+// maxQuoted is how long a foreign word may be to be quoted, in bytes.
+const maxQuoted = 24
+
+// InitializationStatuses are all the words there are, in the order of a run.
+var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
+
+// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the
+// data on a word that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and
+// names no more than the length of anything else, which is not ours to log.
+func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
+	word := InitializationStatus(bytes.TrimSpace(body))
+	if !slices.Contains(InitializationStatuses, word) {
+		return "", fmt.Errorf("unknown initialization status %s", quoted(string(word), len(body)))
+	}
+	return word, nil
+}
+
+// quoted is a word of letters, as a status is one, or how long it is.
+func quoted(word string, size int) string {
+	letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+	if word == "" || len(word) > maxQuoted || !letters {
+		return fmt.Sprintf("of %d bytes", size)
+	}
+	return strconv.Quote(word)
+}
+
+// Mode is how deeply the data directory is validated before it may be opened.
+type Mode string
+
+// The two modes that `GET /initialization/start` understands.
+const (
+	Sanity Mode = "sanity" // after a clean last exit: structure only
+	Full   Mode = "full"   // in every other case: everything is read
+)
+
+// ModeAfter chooses the validation mode from the last exit. The reason, a clause for logs, says why.
+func ModeAfter(record *exitcode.Record) (mode Mode, reason string) {
+	word, err := record.Read()
+	if err != nil {
+		return Full, err.Error()
+	}
+	return Sanity, "the last etcd on this volume was closed in order (" + string(word) + ")"
+}
 
 // Deadlines for one call to the sidecar, from the connection to the last byte of the body.
 const (

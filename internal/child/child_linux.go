@@ -2,10 +2,18 @@ package child
 
 import (
 	"os"
+	"os/exec"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// bindToParent lets the kernel kill the child when this process dies, SIGKILL included: one that outlives its
+// wrapper would hold a lock on the database.
+func bindToParent(child *exec.Cmd) {
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
 
 const (
 	lowest        = 19      // of nice
