@@ -159,7 +159,7 @@ func TestGoingBackHappensOnce(t *testing.T) {
 	w.put("a mistake")
 	w.backUp(1)
 	var flushed []string
-	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Standing) error {
+	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
 		flushed = append(flushed, dataDir)
 		return nil
 	}

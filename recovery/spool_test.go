@@ -27,7 +27,7 @@ import (
 func (w *world) leavesWaiting(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
-	w.options.FlushSpool = func(context.Context, datadir.Standing) error {
+	w.options.FlushSpool = func(context.Context, datadir.Position) error {
 		if *asked++; *asked <= len(answers) {
 			return answers[*asked-1]
 		}
@@ -45,7 +45,7 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 		w.used()
 		disaster(w)
 		asked := w.leavesWaiting()
-		w.options.FlushSpool = func(_ context.Context, stands datadir.Standing) error {
+		w.options.FlushSpool = func(_ context.Context, stands datadir.Position) error {
 			*asked++
 			assert.Zero(t, stands, "%s: there are no data of use", name)
 			assert.Len(t, w.generations(), 1, name)
@@ -61,8 +61,8 @@ func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
 	w.used()
 	want := stand(t, w.member.DataDir)
 	w.leavesWaiting()
-	var told datadir.Standing
-	w.options.FlushSpool = func(_ context.Context, stands datadir.Standing) error { told = stands; return nil }
+	var told datadir.Position
+	w.options.FlushSpool = func(_ context.Context, stands datadir.Position) error { told = stands; return nil }
 	require.NoError(t, w.run())
 	assert.Equal(t, want, told)
 }

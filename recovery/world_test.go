@@ -83,9 +83,9 @@ func (w *world) backUp(generation int) {
 }
 
 // stand is where a volume that can be read stands.
-func stand(t *testing.T, dataDir string) datadir.Standing {
+func stand(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
-	stands, err := datadir.Stand(dataDir)
+	stands, err := datadir.ReadPosition(dataDir)
 	require.NoError(t, err)
 	return stands
 }

@@ -48,6 +48,9 @@ func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 // for each, before the log had that.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
+// unused says that etcd would fill the database from the first entry on.
+func (c contents) unused() bool { return c.keyless && c.applied == 0 }
+
 // knows tells whether a member is, or was, of the cluster.
 func (c contents) knows(id uint64) bool {
 	key := fmt.Sprintf("%x", id)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
@@ -24,9 +23,9 @@ type Identity struct {
 }
 
 // Inspect refuses what etcd would take without a word, and serve with less than was acknowledged, or under a wrong name.
-// It is for the moment before etcd opens the directory, whoever has validated it. A member that was never born is moved
-// out of the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of,
-// is warned of.
+// It is called right before etcd opens the directory, even if a validation has passed. An uninitialized member is moved out of
+// the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of, is
+// warned of.
 func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
@@ -38,33 +37,41 @@ func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 }
 
 func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
-	if moved, err := f.settleVoteless(log); err != nil || moved {
+	if moved, err := f.settleUninitialized(log); err != nil || moved {
 		return err
 	}
-	if err := refuseLostRestore(f.member); err != nil {
-		return err
+	if f.contentsErr == nil || f.hasNoDatabase() {
+		if err := refuseLostRestore(f.member, f.contents); err != nil {
+			return err
+		}
 	}
-	if err := refuseForeign(f.member, f.contents); err != nil {
+	if err := refuseOtherCluster(f.member, f.contents); err != nil {
 		return err
 	}
 	if err := f.refuseShort(); err != nil {
 		return err
 	}
-	return f.refuseStranger(configured, log)
+	return f.refuseOtherMember(configured, log)
 }
 
-// unbornPrefix begins the name that an unborn member's directory is set aside under.
-const unbornPrefix = "member.unborn-"
+// uninitializedPrefix begins the name that an uninitialized member's directory is moved to. Older versions of this program
+// used another one.
+const (
+	uninitializedPrefix      = "member.uninitialized-"
+	olderUninitializedPrefix = "member.unborn-"
+)
 
-// errVoteless is what a log is refused with that was lost, or cut off at its beginning.
-var errVoteless = errors.New("it was lost, cut off or damaged, or is of another database")
+// errNoVoter is what a log is refused with that was lost, or cut off at its beginning.
+var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
 
-// settleVoteless deals with a log that names nobody who has a vote. etcd would open it and wait for ever to be elected;
-// without any log it would begin a new one, and drop what is written until that is as long as the one before. An unborn
-// member's directory is moved out of the way, so that etcd starts afresh. Nothing is deleted. Otherwise the error says
-// what was lost.
-func (f *Findings) settleVoteless(log zerolog.Logger) (moved bool, err error) {
-	if f.wal.unreadable() != nil || !f.voteless() {
+// settleUninitialized deals with a log that names no voter. etcd would open it and wait for ever to be elected; without any
+// log it would begin a new one, and drop what is written until that is as long as the one before.
+//
+// A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment of its
+// first start. No write was acknowledged, no vote was given. Its directory is moved out of the way, so that etcd starts
+// afresh; nothing is deleted. In any other case the error says what was lost.
+func (f *Findings) settleUninitialized(log zerolog.Logger) (moved bool, err error) {
+	if f.wal.unreadable() != nil || !f.namesNoVoter() {
 		return false, nil
 	}
 	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
@@ -74,60 +81,46 @@ func (f *Findings) settleVoteless(log zerolog.Logger) (moved bool, err error) {
 	case empty && f.hasLogElsewhere():
 		return false, nil // moving the directory would leave the log behind
 	case empty:
-		return true, setAside(f.member, log)
+		return true, moveUninitialized(f.member, log)
 	case f.contentsErr == nil || missing:
-		return false, lostLog.because(f.wal.path, errVoteless)
+		return false, lostLog.because(f.wal.path, errNoVoter)
 	default:
 		return false, nil // etcd says what is wrong with the database
 	}
 }
 
-func setAside(m *member, log zerolog.Logger) error {
-	aside := filepath.Join(m.root.path, unbornPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
-	if err := os.Rename(m.dir.path, aside); err != nil {
-		return fmt.Errorf("cannot set a member that was never born aside: %w", err)
+func moveUninitialized(m *member, log zerolog.Logger) error {
+	to := filepath.Join(m.root.path, uninitializedPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
+	if err := os.Rename(m.dir.path, to); err != nil {
+		return fmt.Errorf("cannot move an uninitialized member out of the way: %w", err)
 	}
-	log.Warn().Str("moved_to", aside).Msg("etcd was killed before it had stored anything; it starts afresh")
+	log.Warn().Str("moved_to", to).Msg("etcd was killed before it had stored anything; it starts afresh")
 	return nil
 }
 
 // refuseLostRestore is an error if the database is missing or unused, and the log goes on from one that was restored.
 // etcd would fill a new database from the log, with nothing of what the backup held.
-func refuseLostRestore(m *member) error {
+func refuseLostRestore(m *member, found contents) error {
 	segments := m.segments()
-	if len(segments) == 0 || segments[0] != firstSegment || !unused(m.database) || !goesOn(m.segment(firstSegment)) {
+	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !continuesRestore(m.segment(firstSegment)) {
 		return nil
 	}
 	return lostRestore.because(m.wal.path, m.database)
 }
 
-// unused says that there is no database, or one that etcd would fill from the first entry on. One that can't be read is
-// another's concern.
-func unused(database string) bool {
-	if file, err := statDatabase(database); err != nil || file == nil || file.Size() == 0 {
-		return err == nil
-	}
-	var found contents
-	err := readDatabase(database, func(tx *bolt.Tx) (err error) {
-		found, err = readContents(tx)
-		return err
-	})
-	return errors.Is(err, fs.ErrNotExist) || err == nil && found.applied == 0 && found.keyless
-}
-
-// refuseForeign is an error if the database is of another cluster than the log: one of them was put back, copied or mounted
-// without the other. etcd would bring what the log has into that database, and die of a member that it does not know. One that
-// knows itself need not be asked any further. What can't be read is another's concern.
-func refuseForeign(m *member, found contents) error {
+// refuseOtherCluster is an error if the database is of another cluster than the log: one of them was rolled back, copied or
+// mounted without the other. etcd would bring what the log has into that database, and die of a member that it does not
+// know. A database that knows the log's own member need not be asked any further. What can't be read is refused elsewhere.
+func refuseOtherCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
 		return nil //nolint:nilerr // see above
 	}
-	named, err := m.named()
+	named, err := m.membersNamed()
 	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.knows) {
 		return nil //nolint:nilerr // see above
 	}
-	return foreignDatabase.because(m.database, m.wal.path)
+	return otherCluster.because(m.database, m.wal.path)
 }
 
 // refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
@@ -143,12 +136,6 @@ func (f *Findings) refuseShort() error {
 	return nil
 }
 
-// newestSegment is the path of the last segment.
-func (m *member) newestSegment() string {
-	segments := m.segments()
-	return m.segment(segments[len(segments)-1])
-}
-
 // refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database.
 //
 // In the second case a member that is alone would drop what is proposed until the log is as long again; it has been
@@ -161,8 +148,8 @@ func (m *member) newestSegment() string {
 // quorum: an entry is committed because a majority of logs has it already, so that only a minority can be without.
 func (c contents) refuseTail(m *member, tail *history) error {
 	switch {
-	case tail.breach.proven(c.single36()):
-		return lostTail.because(m.newestSegment(), tail.breach.at, tail.breach.last, tail.breach.commitment(), c.applied)
+	case tail.cut.proven(c.single36()):
+		return lostTail.because(m.segment(m.newestSegment()), tail.cut.at, tail.cut.last, tail.cut.commitment(), c.applied)
 	case tail.last < c.applied && c.voters() > 1:
 		return shortFollower.because(m.wal.path, tail.last, len(c.members), c.applied)
 	case tail.last < c.applied:
@@ -171,10 +158,10 @@ func (c contents) refuseTail(m *member, tail *history) error {
 	return nil
 }
 
-// refuseStranger is an error if the data directory is that of another member of this cluster: volumes were mixed up. etcd
-// would take that member's identity, which then is there twice. A directory of a member that is not known here is warned
-// of only: whoever restores one may have given it any name. What can't be read is left to etcd, which says why.
-func (f *Findings) refuseStranger(configured Identity, log zerolog.Logger) error {
+// refuseOtherMember is an error if the data directory is that of another member of this cluster: volumes were mixed up. etcd
+// would take that member's identity, which then is there twice. A directory of an unknown member is warned of only: a
+// restore may have given it any name. What can't be read is left to etcd, which says why.
+func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) error {
 	owner, err := f.owner()
 	if err != nil || owner.Name == "" || owner.Name == configured.Name {
 		return nil //nolint:nilerr // see above
@@ -194,11 +181,7 @@ func (f *Findings) refuseStranger(configured Identity, log zerolog.Logger) error
 
 // owner is the member that the data directory was written by, as it was last known there.
 func (f *Findings) owner() (owner membership.Member, err error) {
-	segments := f.segments()
-	if len(segments) == 0 {
-		return owner, errors.Join(errors.New("no log"), f.wal.err)
-	}
-	identity, err := headOf(f.segment(segments[0]))
+	identity, err := f.identity()
 	if err != nil {
 		return owner, err
 	}

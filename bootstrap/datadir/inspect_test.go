@@ -95,7 +95,7 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index 4, while the database of this member, one of 2, holds what came until 5: power was lost while it " +
-			"was behind, or the log was cut off or damaged; way out: set the data directory aside and replace the member; the others have what it lacks",
+			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have what it lacks",
 		true: "it ends at index 4, while the database holds what came until 5; way out: to keep what the database holds, ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
@@ -185,7 +185,7 @@ func provenFlushed(t *testing.T, behind []byte) bool {
 func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
 	dir, walDir := datadirtest.Born(t), filepath.Join(t.TempDir(), "wal")
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
 	segment := filepath.Join(walDir, firstSegment)
 	ends := datadirtest.EntryEnds(t, segment)
@@ -194,7 +194,7 @@ func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
 }
 
-// losses are of a member that was born. etcd would take each for a new one and wait for ever to be elected, or to be heard.
+// losses are of an initialized member. etcd would take each for a new one and wait for ever to be elected, or to be heard.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -221,7 +221,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 			lose(t, dir, datadirtest.FirstSegment(dir))
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
-			require.ErrorContains(t, err, "names nobody who has a vote, although its member was born")
+			require.ErrorContains(t, err, "names no voter, although its member has stored data")
 			require.Error(t, verdict(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
 		})
@@ -247,16 +247,16 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 	})
 }
 
-// Whoever asks gets the same answer: an unborn member may be opened.
-func TestAnUnbornMemberIsValidAndInspected(t *testing.T) {
+// Whoever asks gets the same answer: an uninitialized member may be opened.
+func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
-		"with the head of a log": datadirtest.MakeUnborn,
+		"with the head of a log": datadirtest.MakeUninitialized,
 		"with the head of a log and the first members": func(t *testing.T, dir string) {
-			datadirtest.MakeUnborn(t, dir)
+			datadirtest.MakeUninitialized(t, dir)
 			toldOfMembers(t, dir, 3)
 		},
 		"without a log": func(t *testing.T, dir string) {
-			datadirtest.MakeUnborn(t, dir)
+			datadirtest.MakeUninitialized(t, dir)
 			remove(t, filepath.Join(dir, "member", "wal"))
 		},
 	} {
@@ -266,46 +266,46 @@ func TestAnUnbornMemberIsValidAndInspected(t *testing.T) {
 			requireValid(t, dir)
 			logged := exists(filepath.Join(dir, "member", "wal"))
 			require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
-			aside, err := filepath.Glob(filepath.Join(dir, "member.unborn-*"))
+			aside, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
 			require.NoError(t, err)
 			assert.Equal(t, logged, len(aside) == 1, "etcd would take a log without voters for its own")
 		})
 	}
 }
 
-func TestADatabaseWithKeysWasBorn(t *testing.T) {
+func TestADatabaseWithKeysIsInitialized(t *testing.T) {
 	dir := datadirtest.Born(t)
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
 		require.ErrorContains(t, verdict(t, dir, mode), "it has keys, but")
 	}
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
-func TestADatabaseThatHasAppliedMoreThanTheFirstMembersWasBorn(t *testing.T) {
+func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUnborn(t, dir)
+	datadirtest.MakeUninitialized(t, dir)
 	toldOfMembers(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
 	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "the database holds what came until 2")
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
-func TestAMemberThatHadASnapshotIsNotSetAside(t *testing.T) {
+func TestAMemberThatHadASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUnborn(t, dir)
+	datadirtest.MakeUninitialized(t, dir)
 	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
 	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
 // An index that can't be read is neither 0 nor any other number.
-func TestADatabaseWithoutAReadableIndexIsNotUnborn(t *testing.T) {
+func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUnborn(t, dir)
+	datadirtest.MakeUninitialized(t, dir)
 	toldOfMembers(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
@@ -316,9 +316,9 @@ func TestADatabaseWithoutAReadableIndexIsNotUnborn(t *testing.T) {
 }
 
 // Its directory alone, set aside, would leave the log behind.
-func TestAnUnbornMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
+func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
-	datadirtest.MakeUnborn(t, dir)
+	datadirtest.MakeUninitialized(t, dir)
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
 	before := fingerprint(t, dir)
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{}, zerolog.Nop()))
@@ -361,9 +361,9 @@ func TestADatabaseThatKnowsSomebodyOfTheLogIsTheLogs(t *testing.T) {
 	nobody := map[string][]byte{}
 	for id, refuses := range map[string]bool{"a": false, "b": false, "c": false, "d": false, "e": true} {
 		known := map[string][]byte{id: nil}
-		assert.Equal(t, refuses, refuseForeign(survey(dir, ""), contents{members: known}) != nil, id)
-		assert.Equal(t, refuses, refuseForeign(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, former: known}) != nil, id)
-		assert.NoError(t, refuseForeign(survey(dir, ""), contents{members: nobody, former: known}), "it has none yet")
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: known}) != nil, id)
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, former: known}) != nil, id)
+		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{members: nobody, former: known}), "it has none yet")
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -16,21 +15,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// history is what a WAL tells when it is read from its first record to its last.
+// history is what a log tells when it is read from its first record to its last.
 type history struct {
 	last      uint64     // index of the last entry
 	committed uint64     // highest index that was recorded as committed
 	received  uint64     // index of the newest snapshot that stands for entries which are not in the log
-	snapshots []recorded // every snapshot the WAL knows of, oldest first
+	snapshots []recorded // every snapshot that it knows of, oldest first
 	checksum  uint32     // running checksum, carried from segment to segment
 	metadata  []byte     // whose log it is
-	breach    breach     // where the last segment ends
+	cut       cut        // where the last segment ends
 	segment   int        // which one is read, from 0 on
 	versions  []versionSet
 	unread    error // why its segment can't be read
 }
 
-// recorded is a snapshot that the WAL knows of.
+// recorded is a snapshot that the log knows of.
 type recorded struct {
 	walpb.Snapshot
 
@@ -47,8 +46,7 @@ type versionSet struct {
 // is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
 func readLog(ctx context.Context, m *member) (*history, error) {
 	segments := m.segments()
-	_, before, _ := parseSegmentName(segments[0])
-	written := &history{last: before}
+	written := &history{last: lastBefore(segments[0])}
 	for written.segment = range segments {
 		path, take := m.segment(segments[written.segment]), written.takeSegment
 		isLast := written.segment == len(segments)-1
@@ -74,7 +72,7 @@ func readLog(ctx context.Context, m *member) (*history, error) {
 // takeTail takes the last segment, and looks behind the place where it can't be read on.
 func (h *history) takeTail(ctx context.Context, s *segment) error {
 	err := h.takeSegment(ctx, s)
-	h.breach = breachIn(s, h)
+	h.cut = cutIn(s, h)
 	return err
 }
 
@@ -84,7 +82,7 @@ var errNoRecord = errors.New("it holds no record")
 // beginAt has the log begin with that segment. What was before it is lost, which matters only to an etcd that starts from
 // before it.
 func (h *history) beginAt(segment string) {
-	_, h.last, _ = parseSegmentName(segment)
+	h.last = lastBefore(segment)
 	h.received = h.last
 }
 
@@ -202,34 +200,21 @@ func (h *history) skim(s *segment) {
 	}
 }
 
-// knows says whether the WAL has a record of the snapshot, and whether it was committed when the WAL ended.
+// knows says whether the log has a record of the snapshot, and whether it was committed when the log ended.
 func (h *history) knows(index, term uint64) bool {
-	for _, recorded := range h.snapshots {
-		if recorded.Index == index && recorded.Term == term && index <= h.committed {
-			return true
-		}
-	}
-	return false
+	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == index && r.Term == term })
 }
 
 // has says whether the snapshot of an entry is recorded.
 func (h *history) has(snapshot uint64) bool {
-	return slices.ContainsFunc(h.snapshots, func(recorded recorded) bool { return recorded.Index == snapshot })
+	return slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == snapshot })
 }
 
-// unfinished says whether a snapshot file is one that etcd was writing when it died: newer than every snapshot in the WAL,
-// where a snapshot is recorded after its file was written. etcd sets such a file aside when it starts.
+// unfinished says whether a snapshot file is one that etcd was writing when it died: newer than every snapshot in the log,
+// where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
 func (h *history) unfinished(name string) bool {
-	var term, index uint64
-	if _, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index); err != nil {
-		return false
-	}
-	for _, recorded := range h.snapshots {
-		if recorded.Index >= index {
-			return false
-		}
-	}
-	return true
+	index, ok := snapshotIndex(name)
+	return ok && !slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index >= index })
 }
 
 // versionsBehind are the versions that entries behind an index set.
@@ -264,39 +249,24 @@ func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
 	return nil
 }
 
-// firstReplayed is the segment from which on etcd reads the WAL, the last one that begins before the index or at it, and
+// firstReplayed is the segment from which on etcd reads the log, the last one that begins before the index or at it, and
 // -1 if there is none.
 func firstReplayed(segments []string, index uint64) int {
-	for i := len(segments) - 1; i >= 0; i-- {
-		if firstIn(segments[i]) <= index {
+	for i, name := range slices.Backward(segments) {
+		if _, first, ok := parseSegmentName(name); ok && first <= index {
 			return i
 		}
 	}
 	return -1
 }
 
-// firstIn is the index of the first entry in a segment, as its name has it.
-func firstIn(name string) uint64 {
-	parts := segmentName.FindStringSubmatch(name)
-	if parts == nil {
-		return 0
-	}
-	first, _ := strconv.ParseUint(parts[2], 16, 64) // 16 hex digits always fit
-	return first
-}
-
 // segmentsFrom are the segments that may hold an entry or what comes behind it. A segment's name tells its first.
 func (m *member) segmentsFrom(index uint64) []string {
-	segments, from := m.segments(), 0
-	for i, name := range segments {
-		if _, before, ok := parseSegmentName(name); ok && before < index {
-			from = i
-		}
-	}
-	return segments[from:]
+	segments := m.segments()
+	return segments[max(firstReplayed(segments, index), 0):]
 }
 
-// identity is whose the log is. A first segment without a record is stepped over, as etcd does.
+// identity is whose the log is. etcd steps over a first segment without a record.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
@@ -308,32 +278,22 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 
 // headOf is who writes the log; each of its segments begins with that, after a checksum.
 func headOf(path string) (identity etcdserverpb.Metadata, err error) {
-	err = readSegment(path, func(s *segment) error {
-		for record, err := range s.records() {
-			if err != nil {
-				return orRepaired(err)
-			}
-			if record.kind == wal.MetadataType {
-				return identity.Unmarshal(record.data)
-			}
-			if record.kind != wal.CrcType {
-				break
-			}
+	var unreadable error
+	err = firstRecords(path, func(r record) (more bool) {
+		if r.kind == wal.MetadataType {
+			unreadable = identity.Unmarshal(r.data)
 		}
-		return nil
+		return r.kind == wal.CrcType
 	})
-	return identity, err
+	return identity, errors.Join(err, unreadable)
 }
-
-// A member is unborn if its log names nobody who has a vote and its database is empty: etcd was killed in the first
-// moment of its first start. No write was acknowledged, no vote was given.
 
 // firstSegment is the name of the only segment that a log has before anything is written to it.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
-// voteless is true if there is no log, or if there is no snapshot and nothing in the log's only segment but its head. The
+// namesNoVoter is true if there is no log, or if there is no snapshot and nothing in the log's only segment but its head. The
 // voters are in the first entries, so that no more than these is read.
-func (m *member) voteless() bool {
+func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
 		return true
@@ -345,65 +305,70 @@ func (m *member) voteless() bool {
 // hasOnlyHead is false of a segment that can't be read.
 func hasOnlyHead(path string) bool {
 	only := true
-	err := readSegment(path, func(s *segment) error {
-		for record, err := range s.records() {
-			if err != nil {
-				return orRepaired(err)
-			}
-			if record.kind == wal.EntryType || record.kind == wal.StateType {
-				only = false
-				break
-			}
-		}
-		return nil
+	err := firstRecords(path, func(r record) (more bool) {
+		only = r.kind != wal.EntryType && r.kind != wal.StateType
+		return only
 	})
 	return err == nil && only
 }
 
-// goesOn says whether a log begins as a restore writes it: with the first members and, before anything else, a snapshot
-// that stands for the database. A member that was never restored takes none before it has elected a leader, for which it
-// writes an entry.
-func goesOn(firstSegment string) (restored bool) {
-	err := readSegment(firstSegment, func(s *segment) error {
-		for record, err := range s.records() {
+// continuesRestore says whether a log begins as a restore writes it: with the first members and, before anything else, a
+// snapshot that stands for the database. A member that was never restored takes none before it has elected a leader, for
+// which it writes an entry.
+func continuesRestore(firstSegment string) (restored bool) {
+	err := firstRecords(firstSegment, func(r record) (more bool) {
+		restored = r.kind == wal.SnapshotType && varint(r.data, snapshotIndexField) > 0
+		return !restored && (r.kind != wal.EntryType || changesMembers(r.data))
+	})
+	return err == nil && restored
+}
+
+// firstRecords calls take with the records of a segment, until it wants no more. What etcd repairs is no error.
+func firstRecords(path string, take func(r record) (more bool)) error {
+	return readSegment(path, func(s *segment) error {
+		for r, err := range s.records() {
 			if err != nil {
 				return orRepaired(err)
 			}
-			if record.kind == wal.EntryType && varint(record.data, 1) == 0 { // a normal entry
-				break
-			}
-			if record.kind == wal.SnapshotType && varint(record.data, 1) > 0 {
-				restored = true
+			if !take(r) {
 				break
 			}
 		}
 		return nil
 	})
-	return err == nil && restored
 }
 
-// named are the members that the log names where it tells of changes and of snapshots.
-func (m *member) named() (named []uint64, unread error) {
-	for _, name := range m.segments() {
+// eachRecord calls take with all records of segments, whose checksums are not compared. The error says that a segment can't be
+// read; a record that can't be is passed over.
+func (m *member) eachRecord(segments []string, take func(r record)) (unread error) {
+	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
 			for frame := range s.frames() {
-				r, err := frame.parse()
-				switch {
-				case err != nil: // it tells nothing
-				case r.kind == wal.EntryType && changesMembers(r.data):
-					named = append(named, changed(r.data)...)
-				case r.kind == wal.SnapshotType:
-					named = append(named, counted(r.data)...)
+				if r, err := frame.parse(); err == nil {
+					take(r)
 				}
 			}
 			return nil
 		}))
 	}
+	return unread
+}
+
+// membersNamed are the members that the log names where it tells of changes and of snapshots.
+func (m *member) membersNamed() (named []uint64, unread error) {
+	unread = m.eachRecord(m.segments(), func(r record) {
+		switch {
+		case r.kind == wal.EntryType && changesMembers(r.data):
+			named = append(named, memberChanged(r.data)...)
+		case r.kind == wal.SnapshotType:
+			named = append(named, membersAt(r.data)...)
+		}
+	})
 	return named, unread
 }
 
-// changed is the member that an entry is about; none if that can't be read.
-func changed(entry []byte) []uint64 {
+// memberChanged is the member that an entry is about; none if that can't be read.
+func memberChanged(entry []byte) []uint64 {
 	var change raftpb.ConfChange
 	if change.Unmarshal(message(entry, entryData)) != nil || change.NodeID == 0 {
 		return nil
@@ -411,8 +376,8 @@ func changed(entry []byte) []uint64 {
 	return []uint64{change.NodeID}
 }
 
-// counted are the members at the time of a snapshot; none if that can't be read, or an etcd before 3.5 has recorded it.
-func counted(record []byte) []uint64 {
+// membersAt are the members at the time of a snapshot; none if that can't be read, or an etcd before 3.5 has recorded it.
+func membersAt(record []byte) []uint64 {
 	var snapshot walpb.Snapshot
 	if snapshot.Unmarshal(record) != nil || snapshot.ConfState == nil {
 		return nil
@@ -420,18 +385,22 @@ func counted(record []byte) []uint64 {
 	return slices.Concat(snapshot.ConfState.Voters, snapshot.ConfState.VotersOutgoing, snapshot.ConfState.Learners)
 }
 
-// The numbers of fields: of an entry's data (raft's raft.proto), of the request in it that sets the cluster's version
-// (etcd's raft_internal.proto), and of the version in that (membership.proto).
+// The numbers of fields: of an entry (raft's raft.proto), of the request in it that sets the cluster's version (etcd's
+// raft_internal.proto), of the version in that (membership.proto), and of a snapshot's record (etcd's walpb/record.proto).
 const (
-	entryData         = 4
-	clusterVersionSet = 1300
-	setVersion        = 1
+	entryType          = 1
+	entryIndexField    = 3
+	entryData          = 4
+	clusterVersionSet  = 1300
+	setVersion         = 1
+	snapshotIndexField = 1
 )
 
-func changesMembers(entry []byte) bool { return varint(entry, 1) != 0 }
+// changesMembers says that an entry is no normal one.
+func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 
 // entryIndex is that of an entry, which is at its beginning: what it holds may be large. 0 is none.
-func entryIndex(entry []byte) uint64 { return varint(entry, 3) }
+func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
 // varint is the number of a protobuf message's field, 0 if it has none. What comes after the field is not read.
 func varint(message []byte, wanted protowire.Number) uint64 {

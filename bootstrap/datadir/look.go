@@ -64,7 +64,7 @@ type Findings struct {
 // last one, which etcd mends without a word, does it look into every record. walDir is where the log is, if that is not in
 // the data directory, and empty otherwise.
 func Look(dataDir, walDir string) *Findings {
-	f := &Findings{member: survey(dataDir, walDir), read: map[string]*history{}}
+	f := &Findings{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDatabase(f.database, func(tx *bolt.Tx) (err error) {
 		f.contents, err = readContents(tx)
 		return err
@@ -73,17 +73,19 @@ func Look(dataDir, walDir string) *Findings {
 	return f
 }
 
+// hasNoDatabase is false of what can't be looked at.
+func (f *Findings) hasNoDatabase() bool {
+	none, err := vacant(f.database)
+	return err == nil && none
+}
+
 // hasLogElsewhere says that the log is not where the member's directory is.
 func (f *Findings) hasLogElsewhere() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
 // tail is the history of the last segment, up to where it can't be read on, and nil if there is none. The segment's name
 // tells what the ones before end with; damage there makes etcd give up.
 func (f *Findings) tail() *history {
-	segments := f.segments()
-	if len(segments) == 0 {
-		return nil
-	}
-	newest := segments[len(segments)-1]
+	newest := f.newestSegment()
 	if _, _, ok := parseSegmentName(newest); !ok || f.read[newest].unread != nil {
 		return nil
 	}
@@ -93,13 +95,12 @@ func (f *Findings) tail() *history {
 // histories are those of segments, of which each is read once, and all that have not been at the same time: this is what a
 // start on a long log waits for.
 func (f *Findings) histories(segments []string) (histories []*history) {
-	all, reading := f.segments(), sync.WaitGroup{}
+	newest, reading := f.newestSegment(), sync.WaitGroup{}
 	for _, name := range segments {
 		if f.read[name] == nil {
-			_, before, _ := parseSegmentName(name)
-			read := &history{last: before}
+			read := &history{last: lastBefore(name)}
 			f.read[name] = read
-			reading.Go(func() { read.look(f.segment(name), name == all[len(all)-1]) })
+			reading.Go(func() { read.look(f.segment(name), name == newest) })
 		}
 		histories = append(histories, f.read[name])
 	}
@@ -148,8 +149,7 @@ func (f *Findings) versionsReplayed() (versions []string, err error) {
 // startingPoints are the indexes that the names of snapshots tell, the newest first, and 0 for the beginning of the log.
 func (m *member) startingPoints() (indexes []uint64) {
 	for _, name := range slices.Backward(m.snapshots()) {
-		var term, index uint64
-		if _, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index); err == nil {
+		if index, ok := snapshotIndex(name); ok {
 			indexes = append(indexes, index)
 		}
 	}

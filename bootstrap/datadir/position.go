@@ -15,50 +15,50 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Standing is where a member stands that does not run: whose it is, and how far its data go. What isn't there is zero.
-type Standing struct {
+// Position is whose the data of a member are that does not run, and how far they go. What isn't there is zero.
+type Position struct {
 	ClusterID, MemberID uint64   // of the log's
 	Members             int      // of the cluster, as the database knows them
 	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
 	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
 	Revision            int64    // of the last row in the database
-	// Reach is the highest revision that etcd can come to with what its log holds beyond the database. It may be less: not
-	// every request in the log has changed something.
-	Reach int64
-	Index uint64 // of the last entry in the log, or of what stands for it
+	// HighestRevision is what etcd can come to at most with what its log holds beyond the database. It may be less: not every
+	// request in the log has changed something.
+	HighestRevision int64
+	Index           uint64 // of the last entry in the log, or of what stands for it
 }
 
-// Stand reads where a member stands. The data need not be valid; nothing is changed. The error says what is there and can't be
-// read, so that a zero may not be taken for nothing.
-func Stand(dataDir string) (s Standing, err error) {
+// ReadPosition reads a member's position. The data need not be valid; nothing is changed. The error says what is there and can't
+// be read, so that a zero may not be taken for nothing.
+func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
-	s.ClusterID, s.MemberID = identity.ClusterID, identity.NodeID
+	p.ClusterID, p.MemberID = identity.ClusterID, identity.NodeID
 	unread := errors.Join(m.root.unreadable(), m.dir.unreadable(), m.wal.unreadable(), m.snap.unreadable(), err)
-	found, err := s.read(m)
+	found, err := p.read(m)
 	unread = errors.Join(unread, err)
 	beyond, err := m.beyond(found.applied)
-	s.Members, s.Index = len(found.members), max(beyond.last, found.applied)
+	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
 	if !beyond.members {
-		s.Voters = found.voters()
+		p.Voters = found.voters()
 	}
-	if s.Reach = s.Revision; s.MemberID != 0 || beyond.changes > 0 {
-		s.Reach = max(s.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
+	if p.HighestRevision = p.Revision; p.MemberID != 0 || beyond.changes > 0 {
+		p.HighestRevision = max(p.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
 	}
-	return s, errors.Join(unread, err)
+	return p, errors.Join(unread, err)
 }
 
 // read takes what the database tells; one that etcd has not written to yet tells nothing.
-func (s *Standing) read(m *member) (found contents, err error) {
-	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
+func (p *Position) read(m *member) (found contents, err error) {
+	if none, err := vacant(m.database); err != nil || none {
 		return contents{}, err
 	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
-		s.Revision = lastRevision(tx)
-		s.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.former))
-		slices.Sort(s.Known)
-		s.Known = slices.Compact(s.Known)
+		p.Revision = lastRevision(tx)
+		p.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.former))
+		slices.Sort(p.Known)
+		p.Known = slices.Compact(p.Known)
 		return err
 	})
 	return found, err
@@ -83,29 +83,21 @@ type beyond struct {
 	last    uint64 // index of the last entry
 }
 
-// beyond reads the log behind an index. Long values are stepped over. The error says that a segment can't be read; a record that
-// can't be tells nothing.
+// beyond reads the log behind an index. The error says that a segment can't be read; a record that can't be tells nothing.
 func (m *member) beyond(index uint64) (b beyond, unread error) {
-	seen := map[uint64]bool{} // an entry is written again after a change of leader
-	for _, name := range m.segmentsFrom(index) {
-		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
-			for frame := range s.frames() {
-				r, err := frame.parse()
-				switch {
-				case err != nil:
-				case r.kind == wal.SnapshotType:
-					b.last = max(b.last, varint(r.data, 1))
-				case r.kind == wal.EntryType:
-					if b.last = entryIndex(r.data); b.last > index {
-						b.members = b.members || changesMembers(r.data)
-						seen[b.last] = seen[b.last] || mayChange(r.data)
-					}
-				}
+	changing := map[uint64]bool{} // an entry is written again after a change of leader
+	unread = m.eachRecord(m.segmentsFrom(index), func(r record) {
+		switch r.kind {
+		case wal.SnapshotType:
+			b.last = max(b.last, varint(r.data, snapshotIndexField))
+		case wal.EntryType:
+			if b.last = entryIndex(r.data); b.last > index {
+				b.members = b.members || changesMembers(r.data)
+				changing[b.last] = changing[b.last] || mayChange(r.data)
 			}
-			return nil
-		}))
-	}
-	for _, changes := range seen {
+		}
+	})
+	for _, changes := range changing {
 		if changes {
 			b.changes++
 		}
@@ -146,7 +138,7 @@ const revisionBytes = 17
 
 // Divergence returns the newest revision that both data directories have rows of which are not equal, or 0 if there is none.
 // A revision has the same rows for ever, so then the data are no earlier state of the others: two clusters of one
-// configuration have one cluster id, too, and data that were put back and written to have taken another way. Rows that one
+// configuration have one cluster id, too, and data that were rolled back and written to have another lineage. Rows that one
 // of them has not, or not any more, say nothing. Nobody may have one of them open for writing.
 func Divergence(dataDir, other string) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database

@@ -15,21 +15,21 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-func TestStandingTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
+func TestThePositionTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
 	dir := datadirtest.New(t)
-	stands := stand(t, dir)
-	assert.NotZero(t, stands.ClusterID)
-	assert.NotZero(t, stands.MemberID)
-	assert.Equal(t, 1, stands.Members)
-	assert.Greater(t, stands.Revision, int64(100))
-	assert.GreaterOrEqual(t, stands.Reach, stands.Revision)
+	is := position(t, dir)
+	assert.NotZero(t, is.ClusterID)
+	assert.NotZero(t, is.MemberID)
+	assert.Equal(t, 1, is.Members)
+	assert.Greater(t, is.Revision, int64(100))
+	assert.GreaterOrEqual(t, is.HighestRevision, is.Revision)
 }
 
 // Without its database a member reaches what its log can make.
-func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
+func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	dir := datadirtest.Born(t)
-	before := stand(t, dir)
-	require.Equal(t, before.Revision, before.Reach, "etcd was closed, so nothing is left in the log alone")
+	before := position(t, dir)
+	require.Equal(t, before.Revision, before.HighestRevision, "etcd was closed, so nothing is left in the log alone")
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
 	server, err := datadirtest.Start(dir)
@@ -41,9 +41,9 @@ func TestStandingCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	}
 	server.Close()
 	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
-	stands := stand(t, dir)
-	assert.Equal(t, before.Revision, stands.Revision)
-	assert.Equal(t, before.Revision+3, stands.Reach)
+	is := position(t, dir)
+	assert.Equal(t, before.Revision, is.Revision)
+	assert.Equal(t, before.Revision+3, is.HighestRevision)
 }
 
 // It must not look as if it were behind its own first backup.
@@ -53,24 +53,24 @@ func TestAMemberThatNobodyHasWrittenToStandsWhereEtcdSaysItDoes(t *testing.T) {
 	require.NoError(t, err)
 	revision := server.Server.KV().Rev()
 	server.Close()
-	assert.Equal(t, revision, stand(t, dir).Reach)
+	assert.Equal(t, revision, position(t, dir).HighestRevision)
 }
 
 func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
 
-func TestStandingOfNothingIsZero(t *testing.T) {
-	assert.Zero(t, stand(t, filepath.Join(t.TempDir(), "none")))
+func TestThePositionOfNothingIsZero(t *testing.T) {
+	assert.Zero(t, position(t, filepath.Join(t.TempDir(), "none")))
 }
 
-func stand(t *testing.T, dir string) Standing {
+func position(t *testing.T, dir string) Position {
 	t.Helper()
-	stands, err := Stand(dir)
+	is, err := ReadPosition(dir)
 	require.NoError(t, err)
-	return stands
+	return is
 }
 
 // A volume that nobody can read at the moment is none that is empty.
-func TestStandingSaysWhatCannotBeRead(t *testing.T) {
+func TestThePositionSaysWhatCannotBeRead(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
 		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
@@ -90,7 +90,7 @@ func TestStandingSaysWhatCannotBeRead(t *testing.T) {
 			t.Parallel()
 			dir := datadirtest.New(t)
 			spoil(t, dir)
-			_, err := Stand(dir)
+			_, err := ReadPosition(dir)
 			assert.Error(t, err)
 		})
 	}
@@ -110,19 +110,19 @@ func notADirectory(t *testing.T, path string) {
 }
 
 // The database may be gone while the log has everything: that is no member that had barely begun.
-func TestStandingGoesByTheLogWhereTheDatabaseIsMissing(t *testing.T) {
+func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 	dir := datadirtest.Born(t)
-	before := stand(t, dir)
+	before := position(t, dir)
 	require.NoError(t, os.Remove(database(dir)))
-	stands := stand(t, dir)
-	assert.Equal(t, before.ClusterID, stands.ClusterID)
-	assert.Equal(t, before.Index, stands.Index)
-	assert.Equal(t, before.Reach, stands.Reach)
+	is := position(t, dir)
+	assert.Equal(t, before.ClusterID, is.ClusterID)
+	assert.Equal(t, before.Index, is.Index)
+	assert.Equal(t, before.HighestRevision, is.HighestRevision)
 }
 
-func TestStandingTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
+func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
 	dir := datadirtest.Born(t)
-	assert.Equal(t, 1, stand(t, dir).Voters)
+	assert.Equal(t, 1, position(t, dir).Voters)
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
 	client := v3client.New(server.Server)
@@ -133,17 +133,17 @@ func TestStandingTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
 	second, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:3"})
 	require.NoError(t, err)
 	server.Close()
-	stands := stand(t, dir)
-	assert.Equal(t, 2, stands.Members)
-	assert.Equal(t, 1, stands.Voters)
-	for _, id := range []uint64{stands.MemberID, first.Member.ID, second.Member.ID} {
-		assert.Contains(t, stands.Known, strconv.FormatUint(id, 16))
+	is := position(t, dir)
+	assert.Equal(t, 2, is.Members)
+	assert.Equal(t, 1, is.Voters)
+	for _, id := range []uint64{is.MemberID, first.Member.ID, second.Member.ID} {
+		assert.Contains(t, is.Known, strconv.FormatUint(id, 16))
 	}
-	assert.Len(t, stands.Known, 3)
+	assert.Len(t, is.Known, 3)
 }
 
 // A member that was killed in the moment in which another one got a vote has that in its log alone.
-func TestStandingTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
+func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
 	dir := datadirtest.Born(t)
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
@@ -152,9 +152,9 @@ func TestStandingTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
 	_, err = v3client.New(server.Server).MemberAdd(t.Context(), []string{"http://127.0.0.1:2"})
 	require.NoError(t, err)
 	server.Close()
-	assert.Equal(t, 2, stand(t, dir).Voters)
+	assert.Equal(t, 2, position(t, dir).Voters)
 	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
-	assert.Zero(t, stand(t, dir).Voters)
+	assert.Zero(t, position(t, dir).Voters)
 }
 
 func TestAnEarlierStateDoesNotDiverge(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 // whether the three fit together.
 //
 // What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
-// WAL, a snapshot file that was not finished, a database that was created but never used. So is a member that was never
-// born, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
+// WAL, a snapshot file that was not finished, a database that was created but never used. So is an
+// uninitialized member, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
 // snapshot file if the log goes back to the one before it, one of the database's two meta pages.
 //
 // The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
@@ -40,17 +40,17 @@ func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings 
 }
 
 func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
-	if begun, err := checkStructure(m); err != nil || !begun {
+	if initialized, err := checkStructure(m); err != nil || !initialized {
 		return err
 	}
 	found, err := verifyDatabase(ctx, m, mode)
 	if err != nil {
 		return err
 	}
-	if err := refuseForeign(m, found); err != nil {
+	if err := refuseOtherCluster(m, found); err != nil {
 		return err
 	}
-	if err := refuseLostRestore(m); err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
+	if err := refuseLostRestore(m, found); err != nil || mode == bootstrap.Sanity || m.namesNoVoter() && found.empty() {
 		return err
 	}
 	return verifyLog(ctx, m, found)
@@ -59,7 +59,7 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 // verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it. One that is
 // missing, or has no bytes yet, was found to be one that etcd fills.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
-	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
+	if none, err := vacant(m.database); err != nil || none {
 		return contents{keyless: true}, err
 	}
 	if mode != bootstrap.Sanity {
@@ -124,13 +124,13 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 // verifyLog reads the WAL and the snapshots, and compares them with what the database says of itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m)
-	if err != nil && !written.breach.proven(found.single36()) {
+	if err != nil && !written.cut.proven(found.single36()) {
 		if ctx.Err() == nil {
 			err = damagedLog.because(err)
 		}
 		return err
 	}
-	if err := checkStrays(m, written.last); err != nil {
+	if err := checkMisnamed(m, written.last); err != nil {
 		return err
 	}
 	if err := found.refuseTail(m, written); err != nil {
@@ -146,27 +146,22 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkStrays refuses a log beside which a file lies that goes on where the log ends: somebody gave a segment another
+// checkMisnamed refuses a log beside which a file lies that goes on where the log ends: somebody gave a segment another
 // name, and etcd would serve without what is in it. What can't be read as a segment is none.
-func checkStrays(m *member, last uint64) error {
-	for _, name := range m.strays() {
+func checkMisnamed(m *member, last uint64) error {
+	for _, name := range m.misnamed() {
 		if !isRegular(m.segment(name)) {
 			continue
 		}
 		ends := uint64(0)
-		_ = readSegment(m.segment(name), func(s *segment) error { // see above
-			for record, err := range s.records() {
-				if err != nil {
-					return err
-				}
-				if record.kind == wal.EntryType {
-					ends = max(ends, varint(record.data, 3))
-				}
+		_ = firstRecords(m.segment(name), func(r record) (more bool) { // see above
+			if r.kind == wal.EntryType {
+				ends = max(ends, entryIndex(r.data))
 			}
-			return nil
+			return true
 		})
 		if ends > last {
-			return strayEntries.because(m.segment(name), ends, last)
+			return misnamedSegment.because(m.segment(name), ends, last)
 		}
 	}
 	return nil
@@ -189,7 +184,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 			continue
 		}
 		if err != nil {
-			m.warn("snapshot %s is corrupt: %v; etcd sets it aside and goes on from an older one, or from the log alone", path, err)
+			m.warn("snapshot %s is corrupt: %v; etcd renames it and goes on from an older one, or from the log alone", path, err)
 			continue
 		}
 		if of := content.Metadata; written.knows(of.Index, of.Term) {

@@ -31,7 +31,7 @@ const both = bootstrap.Mode("both") // of a corruption that each mode finds
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
 		"closed":        func(*testing.T, string) {},
-		"foreign files": addForeignFiles,
+		"unrelated files": addUnrelatedFiles,
 		"torn WAL":      tearLastRecord,
 		"unfinished snap": func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, "member/snap/0000000000000009-00000000ffffffff.snap"), "half")
@@ -210,9 +210,9 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 	}{
 		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, false, "goes on from an older one"},
 		"flipped snapshot":    {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, false, "goes on from an older one"},
-		"foreign snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
+		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
 		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
-		"stray segment":       {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
+		"misnamed segment":       {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
 		"copy of a segment":   {copySegment, true, "etcd ignores the file"},
 		"no first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
 		"no second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
@@ -254,8 +254,8 @@ func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
 	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
-// A stray name must not hide that the log was cut off.
-func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAStrayFile(t *testing.T) {
+// A wrong name must not hide that the log was cut off.
+func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T) {
 	dir := datadirtest.Born(t)
 	ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 	truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
@@ -305,11 +305,11 @@ func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
 }
 
 // The data directory may be the volume itself, or be left by a start that failed.
-func TestOurOwnFilesAreNoStrangers(t *testing.T) {
+func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
 		"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.aside-123", "etcd.conf.yaml", "safe_guard", "fixtures",
-		"member.unborn-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
+		"member.uninitialized-20261121T223534.000Z", "member.unborn-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
 	} {
 		write(t, filepath.Join(dir, name), "?")
 	}
@@ -425,7 +425,7 @@ func zeroLastSegment(t *testing.T, dir string) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-func addForeignFiles(t *testing.T, dir string) {
+func addUnrelatedFiles(t *testing.T, dir string) {
 	for _, name := range []string{"notes", "member/notes", "member/wal/0.tmp", "member/wal/x.wal.broken", "member/snap/db.tmp1", "member/snap/x.snap.broken"} {
 		write(t, filepath.Join(dir, name), "?")
 	}

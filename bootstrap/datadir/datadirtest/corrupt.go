@@ -86,8 +86,8 @@ func entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// MakeUnborn leaves behind what an etcd does that is killed in the first moment of its first start.
-func MakeUnborn(t *testing.T, dir string) {
+// MakeUninitialized leaves behind what an etcd does that is killed in the first moment of its first start.
+func MakeUninitialized(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()
 	require.NoError(t, err)
@@ -103,9 +103,9 @@ func MakeUnborn(t *testing.T, dir string) {
 // ZeroEntries writes zeros where the segment's first entry was, as a torn log ends.
 func ZeroEntries(t *testing.T, segment string) {
 	t.Helper()
-	unborn := filepath.Join(t.TempDir(), "new.etcd")
-	MakeUnborn(t, unborn)
-	head, err := os.ReadFile(FirstSegment(unborn))
+	fresh := filepath.Join(t.TempDir(), "new.etcd")
+	MakeUninitialized(t, fresh)
+	head, err := os.ReadFile(FirstSegment(fresh))
 	require.NoError(t, err)
 	content, err := os.ReadFile(segment)
 	require.NoError(t, err)
