@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -160,7 +160,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	at := func(path, when string) string {
 		parsed, err := time.Parse("2006-01-02", when)
 		require.NoError(t, err)
-		name := aside.Name(path, parsed)
+		name := preserved.Name(path, parsed)
 		require.NoError(t, os.Mkdir(name, 0o700))
 		return name
 	}

@@ -11,8 +11,8 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/internal/aside"
 	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -26,7 +26,7 @@ const (
 func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
 // asideName is where the data directory goes now.
-func (r *run) asideName() string { return aside.Name(r.member.DataDir, time.Now()) }
+func (r *run) asideName() string { return preserved.Name(r.member.DataDir, time.Now()) }
 
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
 func (r *run) whatIsThere() (string, error) {

@@ -1,5 +1,6 @@
-// Package aside gives a name to what is moved out of the way and kept, and finds it again: it stays in the same directory.
-package aside
+// Package preserved names the copies that are kept of what is moved out of the way, and finds them again. A copy stays in the
+// directory of what it was.
+package preserved
 
 import (
 	"os"
@@ -10,20 +11,20 @@ import (
 
 const (
 	infix = ".aside-"
-	// layout is how the names tell when it was set aside. They sort by it.
+	// layout is how the names tell when a copy was made. They sort by it.
 	layout = "20060102T150405.000Z"
 )
 
-// Aside is something that was set aside.
-type Aside struct {
+// Copy is what was at a path before.
+type Copy struct {
 	Path string
 	At   time.Time
 }
 
-// Name is the path that what lies at path is moved to at that time. Where a clock was put back it is a moment later than the
-// newest one there is, so that the newest always comes last.
+// Name is where to move what lies at a path at that time. Where the clock was set back it is a moment later than the newest
+// copy, so that the newest always comes last.
 func Name(path string, at time.Time) string {
-	if all := Beside(path); len(all) > 0 {
+	if all := Copies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
 			at = newest.Add(time.Millisecond)
 		}
@@ -31,8 +32,8 @@ func Name(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// Beside is what was set aside from a path, the oldest first. A similar name that people have given is left out.
-func Beside(path string) (all []Aside) {
+// Copies are those of a path, the oldest first. A similar name that people have given is left out.
+func Copies(path string) (all []Copy) {
 	if path == "" {
 		return nil
 	}
@@ -41,7 +42,7 @@ func Beside(path string) (all []Aside) {
 	for _, entry := range entries {
 		stamp, found := strings.CutPrefix(entry.Name(), filepath.Base(prefix))
 		if at, err := time.Parse(layout, stamp); found && err == nil {
-			all = append(all, Aside{prefix + stamp, at})
+			all = append(all, Copy{prefix + stamp, at})
 		}
 	}
 	return all
