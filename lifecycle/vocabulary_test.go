@@ -20,7 +20,7 @@ import (
 
 // vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
 // among them.
-var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/initialization.go")
+var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
