@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -67,11 +68,22 @@ const (
 	Full   Mode = "full"   // in every other case: everything is read
 )
 
-// ModeAfter chooses the validation mode from the last exit. The reason, a clause for logs, says why.
-func ModeAfter(record *exitcode.Record) (mode Mode, reason string) {
+// ModeAfter chooses the validation mode from the last exit. A clean record counts only while the data look as its note says,
+// which changed compares: another etcd may have come after it. A record without a note is taken at its word. The reason, a
+// clause for logs, says why.
+func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {
 		return Full, err.Error()
+	}
+	note, err := record.Note()
+	if err == nil {
+		err = changed(note)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return Full, "the data are not those of which the exit record says that they were closed in order: " + err.Error()
 	}
 	return Sanity, "the last etcd on this volume was closed in order (" + string(word) + ")"
 }

@@ -1,6 +1,7 @@
 package bootstrap_test
 
 import (
+	"errors"
 	"context"
 	"encoding/pem"
 	"io"
@@ -243,12 +244,31 @@ func FuzzParseInitializationStatus(f *testing.F) {
 func TestTheModeFollowsTheExitRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "exit_code")
 	record := exitcode.NewRecord(path)
-	mode, reason := bootstrap.ModeAfter(record)
+	asBefore := func(note []byte) error {
+		assert.Equal(t, "as they were", string(note))
+		return nil
+	}
+	mode, reason := bootstrap.ModeAfter(record, asBefore)
 	assert.Equal(t, bootstrap.Full, mode)
 	assert.Contains(t, reason, "no clean exit record")
 
 	require.NoError(t, record.Write(exitcode.Interrupted))
-	mode, reason = bootstrap.ModeAfter(record)
+	mode, reason = bootstrap.ModeAfter(record, func([]byte) error { panic("there is no note") })
 	assert.Equal(t, bootstrap.Sanity, mode)
 	assert.Contains(t, reason, "interrupt")
+
+	record.Describe(func() []byte { return []byte("as they were") })
+	require.NoError(t, record.Write(exitcode.Terminated))
+	mode, reason = bootstrap.ModeAfter(record, asBefore)
+	assert.Equal(t, bootstrap.Sanity, mode)
+	assert.Contains(t, reason, "terminated")
+
+	mode, reason = bootstrap.ModeAfter(record, func([]byte) error { return errors.New("the log is gone") })
+	assert.Equal(t, bootstrap.Full, mode)
+	assert.Contains(t, reason, "the log is gone")
+
+	require.NoError(t, os.Remove(path+".data"))
+	require.NoError(t, os.Mkdir(path+".data", 0o700))
+	mode, _ = bootstrap.ModeAfter(record, asBefore)
+	assert.Equal(t, bootstrap.Full, mode, "a note that cannot be read is no missing one")
 }

@@ -146,7 +146,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, founded(t, w))
 
-	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	err = w.run()
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))

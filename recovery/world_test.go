@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 // used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
 func (w *world) used() {
 	w.t.Helper()
-	require.NoError(w.t, os.Rename(datadirtest.Born(w.t), w.member.DataDir))
+	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 	w.backUp(1)
 }
 

@@ -33,7 +33,7 @@ import (
 func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-1-lost])
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
@@ -48,7 +48,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 }
 
 func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	halveDatabase(t, dir)
 	err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorIs(t, err, errCutOff)
@@ -56,7 +56,7 @@ func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
 }
 
 func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	update(t, dir, func(tx *bolt.Tx) error { // what etcd calls itself in these tests is nobody's name
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
@@ -99,7 +99,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 		true: "it ends at index 4, while the database holds what came until 5; way out: to keep what the database holds, ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			addMember(t, dir, learner)
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
@@ -113,7 +113,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 
 // A leader's snapshot is recorded in the log before its database is swapped in; the entries before were never there.
 func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
 	log, err := wal.Open(zap.NewNop(), dir+"/member/wal", walpb.Snapshot{})
 	require.NoError(t, err)
@@ -183,7 +183,7 @@ func provenFlushed(t *testing.T, behind []byte) bool {
 }
 
 func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
-	dir, walDir := datadirtest.Born(t), filepath.Join(t.TempDir(), "wal")
+	dir, walDir := datadirtest.Initialized(t), filepath.Join(t.TempDir(), "wal")
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
@@ -217,7 +217,7 @@ var losses = map[string]func(t *testing.T, dir, segment string){
 func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			lose(t, dir, datadirtest.FirstSegment(dir))
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
@@ -274,7 +274,7 @@ func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
 }
 
 func TestADatabaseWithKeysIsInitialized(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
@@ -331,7 +331,7 @@ func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
 	require.NoError(t, err)
 	server.Close()
-	for name, dir := range map[string]string{"a log from its first entry on": datadirtest.Born(t), "a log that was shortened": datadirtest.New(t)} {
+	for name, dir := range map[string]string{"a log from its first entry on": datadirtest.Initialized(t), "a log that was shortened": datadirtest.New(t)} {
 		t.Run(name, func(t *testing.T) {
 			log := filepath.Join(dir, "member", "wal")
 			require.NoError(t, os.RemoveAll(filepath.Join(other, "member", "wal")))

@@ -27,7 +27,7 @@ func TestThePositionTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
 
 // Without its database a member reaches what its log can make.
 func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	require.Equal(t, before.Revision, before.HighestRevision, "etcd was closed, so nothing is left in the log alone")
 	old, err := os.ReadFile(database(dir))
@@ -111,7 +111,7 @@ func notADirectory(t *testing.T, path string) {
 
 // The database may be gone while the log has everything: that is no member that had barely begun.
 func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	require.NoError(t, os.Remove(database(dir)))
 	is := position(t, dir)
@@ -121,7 +121,7 @@ func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 }
 
 func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	assert.Equal(t, 1, position(t, dir).Voters)
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
 
 // A member that was killed in the moment in which another one got a vote has that in its log alone.
 func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
 	server, err := datadirtest.Start(dir)
@@ -158,7 +158,7 @@ func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
 }
 
 func TestAnEarlierStateDoesNotDiverge(t *testing.T) {
-	dir, earlier := datadirtest.Born(t), t.TempDir()
+	dir, earlier := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(earlier, os.DirFS(dir)))
 	last := written(t, dir, func(c *clientv3.Client) (int64, error) {
 		reply, err := c.Put(t.Context(), "key", "later")
@@ -175,7 +175,7 @@ func TestAnEarlierStateDoesNotDiverge(t *testing.T) {
 }
 
 func TestADeletionIsNotAPut(t *testing.T) {
-	dir, other := datadirtest.Born(t), t.TempDir()
+	dir, other := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
 	put := func(c *clientv3.Client) (int64, error) {
 		reply, err := c.Put(t.Context(), "key", "value")

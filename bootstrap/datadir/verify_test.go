@@ -30,9 +30,9 @@ const both = bootstrap.Mode("both") // of a corruption that each mode finds
 
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
-		"closed":        func(*testing.T, string) {},
+		"closed":          func(*testing.T, string) {},
 		"unrelated files": addUnrelatedFiles,
-		"torn WAL":      tearLastRecord,
+		"torn WAL":        tearLastRecord,
 		"unfinished snap": func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, "member/snap/0000000000000009-00000000ffffffff.snap"), "half")
 		},
@@ -212,7 +212,7 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 		"flipped snapshot":    {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, false, "goes on from an older one"},
 		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
 		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
-		"misnamed segment":       {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
+		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
 		"copy of a segment":   {copySegment, true, "etcd ignores the file"},
 		"no first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
 		"no second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
@@ -256,7 +256,7 @@ func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
 
 // A wrong name must not hide that the log was cut off.
 func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 	truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
 	write(t, dir+"/member/wal/x.wal", "?")
@@ -295,7 +295,7 @@ func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			lose(t, dir+"/member/snap/db")
 			requireValid(t, dir)
 			require.NoError(t, verdict(t, dir, bootstrap.Sanity))

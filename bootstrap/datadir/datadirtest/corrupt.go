@@ -50,7 +50,7 @@ func UsedBytes(t *testing.T, dir string) (used int64) {
 	return used
 }
 
-// FirstSegment is the path of the only segment that Born's log has.
+// FirstSegment is the path of the only segment that the log of Initialized has.
 func FirstSegment(dir string) string {
 	return filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
 }
