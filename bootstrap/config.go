@@ -62,8 +62,8 @@ func StoreConfig(path string, yaml []byte) error {
 }
 
 // ErrCertificates says that certificate files cannot be used at this moment: one is missing, cut off, of another pair, or
-// its mount hangs. While certificates are being replaced that passes, so it is a reason to try again, and none to throw a
-// verdict of the sidecar away. Both the check of etcd's configuration and the wrapper's own server wrap it.
+// its mount hangs. While certificates are being replaced that passes, so it is a reason to try again, and none to discard the
+// result of a validation. Both the check of etcd's configuration and the wrapper's own server wrap it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
 
 // maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems

@@ -21,19 +21,19 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// InitializationStatus is the sidecar's word on where the initialization of the data directory stands.
+// InitializationStatus is the sidecar's word on the initialization of the data directory.
 type InitializationStatus string
 
 // The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
 // resets the sidecar to New, so each of the two is seen once.
 const (
-	New        InitializationStatus = "New"        // nothing was asked for yet, or the last verdict was read
+	New        InitializationStatus = "New"        // nothing was asked for yet, or the last result was read
 	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
 	Successful InitializationStatus = "Successful" // the data directory may be opened
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
-// maxQuoted is how long a foreign word may be to be quoted, in bytes.
+// maxQuoted is how long an unknown word may be to be quoted, in bytes.
 const maxQuoted = 24
 
 // InitializationStatuses are all the words there are, in the order of a run.
@@ -116,7 +116,7 @@ type ClientOptions struct {
 // Client talks to the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.
 //
 // Every call uses a connection of its own and HTTP/1.1: on a reused connection Go's transport repeats a GET that went
-// unanswered, and reading the status twice throws a verdict away.
+// unanswered, and reading the status twice discards a result.
 type Client struct {
 	base url.URL
 	http *http.Client
@@ -165,8 +165,8 @@ func splitHostPort(text string) (host, port string, err error) {
 	return cmp.Or(host, "localhost"), port, nil
 }
 
-// Status asks where initialization stands. The sidecar resets a verdict when it is read, so a caller must act on what
-// it is told. It takes at most 15 s.
+// Status asks how far the initialization is. The sidecar resets a result when it is read, so a caller must act on what
+// it gets. It takes at most 15 s.
 func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	body, err := c.get(ctx, StatusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	return status, nil
 }
 
-// Trigger asks for an initialization. The sidecar ignores it unless it stands at New. It takes at most 10 s.
+// Trigger asks for an initialization. The sidecar ignores it unless its status is New. It takes at most 10 s.
 func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	query := url.Values{"mode": {string(mode)}}
 	_, err := c.get(ctx, TriggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)

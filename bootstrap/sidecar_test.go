@@ -1,9 +1,9 @@
 package bootstrap_test
 
 import (
-	"errors"
 	"context"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -54,7 +54,7 @@ func TestStatusUnderstandsTheFourWords(t *testing.T) {
 	}
 }
 
-func TestAForeignWordIsQuoted(t *testing.T) {
+func TestAnUnknownWordIsQuoted(t *testing.T) {
 	_, err := sidecar(t, saying("Restoring\n")).Status(t.Context())
 	assert.ErrorContains(t, err, `unknown initialization status "Restoring"`)
 }
@@ -190,7 +190,7 @@ func TestAddressesThatAreNone(t *testing.T) {
 	}
 }
 
-func TestAnAddressWithASchemeIsToldTheWayOut(t *testing.T) {
+func TestTheErrorForAnAddressWithASchemeNamesTheWayOut(t *testing.T) {
 	_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: "https://etcd-main-local:8080"})
 	assert.ErrorContains(t, err, "write <host>:<port>, and --backup-restore-tls-enabled for HTTPS")
 }

@@ -101,11 +101,11 @@ const (
 // Use is what other processes do with a database.
 type Use int
 
-// The uses that can be told from bbolt's lock on the file.
+// The uses that can be seen from bbolt's lock on the file.
 const (
 	Unused  Use = iota
 	Reading     // a shared lock: it keeps etcd waiting, and changes nothing
-	Writing     // an exclusive lock: an etcd that runs, whoever started it
+	Writing     // an exclusive lock: an etcd that runs, of this program or not
 )
 
 // UseOf tells how a database file is used by others at this moment. It is for the time before this process opens the
@@ -136,7 +136,7 @@ func refused(database string, lock int) bool {
 func (v *Volume) Probe() error {
 	for directory := range v.directories() {
 		database := filepath.Join(directory, "member", "snap", "db")
-		if refused(database, unix.LOCK_SH) { // which keeps nobody waiting who only reads
+		if refused(database, unix.LOCK_SH) { // which keeps no reader waiting
 			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
 	}

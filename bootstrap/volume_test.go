@@ -79,7 +79,7 @@ func TestTheSearchForDatabasesIsBounded(t *testing.T) {
 	require.NoError(t, bootstrap.NewVolume(filepath.Join(path, "absent")).Probe())
 }
 
-func TestAReaderIsToldFromAWriter(t *testing.T) {
+func TestAReaderIsDistinguishedFromAWriter(t *testing.T) {
 	database, holder := databaseAt(t, t.TempDir(), unix.LOCK_SH)
 	assert.Equal(t, bootstrap.Reading, bootstrap.UseOf(database))
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))

@@ -153,7 +153,7 @@ func ReadLastRun(path string) (run LastRun, err error) {
 	return run, err
 }
 
-// Keep replaces the note at path, durably. It is for whoever holds the volume's lock.
+// Keep replaces the note at path, durably. Only the holder of the volume's lock may call it.
 func (r LastRun) Keep(path string) error {
 	r.Reason = beginning(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
@@ -192,7 +192,7 @@ func (m *Message) Prepare(text string) error {
 	return Explain(m.path, text)
 }
 
-// Say writes the last word. A file that is not there is no error: then nobody asked for a message.
+// Say writes the last word. A file that is not there is no error: then no message was asked for.
 func (m *Message) Say(text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,7 +209,7 @@ func Explain(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// Cut afterwards, not before: whoever kills the process in between still leaves a message behind.
+	// Cut afterwards, not before: a kill in between still leaves a message behind.
 	written, err := file.WriteString(beginning(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))

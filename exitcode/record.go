@@ -99,8 +99,8 @@ func (r *Record) Restore() error {
 }
 
 // Forfeit removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
-// removal fails. It is to be called as soon as somebody else is seen to have the data open for writing: how they end,
-// nobody will know.
+// removal fails. It is to be called as soon as another process is seen to have the data open for writing: how that
+// ends will not be known.
 func (r *Record) Forfeit() error {
 	r.forfeited = true
 	return r.Remove()

@@ -85,7 +85,7 @@ func TestOddThingsAtThePathAreNotClean(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatIsInTheWayIsMovedAsideWithItsContent(t *testing.T) {
+func TestADirectoryThatIsInTheWayIsMovedWithItsContent(t *testing.T) {
 	record, path := recordIn(t)
 	require.NoError(t, os.Mkdir(path, 0o700))
 	write(t, filepath.Join(path, "kept"), "precious")

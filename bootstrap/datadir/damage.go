@@ -79,8 +79,8 @@ func plausible(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
-// nextData is where the first word from at on begins that is not zero, -1 if there is none. What the file system only has
-// set aside is not read: usually that is most of the segment.
+// nextData is where the first word from at on begins that is not zero, -1 if there is none. Holes of the
+// file, which are not read, are usually most of the segment.
 func (s *segment) nextData(at int64) int64 {
 	size := int64(len(s.content))
 	for at < size {
@@ -136,7 +136,7 @@ func isZero(piece []byte) bool {
 // A power loss leaves such a place, too, and then nothing behind it was acknowledged, because the file was not flushed.
 // Two things prove that it was flushed, and that the disk has lost what it had:
 //
-// Whoever wrote the log: wal.Save writes entries, then the hard state, and flushes the file if there was an entry; wal.SaveSnapshot
+// Any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry; wal.SaveSnapshot
 // flushes it, too. Both hold a lock until then. So an entry is on the disk as soon as anything follows the hard state that
 // follows the entry. A follower acknowledges its entries to the leader before it goes on.
 //

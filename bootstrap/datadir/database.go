@@ -44,7 +44,7 @@ type contents struct {
 // single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty says that no client's write was ever stored. etcd may have told the database who the first members are, one entry
+// empty says that no client's write was ever stored. The first members may be in the database already, one entry
 // for each, before the log had that.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
@@ -264,7 +264,7 @@ func isMetaPage(head []byte, number uint64) bool {
 }
 
 // verifyPages runs bbolt's own check. That panics over a damaged meta page, which bbolt itself can do without; then
-// every bucket is read instead, which finds the same but for pages that belong to nobody or to two.
+// every bucket is read instead, which finds the same, except for pages that are unused or used twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := damagedMetaPages(tx)
 	if err != nil {

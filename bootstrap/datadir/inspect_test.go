@@ -346,7 +346,7 @@ func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
 }
 
 // What is known of the members grows entry by entry, so that one that has just come need not know itself.
-func TestADatabaseThatKnowsSomebodyOfTheLogIsTheLogs(t *testing.T) {
+func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ const databaseRetry = 200 * time.Millisecond
 // a stop of an etcd that had opened its data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gave up before etcd was opened: %w", err)
 		}
@@ -37,7 +37,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 		if use == bootstrap.Writing {
 			writing()
 		}
-		if !told {
+		if !logged {
 			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it lets go")
 		}
 		select {
@@ -156,7 +156,7 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// Tighten makes everything in the data directory accessible to its owner only, whoever restored it. What can't be changed
+// Tighten makes everything in the data directory accessible to its owner only: a restore may have made it otherwise. What can't be changed
 // is warned of.
 func Tighten(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {

@@ -47,7 +47,7 @@ func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 }
 
 // It must not look as if it were behind its own first backup.
-func TestAMemberThatNobodyHasWrittenToStandsWhereEtcdSaysItDoes(t *testing.T) {
+func TestAMemberWithoutWritesHasTheRevisionThatEtcdSays(t *testing.T) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)

@@ -94,14 +94,14 @@ var (
 // Panicked is the error of an etcd that panicked while it opened its data.
 func Panicked(cause any) error { return panicked.because(cause) }
 
-// Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
+// Crashed is the error of a validation that ended without a result: reading the data made it crash.
 func Crashed(reason string) error { return crashed.because(reason) }
 
 // ErrUnable says that data could not be looked at, whatever they are.
 var ErrUnable = errors.New("the data could not be looked at")
 
-// SaysNothing reports whether an error of a validation is no verdict on the data: it is the operating system's, or ErrUnable, or
-// another process has the data in use. Nobody may take the data for broken because of it.
+// SaysNothing reports whether an error of a validation is not about the data: it is the operating system's, or ErrUnable, or
+// another process has the data in use. The data are not corrupt because of it.
 func SaysNothing(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)

@@ -69,7 +69,7 @@ func mapped(file *os.File) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd sets aside for what
+// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd allocates for what
 // comes, or at a frame that is longer than what is left.
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {

@@ -11,7 +11,7 @@ import (
 // unrelated are names in a data directory that say nothing about a member, as patterns. File systems put the first two
 // there, etcd the third when it tests whether it may write. The others are there if the data directory is the volume
 // itself: the exit record and what goes with it, the stored configuration, the sidecar's mark of who owns the volume. What
-// the sidecar calls after the data directory (new.etcd.part, new.etcd.bak) is not among them: it may be somebody's data.
+// the sidecar calls after the data directory (new.etcd.part, new.etcd.bak) is not among them: it may hold data.
 var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
@@ -52,7 +52,7 @@ func checkStructure(m *member) (initialized bool, err error) {
 }
 
 // isFresh refuses a directory that holds something, but no member: etcd would start a new one beside what may be the
-// data that somebody moved away.
+// data that were moved away.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
 	for _, entry := range root.entries {

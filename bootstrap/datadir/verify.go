@@ -146,7 +146,7 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkMisnamed refuses a log beside which a file lies that goes on where the log ends: somebody gave a segment another
+// checkMisnamed refuses a log beside which a file lies that goes on where the log ends: a segment was given another
 // name, and etcd would serve without what is in it. What can't be read as a segment is none.
 func checkMisnamed(m *member, last uint64) error {
 	for _, name := range m.misnamed() {
@@ -168,7 +168,7 @@ func checkMisnamed(m *member, last uint64) error {
 }
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be read
-// and that the WAL knows of, or none, which is index 0. etcd sets a file aside that it can't read; whether the log holds
+// and that the log knows of, or none, which is index 0. etcd renames a file that it can't read; whether the log holds
 // everything from the snapshot before it is checkReplay's and checkConsistency's concern.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {

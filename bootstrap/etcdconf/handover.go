@@ -25,7 +25,7 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	}
 	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // set by the validation; as long as it stands, etcd keeps the quiet logger
+	cfg.ZapLoggerBuilder = nil // set by the validation; as long as it is set, etcd keeps the quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
@@ -64,7 +64,7 @@ func throughPipe(content []byte, read func(path string) error) error {
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // before the wait: ends a write that nobody reads
+	defer out.Close() // before the wait: ends a write without a reader
 	writer.Go(func() {
 		defer in.Close()
 		_, _ = in.Write(content) // fails only if read stopped early, and then read says why

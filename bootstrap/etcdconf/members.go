@@ -17,8 +17,8 @@ var perMember = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
 // ForMember makes the configuration of one member out of one for all of them, as the operator writes it: the sidecar does
 // the same for the pods that have one. pod is the name of the member's pod. Where neither of the two keys has URLs by
-// member, the document is that of one member already and is returned as it is. Every error is a *KeyError. Whoever reads
-// a configuration that no sidecar has had in its hands calls it before Parse.
+// member, the document is that of one member already and is returned as it is. Every error is a *KeyError. A configuration that
+// no sidecar has edited goes through it before Parse.
 func ForMember(document []byte, pod string) ([]byte, error) {
 	mapping, warnings, err := decode(document)
 	if err != nil || !slices.ContainsFunc(perMember, func(key string) bool { return isMapping(mapping[key]) }) {

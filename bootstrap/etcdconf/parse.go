@@ -1,8 +1,8 @@
 // Package etcdconf turns the YAML that the sidecar serves into a checked configuration of the embedded etcd.
 //
 // It owns the rule that a malformed value ends in one sentence that names its key. etcd's own reader answers some of them
-// with os.Exit, some with a panic, and some only when the server already starts. Keys that etcd does not know are set
-// aside and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd and the
+// with os.Exit, some with a panic, and some only when the server already starts. Keys that etcd does not know are left
+// out and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd and the
 // readiness server live on what it returns.
 package etcdconf
 
@@ -24,7 +24,7 @@ import (
 
 // Checked is a configuration that etcd accepts, and what was left out of it.
 type Checked struct {
-	// Etcd has neither a logger nor a ZapLoggerBuilder: whoever starts etcd supplies one.
+	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd supplies one.
 	Etcd *embed.Config
 	// Unknown are the keys that etcd does not know, sorted by key. As for etcd, the letter case of a key makes no difference.
 	Unknown []UnknownKey
@@ -151,7 +151,7 @@ func duplicateKey(text string) string {
 	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", clip(key), line)
 }
 
-// maxQuoted is how many characters of a value, or of somebody else's message, appear in an error.
+// maxQuoted is how many characters of a value, or of another program's message, appear in an error.
 const maxQuoted = 80
 
 // KeyError says which key of the configuration cannot be used, and why.

@@ -82,7 +82,7 @@ func TestParseAllowsTheQuotaToBeDisabled(t *testing.T) {
 	assert.Equal(t, int64(-1), parse(t, minimal+"quota-backend-bytes: -1").Etcd.QuotaBackendBytes)
 }
 
-func TestParseSetsKeysAside(t *testing.T) {
+func TestParseLeavesKeysOut(t *testing.T) {
 	checked := parse(t, minimal+"Logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
 		"log-rotation-config-json: '{'\nlog-level: debug\n"+
 		"Zap-Logger: {}\nname-: x\n"+
@@ -100,7 +100,7 @@ func TestParseSetsKeysAside(t *testing.T) {
 	assert.NoFileExists(t, "/tmp/etcd.log")
 }
 
-func TestATypingErrorIsToldWithWhatWasMeant(t *testing.T) {
+func TestATypingErrorIsReportedWithWhatWasMeant(t *testing.T) {
 	checked := parse(t, minimal+"quota-backend-byte: 1\nsnapshot_count: 5\nHeartbeat-Intervall: 7\nshapshto-count: 1\nmember-name-prefix: x\n"+
 		"backups: 1\nclient-transport-security: {cert-fil: x, member-name-prefix: y}\n")
 	var told []string

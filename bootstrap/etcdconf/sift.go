@@ -180,7 +180,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) Unknown
 	return found
 }
 
-// plain is a key without what people mix up and nobody sees.
+// plain is a key without the differences that are easily overlooked.
 func plain(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance is how many letters must be put in, taken out or replaced to make b of a (Levenshtein).

@@ -24,7 +24,7 @@ const (
 
 // Yield gives this process the lowest priority for processor and disk, for good. Linux knows priorities of threads, and
 // new ones have that of the thread that starts them, so it is for the beginning. Where it is not permitted nothing
-// changes: whoever is disturbed by that sees it in the machine's load.
+// changes: that shows in the machine's load.
 func Yield() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {

@@ -41,7 +41,7 @@ func Flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// UsedBytes is how much of the database's file holds pages; the rest was only set aside.
+// UsedBytes is how much of the database's file holds pages; the rest is only allocated.
 func UsedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
