@@ -93,8 +93,8 @@ test-recovery: ## Have ROUNDS (10) disasters happen to members that are written 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from the transition tables: diagram, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle ./recovery -run 'Committed|Readme' -update
+dot: ## Write again what is generated from transition tables and imports: diagrams, matrix, README; needs Graphviz
+	$(GO) test ./lifecycle ./recovery ./cmd/docs -run 'Committed|Readme' -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
