@@ -85,21 +85,21 @@ func usedIn[T ~string](words func(Row) []T) []T {
 }
 
 func TestNoStateIsForgotten(t *testing.T) {
-	assertKnown(t, tested.StateNames(), "describe it in States (states.go)")
+	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
-		"put it into BeforeEtcd or WithEtcd (groups.go), so that a stop or a crash is answered in it")
+		"put it into BeforeEtcd or WithEtcd (vocabulary.go), so that a stop or a crash is answered in it")
 	for _, state := range BeforeEnd {
 		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
-		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (groups.go)")
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
 	}
 	var bounds []Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
-		assert.NotEmpty(t, state.Meaning, "say what %s is for (states.go)", state.Name)
-		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (states.go)", state.Name)
+		assert.NotEmpty(t, state.Meaning, "say what %s is for (vocabulary.go)", state.Name)
+		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (vocabulary.go)", state.Name)
 	}
 	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
 }
@@ -111,14 +111,14 @@ func TestNoEventIsForgotten(t *testing.T) {
 	for _, h := range phrases {
 		told = append(told, h.event)
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
 	seen := []Event{Begun}
 	for _, by := range explored(t).from {
 		if by.by != "" {
 			seen = append(seen, by.by)
 		}
 	}
-	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (model_test.go)")
+	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (explore_test.go)")
 }
 
 func TestNoGuardIsForgotten(t *testing.T) {
@@ -133,8 +133,8 @@ func TestNoGuardIsForgotten(t *testing.T) {
 			}
 		}
 	}
-	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (facts.go)")
-	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (facts.go)")
+	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (core.go)")
+	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (core.go)")
 	assert.False(t, Facts{}.Holds("a guard that nobody wrote"), "what is unknown never holds")
 }
 
@@ -143,7 +143,7 @@ func TestNoActionIsForgotten(t *testing.T) {
 	for _, action := range declared[Action]() {
 		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go), newPaces (pace.go) or limits (driver.go)", action)
 		if !SetsTimer(action) && !IsAside(action) {
-			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (model_test.go)", action)
+			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (explore_test.go)", action)
 		}
 	}
 	assert.False(t, IsBound("an action that nobody wrote"))
@@ -168,7 +168,7 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 			seen = append(seen, trouble.class)
 		}
 	}
-	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (observe_test.go)")
+	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (timeline_test.go)")
 	assertDocumented[Class](t, "the class is one of ", ", ")
 }
 
@@ -193,13 +193,13 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 			told = append(told, h.payload.Word)
 		}
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
 	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
-			"%q is answered like an unknown word: write a guard (vocabulary.go, facts.go) and a row for it (table.go)", word)
+			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
 	}
 }
 

@@ -62,7 +62,7 @@ func (w *watcher) look(now time.Time) {
 }
 
 func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
-	found := w.world.Readiness()
+	found := w.runtime.Readiness()
 	ready := run.State == lifecycle.Serving && found.Ready(now)
 	reason := ""
 	if !ready {
@@ -83,7 +83,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
-		waits = w.world.Progress()
+		waits = w.runtime.Progress()
 	}
 	if waits != w.waits {
 		w.waits, w.since, w.logged = waits, now, false
@@ -130,7 +130,7 @@ func (w *watcher) urgency(run *lifecycle.Snapshot) zerolog.Level {
 
 func (w *watcher) subjectOf(run *lifecycle.Snapshot, now time.Time) string {
 	if run.State == lifecycle.Serving {
-		return "not ready: " + unreadiness(run, w.world.Readiness(), now)
+		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
 	}
 	return string(run.State) + ": " + w.reason(run)
 }

@@ -30,29 +30,29 @@ type closed struct {
 func (c *closed) settle(inOrder bool, began time.Time) { c.inOrder, c.began = inOrder, began }
 
 // beforeCompaction is what backups do before a client's compaction.
-func (w *World) beforeCompaction() func(context.Context) {
-	if w.backups == nil {
+func (r *Runtime) beforeCompaction() func(context.Context) {
+	if r.backups == nil {
 		return nil
 	}
-	return w.backups.BeforeCompaction
+	return r.backups.BeforeCompaction
 }
 
 // beginBackups makes backups of an etcd that has become ready.
-func (w *World) beginBackups() {
-	if w.backups != nil {
-		w.backups.Begin(writer.Server(w.etcd.Server()))
+func (r *Runtime) beginBackups() {
+	if r.backups != nil {
+		r.backups.Begin(writer.Server(r.etcd.Server()))
 	}
 }
 
 // endBackups lets go of an etcd that is about to be closed.
-func (w *World) endBackups() {
-	if w.backups == nil {
+func (r *Runtime) endBackups() {
+	if r.backups == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
-	if err := w.backups.End(ctx); err != nil {
-		w.log.Warn().Err(err).Msg("etcd is closed all the same; what is missing comes into the store then")
+	if err := r.backups.End(ctx); err != nil {
+		r.log.Warn().Err(err).Msg("etcd is closed all the same; what is missing comes into the store then")
 	}
 }
 
@@ -60,38 +60,38 @@ var errNoTimeLeft = errors.New("the time for a stop is over")
 
 // Flush brings what etcd took on until it was closed into the store, in what is left of the stop's budget. It is for after
 // the lifecycle has ended, when the exit record is settled.
-func (w *World) Flush(ctx context.Context) {
-	if w.backups == nil || !w.closed.inOrder {
+func (r *Runtime) Flush(ctx context.Context) {
+	if r.backups == nil || !r.closed.inOrder {
 		return
 	}
-	deadline := w.closed.began.Add(lifecycle.StopBudget - flushReserve)
+	deadline := r.closed.began.Add(lifecycle.StopBudget - flushReserve)
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errNoTimeLeft)
 	defer cancel()
 	began := time.Now()
-	err := w.backups.Flush(ctx, filepath.Join(w.config.Etcd.Dir, "member", "snap", "db"))
+	err := r.backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
 		return // etcd has not served
 	}
 	if errors.Is(err, writer.ErrRowsOnly) {
-		w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: " + err.Error())
+		r.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: " + err.Error())
 		return
 	}
-	if w.unstored = err; err != nil {
-		w.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
+	if r.unstored = err; err != nil {
+		r.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
 		return
 	}
-	w.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: everything that etcd took on is in the store")
+	r.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: everything that etcd took on is in the store")
 }
 
 // Unstored is what Flush could not bring into the store; nil before, and if there is nothing. Whoever calls Flush may ask.
-func (w *World) Unstored() error { return w.unstored }
+func (r *Runtime) Unstored() error { return r.unstored }
 
 // Backup is how far the backups are; nil without a store.
-func (w *World) Backup() *status.Backup {
-	if w.backups == nil {
+func (r *Runtime) Backup() *status.Backup {
+	if r.backups == nil {
 		return nil
 	}
-	return told(w.backups.Facts())
+	return told(r.backups.Facts())
 }
 
 // roles are what a member is said to do.

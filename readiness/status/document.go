@@ -5,7 +5,12 @@
 // The package knows neither the lifecycle nor etcd: the command fills the document in.
 package status
 
-import "time"
+import (
+	"reflect"
+	"time"
+
+	"etcd-wrapper/internal/printable"
+)
 
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
@@ -151,4 +156,164 @@ type Edge struct {
 	Times int       `json:"times"`
 	Last  time.Time `json:"last"`
 	Spent float64   `json:"spent"` // seconds in From, by visits that ended this way
+}
+
+// Backup is how far what clients have written is in the store, and what the store can give back.
+type Backup struct {
+	Store string `json:"store"` // its URL, without query and secrets
+	// Role is writes, for the member that makes the backups, watches, while another member of the cluster makes them, or
+	// waits, while the store can't be used.
+	Role            string        `json:"role"`
+	Revision        int64         `json:"revision,omitempty"`      // the newest in the store; 0 before it is known
+	BehindRevisions int64         `json:"behind_revisions"`        // that etcd has and the store has not yet
+	BehindSeconds   float64       `json:"behind_seconds"`          // since when the oldest of them waits
+	Window          *BackupWindow `json:"window,omitempty"`        // absent until a full is in the store
+	LastFull        *BackupFull   `json:"last_full,omitempty"`     // the newest, verified or not
+	FullRunning     *BackupRun    `json:"full_running,omitempty"`  // the one that is being made
+	NextFull        time.Time     `json:"next_full,omitzero"`      // by schedule
+	LastVerified    *BackupProof  `json:"last_verified,omitempty"` // the latest test restore, and what it showed
+	StoredBytes     int64         `json:"stored_bytes,omitempty"`  // of all objects of this cluster in the store, as of the last listing
+	UploadedBytes   int64         `json:"uploaded_bytes"`          // by this process
+	SpoolBytes      int64         `json:"spool_bytes"`             // that wait on the volume for the store
+	SpoolLimit      int64         `json:"spool_limit"`             // bytes that may wait there
+	Trouble         *BackupError  `json:"trouble,omitempty"`       // while it lasts
+}
+
+// BackupWindow is what can be gone back to: any revision from the first to the last.
+type BackupWindow struct {
+	FromRevision int64     `json:"from_revision"`
+	ToRevision   int64     `json:"to_revision"`
+	From         time.Time `json:"from"` // the time of the first revision
+	To           time.Time `json:"to"`   // the time of the last one
+}
+
+// BackupFull is a backup of the whole database.
+type BackupFull struct {
+	Revision int64     `json:"revision"`
+	At       time.Time `json:"at"`
+	Bytes    int64     `json:"bytes"` // in the store
+	Reason   string    `json:"reason"`
+}
+
+// BackupRun is a full backup that is being made.
+type BackupRun struct {
+	Reason      string    `json:"reason"`
+	Since       time.Time `json:"since"`
+	Doing       string    `json:"doing"`                  // a clause
+	Sent        int64     `json:"sent"`                   // bytes of the database that the store was sent
+	Of          int64     `json:"of"`                     // of so many; 0 until it is copied
+	LeftSeconds float64   `json:"left_seconds,omitempty"` // until it is sent; absent while that is not known
+}
+
+// BackupProof is what a test restore showed.
+type BackupProof struct {
+	Revision int64     `json:"revision"` // that was restored
+	At       time.Time `json:"at"`
+	Passed   bool      `json:"passed"`
+	Reason   string    `json:"reason"` // what was compared, or what was wrong
+}
+
+// BackupError is what keeps backups from being made, or makes them worth less.
+type BackupError struct {
+	Since   time.Time `json:"since"`
+	Times   int       `json:"times"` // in a row
+	Message string    `json:"message"`
+	NextTry time.Time `json:"next_try,omitzero"`
+}
+
+// Recovery is how far data are that come back from the store, or why they do not.
+type Recovery struct {
+	State   string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
+	Since   time.Time `json:"since"`
+	Reason  string    `json:"reason"`                 // why it is in that state: a sentence
+	Loss    string    `json:"loss,omitempty"`         // what comes back and what does not, in numbers; empty if nothing is restored
+	Bytes   int64     `json:"bytes,omitempty"`        // rebuilt so far
+	Of      int64     `json:"of,omitempty"`           // about how many that will be
+	Rate    float64   `json:"rate,omitempty"`         // bytes a second
+	Seconds float64   `json:"seconds_left,omitempty"` // that building will still take
+}
+
+// Upkeep is how the member's database is kept small.
+type Upkeep struct {
+	Phase    string           `json:"phase"`            // idle, waiting, handing off, running or catching up
+	Since    time.Time        `json:"since"`            // when the phase began
+	Reason   string           `json:"reason,omitempty"` // of the phase: a clause, for people
+	Expected float64          `json:"expected"`         // seconds that a defragmentation would take now, or is expected to take
+	Progress float64          `json:"progress"`         // of one that runs, from 0 to 1
+	Readers  []DatabaseReader `json:"readers,omitempty"`
+	Last     *Defragmentation `json:"last,omitempty"` // since the process started
+	Done     int              `json:"done"`           // defragmentations since the process started
+	Failed   int              `json:"failed"`         // those that were asked for or begun, and came to nothing
+	Freed    int64            `json:"freed"`          // bytes that were given back to the volume
+	Lifted   int              `json:"lifted"`         // how often the alarm NOSPACE was lifted
+}
+
+// DatabaseReader is somebody who reads the whole database, beside whom it is not defragmented.
+type DatabaseReader struct {
+	What  string    `json:"what"`
+	Since time.Time `json:"since"`
+}
+
+// Defragmentation is how one ended.
+type Defragmentation struct {
+	At     time.Time `json:"at"`
+	Took   float64   `json:"took"`   // seconds in which the database stood still
+	Origin string    `json:"origin"` // who wanted it: threshold, command or client
+	Before int64     `json:"before"` // bytes of the file
+	After  int64     `json:"after"`
+	Error  string    `json:"error,omitempty"` // why it came to nothing
+}
+
+// Busy reports whether a defragmentation is under way.
+func (u *Upkeep) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
+
+// Lease is a Kubernetes lease that the member renews.
+type Lease struct {
+	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
+	Name    string        `json:"name"`              // of the lease, in the pod's namespace
+	Holder  string        `json:"holder"`            // what it says; empty until it was renewed
+	Renewed time.Time     `json:"renewed,omitzero"`  // when it was renewed last, or found to be right
+	Trouble *LeaseTrouble `json:"trouble,omitempty"` // while it lasts
+}
+
+// LeaseTrouble is why a lease is not renewed.
+type LeaseTrouble struct {
+	Since   time.Time `json:"since"`
+	Times   int       `json:"times"` // in a row
+	Message string    `json:"message"`
+	NextTry time.Time `json:"next_try"`
+}
+
+// printable returns the document with every text made fit for a terminal, since it may quote a stranger. What is shared with
+// others is left alone.
+func (d Document) printable() Document {
+	return cleaned(reflect.ValueOf(d)).Interface().(Document)
+}
+
+// cleaned is a copy whose texts are printable, however deep they lie.
+func cleaned(of reflect.Value) reflect.Value {
+	told := reflect.New(of.Type()).Elem()
+	told.Set(of)
+	switch of.Kind() {
+	case reflect.String:
+		told.SetString(printable.Line(of.String()))
+	case reflect.Pointer:
+		if !of.IsNil() {
+			told.Set(cleaned(of.Elem()).Addr())
+		}
+	case reflect.Slice:
+		if !of.IsNil() {
+			told.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
+		}
+		for i := range of.Len() {
+			told.Index(i).Set(cleaned(of.Index(i)))
+		}
+	case reflect.Struct:
+		for i := range of.NumField() {
+			if field := told.Field(i); field.CanSet() { // not those of a time
+				field.Set(cleaned(of.Field(i)))
+			}
+		}
+	}
+	return told
 }
