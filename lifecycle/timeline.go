@@ -200,9 +200,9 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 func (d *Driver) logTaken(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
-		Int("times", taken.Times).Dur("after", taken.After)
+		Int("times", taken.Times).Dur("after_ms", taken.After)
 	if pause > 0 {
-		entry = entry.Dur("next_within", pause)
+		entry = entry.Dur("next_within_ms", pause)
 	}
 	entry.Msg(taken.Reason)
 }
@@ -226,7 +226,7 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 // logOver says that trouble is over which has lasted.
 func (d *Driver) logOver(trouble Trouble, now time.Time) {
 	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since.UTC()).
-		Dur("lasted", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
+		Dur("lasted_ms", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
 }
 
 // logWithoutRow logs an event that has no row; one that cannot come is a fault of this program.

@@ -73,14 +73,14 @@ func (r *Runtime) Flush(ctx context.Context) {
 		return // etcd has not served
 	}
 	if errors.Is(err, writer.ErrRowsOnly) {
-		r.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: " + err.Error())
+		r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: " + err.Error())
 		return
 	}
 	if r.unstored = err; err != nil {
 		r.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
 		return
 	}
-	r.log.Info().Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("backups: everything that etcd took on is in the store")
+	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: everything that etcd took on is in the store")
 }
 
 // Unstored is what Flush could not bring into the store; nil before, and if there is nothing. Whoever calls Flush may ask.
