@@ -106,7 +106,7 @@ func (f Facts) Holds(g Guard) bool {
 	case NewAfterFailed:
 		return f.Word == bootstrap.New && f.Failed
 	case SaysProgress:
-		return f.Word == bootstrap.Progress
+		return f.Word.Running()
 	case SaysSuccessful:
 		return f.Word == bootstrap.Successful
 	case ConfigKept:
@@ -150,7 +150,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 // hear keeps the sidecar's word, and what follows from a verdict.
 func (f Facts) hear(word bootstrap.InitializationStatus) Facts {
 	f.Word = word
-	if word == bootstrap.Successful || word == bootstrap.Failed {
+	if word.Verdict() {
 		f.Failed, f.InVain = word == bootstrap.Failed, false
 	}
 	return f

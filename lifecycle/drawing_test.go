@@ -77,6 +77,8 @@ func TestTheDocumentedStatesAreTheTables(t *testing.T) {
 		assert.NotEmpty(t, rows[i][1], "say what happens in %s", state.Name)
 		assert.Equal(t, state.Deadline, rows[i][2], "what bounds %s, in the table of states of docs/*.md", state.Name)
 	}
+	promise := fmt.Sprintf("A stop ends within %g s before etcd was started and within %g s afterwards", AbortBudget.Seconds(), StopBudget.Seconds())
+	assert.Contains(t, readme(t), promise, "what README.md promises of a stop")
 }
 
 // drawing is what the tests read of the overview.

@@ -312,6 +312,9 @@ func (e *explorer) expand(here place) {
 	if here.core.State == Terminated {
 		return
 	}
+	if action := here.action(); action != "" && len(outcomes(action, here.truth)) == 0 {
+		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
+	}
 	for _, h := range anytime {
 		e.take(here, here, h)
 		// The action at hand may be done all the same by the time it notices that it is cancelled.

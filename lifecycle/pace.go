@@ -19,9 +19,12 @@ const (
 	AbortBudget = 2 * time.Second
 	// TakingDown is the part of either that the command may use after Run has returned.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience is how long an orderly close of etcd may take before etcd's server is stopped under it. A close can
-	// take etcd's request timeout even then, 7 s, and the exit record has to be written.
-	ClosePatience = StopBudget - 9*time.Second
+	// ClosePatience is how long an orderly close of etcd may take before etcd's server is stopped under it.
+	ClosePatience = StopBudget - closeReserve
+
+	// closeReserve is for a close whose patience is over: it can take etcd's request timeout even then, 7 s, and the exit
+	// record has to be written.
+	closeReserve = 9 * time.Second
 
 	// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
 	lingering = 300 * time.Millisecond
@@ -31,6 +34,12 @@ const (
 	// stopLimit and abortLimit are what is left of the budgets for a visit of Terminating.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
+)
+
+// Budgets that leave nothing for the close, or for the work of an abort, do not compile.
+const (
+	_ = uint64(ClosePatience - time.Second)
+	_ = uint64(abortLimit - time.Second)
 )
 
 // seconds writes a duration as people read it.

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +76,8 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	rules := NewRules(Table, Elsewhere)
 	for _, phrase := range script {
 		h, known := phrases[phrase]
-		require.True(t, known, "%s: no such phrase: %q", id, phrase)
+		require.True(t, known, "%s: there is no phrase %q; a scenario is told in these:\n  %s", id, phrase,
+			strings.Join(slices.Sorted(maps.Keys(phrases)), "\n  "))
 		from := played.core.State
 		var decision Decision
 		played.core, decision = rules.Step(played.core, h.event, h.payload)

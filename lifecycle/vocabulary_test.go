@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -169,19 +168,13 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (timeline_test.go)")
-	assertDocumented[Class](t, "the class is one of ", ", ")
+	assertDocumented[Class](t, "the class is one of ")
 }
 
-// assertDocumented looks for the words of a type in the documentation, in the order of their declaration.
-func assertDocumented[T ~string](t *testing.T, introduction, beforeLast string) {
+// assertDocumented holds that the documentation lists the words of a type behind an introduction.
+func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
-	var quoted []string
-	for _, word := range declared[T]() {
-		quoted = append(quoted, "`"+string(word)+"`")
-	}
-	last := len(quoted) - 1
-	list := introduction + strings.Join(quoted[:last], ", ") + beforeLast + quoted[last]
-	assert.True(t, strings.Contains(docs.Text(t), list), "README.md or docs/*.md should say: %s", list)
+	assert.ElementsMatch(t, declared[T](), docs.Listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
@@ -194,12 +187,14 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
-	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
+	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
 			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
+		assert.True(t, word == bootstrap.New || word.Running() || word.Verdict(),
+			"say in Running or Verdict (bootstrap/initialization.go) whether %q goes on or ends an initialization", word)
 	}
 }
 

@@ -188,18 +188,14 @@ func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationSt
 	return word, err
 }
 
-// heard counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it. There is no default: a
-// new word must be given its meaning here, and until then is no verdict.
+// heard counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it.
 func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
-	switch word {
-	case bootstrap.Progress:
-	case bootstrap.New:
-		if c.asked != "" {
-			c.ended(metrics.Lost)
-		}
-	case bootstrap.Successful:
+	switch {
+	case word == bootstrap.New && c.asked != "":
+		c.ended(metrics.Lost)
+	case word == bootstrap.Successful:
 		c.ended(metrics.Successful)
-	case bootstrap.Failed:
+	case word == bootstrap.Failed:
 		c.ended(metrics.Failed)
 	}
 }
