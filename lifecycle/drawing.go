@@ -4,6 +4,8 @@ import (
 	"cmp"
 	_ "embed" // for the picture
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"etcd-wrapper/statemachine"
@@ -33,16 +35,18 @@ func JSON(table []Row) (string, error) { return drawing.JSON(table) }
 // arrow for each way with the id "edge_FROM_TO", without guards, actions and reasons. Every arrow has a place for the
 // count of times it was taken, an empty text in an element of the class "badge". Colours are left to whoever shows it.
 //
-// It is laid out by hand, because no layout engine draws eight states as calmly; a test fails when the table has a way
-// that has no route here.
+// Graphviz is not asked for it: what it makes of eight states is wider than a phone, and moves whenever the table changes.
 func Overview() string {
+	places := placed()
+	height := places[Terminated].y + boxHeight/2 + margin
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" xmlns="http://www.w3.org/2000/svg">`+"\n", overviewWidth, overviewHeight)
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" xmlns="http://www.w3.org/2000/svg">`+"\n", overviewWidth, height)
 	begin := places[Query].up(boxHeight / 2)
 	fmt.Fprintf(&b, `<g class="begin"><circle cx="%d" cy="%d" r="5"/>%s</g>`+"\n", begin.x, begin.y-20, arrowOf(begin.up(20), begin))
+	all := routes(places)
 	for _, state := range States {
-		b.WriteString(boxOf(state.Name))
-		for _, way := range routes {
+		b.WriteString(boxOf(state.Name, places[state.Name]))
+		for _, way := range all {
 			if way.from == state.Name {
 				b.WriteString(way.svg())
 			}
@@ -54,10 +58,22 @@ func Overview() string {
 
 // Lengths in the SVG's own units: one is about a pixel on a phone.
 const (
-	overviewWidth, overviewHeight = 364, 550
-	boxHeight                     = 42
-	tipLength, tipWidth           = 8, 5
-	bend                          = 7 // radius of an arrow's corners
+	overviewWidth       = 364
+	leftX, rightX       = 72, 248 // the columns' centres
+	leftHalf, rightHalf = 44, 58  // half of their boxes' widths
+	firstY, rowHeight   = 50, 80
+	boxHeight           = 42
+	margin              = 7
+	tipLength, tipWidth = 8, 5
+	bend                = 7 // radius of an arrow's corners
+
+	apart    = 10 // half of the distance between the two arrows of neighbours
+	corner   = 36 // from the centre of a box, where an arrow leaves it that turns
+	nearLane = 18 // from a box to the first lane beside it
+	laneGap  = 12
+	slotGap  = 8  // between arrows that come from the same side
+	above    = 11 // from a line to the count above it
+	beside   = 22 // and to that beside it
 )
 
 // spot is a point of the overview; y grows downwards.
@@ -65,23 +81,29 @@ type spot struct{ x, y int }
 
 func (s spot) up(by int) spot { return spot{s.x, s.y - by} }
 
-// places are the centres of the states' boxes.
-var places = map[State]spot{
-	Wait: {72, 50}, Query: {248, 50},
-	Trigger:     {72, 138},
-	FetchConfig: {248, 206},
-	StartEtcd:   {248, 282},
-	Serving:     {248, 358},
-	Terminating: {248, 446},
-	Terminated:  {248, 522},
+// half is half of the width of the boxes in a column.
+func (s spot) half() int {
+	if s.x == leftX {
+		return leftHalf
+	}
+	return rightHalf
 }
 
-// boxWidth gives the states that lie on the way to Serving and to the end room for their longer names.
-func boxWidth(state State) int {
-	if state == Trigger || state == Wait {
-		return 88
+// placed are the centres of the states' boxes: a run goes down on the right, and what it repeats until there is a verdict
+// stands on the left, beside Query and below.
+func placed() map[State]spot {
+	places := map[State]spot{Query: {rightX, firstY}}
+	for row, state := range slices.Backward(BeforeVerdict[1:]) {
+		places[state] = spot{leftX, firstY + (len(BeforeVerdict)-2-row)*rowHeight}
 	}
-	return 116
+	row := len(BeforeVerdict) - 1
+	for _, state := range States {
+		if _, stands := places[state.Name]; !stands {
+			places[state.Name] = spot{rightX, firstY + row*rowHeight}
+			row++
+		}
+	}
+	return places
 }
 
 // route is how the arrow from one state to another runs, and where its count stands.
@@ -91,26 +113,89 @@ type route struct {
 	through  []spot
 }
 
-// routes has every way of the table from one state to another. No two share a line, so that each can be lit alone.
-var routes = []route{
-	{Query, Trigger, spot{160, 127}, []spot{{212, 71}, {212, 138}, {116, 138}}},
-	{Query, Wait, spot{153, 29}, []spot{{190, 40}, {116, 40}}},
-	{Query, FetchConfig, spot{270, 127}, []spot{{248, 71}, {248, 185}}},
-	{Query, Terminating, spot{323, 39}, []spot{{306, 50}, {354, 50}, {354, 458}, {306, 458}}},
-	{Trigger, Wait, spot{94, 94}, []spot{{72, 117}, {72, 71}}},
-	{Trigger, Terminating, spot{94, 200}, []spot{{72, 159}, {72, 440}, {190, 440}}},
-	{Wait, Query, spot{153, 71}, []spot{{116, 60}, {190, 60}}},
-	{Wait, Terminating, spot{38, 200}, []spot{{28, 50}, {16, 50}, {16, 452}, {190, 452}}},
-	{FetchConfig, StartEtcd, spot{270, 243}, []spot{{248, 227}, {248, 261}}},
-	{FetchConfig, Terminating, spot{323, 195}, []spot{{306, 206}, {342, 206}, {342, 446}, {306, 446}}},
-	{StartEtcd, Serving, spot{270, 319}, []spot{{248, 303}, {248, 337}}},
-	{StartEtcd, Terminating, spot{323, 271}, []spot{{306, 282}, {330, 282}, {330, 434}, {306, 434}}},
-	{Serving, Terminating, spot{270, 402}, []spot{{248, 379}, {248, 425}}},
-	{Terminating, Terminated, spot{270, 484}, []spot{{248, 467}, {248, 501}}},
+// routes lays every way of the table from one state to another out. No two share a line, so that each can be lit alone. An
+// arrow goes straight to a neighbour, or around one corner into the other column; where a box is in its way it takes a lane of
+// its own along the edge. What comes from below is laid out first, so that lanes lie within each other.
+func routes(places map[State]spot) (all []route) {
+	lanes, slots := map[int]int{}, map[spot]int{} // those in use, by the column and by where arrows enter a box
+	lowest := func(one, other State) int {
+		return cmp.Or(cmp.Compare(places[other].y, places[one].y), cmp.Compare(one, other))
+	}
+	for _, state := range slices.SortedFunc(maps.Keys(places), lowest) {
+		from := places[state]
+		for _, to := range next(state) {
+			at, side, down := places[to], cmp.Compare(places[to].x, from.x), cmp.Compare(places[to].y, from.y)
+			way, free := route{from: state, to: to}, !blocked(places, from, at.y)
+			enter := spot{at.x - side*at.half(), at.y}
+			switch {
+			case down == 0:
+				y := from.y + side*apart
+				way.through = []spot{{from.x + side*from.half(), y}, {enter.x, y}}
+				way.badge = spot{(way.through[0].x + enter.x) / 2, y + side*above}
+			case side == 0 && free:
+				way.through = []spot{{from.x, from.y + down*boxHeight/2}, {at.x, at.y - down*boxHeight/2}}
+				way.badge = spot{from.x + beside, (from.y + at.y) / 2}
+			case free:
+				x, y := from.x+side*corner, at.y+slots[enter]*slotGap
+				slots[enter]++
+				way.through = []spot{{x, from.y + down*boxHeight/2}, {x, y}, {enter.x, y}}
+				way.badge = spot{(x + enter.x) / 2, y - above}
+			default:
+				out := cmp.Compare(from.x, overviewWidth/2)
+				if side == 0 {
+					enter.x += out * at.half()
+				}
+				lane, y := from.x+out*(from.half()+nearLane+lanes[out]*laneGap), at.y+slots[enter]*slotGap
+				slots[enter]++
+				lanes[out]++
+				way.through = []spot{{from.x + out*from.half(), from.y}, {lane, from.y}, {lane, y}, {enter.x, y}}
+				way.badge = spot{lane - out*beside, from.y + rowHeight/2 - 4}
+			}
+			all = append(all, way)
+		}
+	}
+	for i := range all {
+		all[i].centre(slots[spot{all[i].end().x, places[all[i].to].y}])
+	}
+	return all
 }
 
-func boxOf(state State) string {
-	at, width := places[state], boxWidth(state)
+func (r *route) end() spot { return r.through[len(r.through)-1] }
+
+// centre moves where an arrow around a corner enters a box, which so many do from the same side.
+func (r *route) centre(many int) {
+	last, by := len(r.through)-1, (many-1)*slotGap/2
+	if last == 1 {
+		return
+	}
+	r.through[last-1], r.through[last] = r.through[last-1].up(by), r.through[last].up(by)
+	if last == 2 {
+		r.badge = r.badge.up(by)
+	}
+}
+
+// next are the states to which ways lead from one.
+func next(from State) (states []State) {
+	for _, row := range Table {
+		if row.From == from && row.To != from && !slices.Contains(states, row.To) {
+			states = append(states, row.To)
+		}
+	}
+	return states
+}
+
+// blocked reports whether a box stands in the column of a state, between it and a height.
+func blocked(places map[State]spot, from spot, y int) bool {
+	for _, other := range places {
+		if other.x == from.x && min(from.y, y) < other.y && other.y < max(from.y, y) {
+			return true
+		}
+	}
+	return false
+}
+
+func boxOf(state State, at spot) string {
+	width := 2 * at.half()
 	final := ""
 	if state == Terminated {
 		final = rectangle(at, width-8, boxHeight-8, 6)

@@ -125,7 +125,7 @@ func TestTheOverviewHasTheTablesStatesAndWaysAndNoOthers(t *testing.T) {
 			is = append(is, group.ID)
 		}
 	}
-	assert.ElementsMatch(t, want, is, "give every way of the table its route in drawing.go")
+	assert.ElementsMatch(t, want, is, "the picture has an arrow for every way of the table")
 }
 
 func TestNoCountOfTheOverviewCoversAStateOrAnotherCount(t *testing.T) {
