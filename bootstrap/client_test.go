@@ -53,8 +53,8 @@ func TestStatusUnderstandsTheFourWords(t *testing.T) {
 }
 
 func TestAForeignWordIsQuoted(t *testing.T) {
-	_, err := sidecar(t, saying("Restoring\n")).Status(t.Context())
-	assert.ErrorContains(t, err, `unknown initialization status "Restoring"`)
+	_, err := sidecar(t, saying("Polishing\n")).Status(t.Context())
+	assert.ErrorContains(t, err, `unknown initialization status "Polishing"`)
 }
 
 func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed" // for the picture
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -59,8 +58,9 @@ func Overview() string {
 // Lengths in the SVG's own units: one is about a pixel on a phone.
 const (
 	overviewWidth       = 364
-	leftX, rightX       = 72, 248 // the columns' centres
+	leftX, rightX       = 78, 248 // the columns' centres
 	leftHalf, rightHalf = 44, 58  // half of their boxes' widths
+	betweenX            = (leftX + leftHalf + rightX - rightHalf) / 2
 	firstY, rowHeight   = 50, 80
 	boxHeight           = 42
 	margin              = 7
@@ -115,43 +115,46 @@ type route struct {
 
 // routes lays every way of the table from one state to another out. No two share a line, so that each can be lit alone. An
 // arrow goes straight to a neighbour, or around one corner into the other column; where a box is in its way it takes a lane of
-// its own along the edge. What comes from below is laid out first, so that lanes lie within each other.
-func routes(places map[State]spot) (all []route) {
-	lanes, slots := map[int]int{}, map[spot]int{} // those in use, by the column and by where arrows enter a box
-	lowest := func(one, other State) int {
-		return cmp.Or(cmp.Compare(places[other].y, places[one].y), cmp.Compare(one, other))
-	}
-	for _, state := range slices.SortedFunc(maps.Keys(places), lowest) {
-		from := places[state]
-		for _, to := range next(state) {
-			at, side, down := places[to], cmp.Compare(places[to].x, from.x), cmp.Compare(places[to].y, from.y)
-			way, free := route{from: state, to: to}, !blocked(places, from, at.y)
-			enter := spot{at.x - side*at.half(), at.y}
-			switch {
-			case down == 0:
-				y := from.y + side*apart
-				way.through = []spot{{from.x + side*from.half(), y}, {enter.x, y}}
-				way.badge = spot{(way.through[0].x + enter.x) / 2, y + side*above}
-			case side == 0 && free:
-				way.through = []spot{{from.x, from.y + down*boxHeight/2}, {at.x, at.y - down*boxHeight/2}}
-				way.badge = spot{from.x + beside, (from.y + at.y) / 2}
-			case free:
-				x, y := from.x+side*corner, at.y+slots[enter]*slotGap
-				slots[enter]++
-				way.through = []spot{{x, from.y + down*boxHeight/2}, {x, y}, {enter.x, y}}
-				way.badge = spot{(x + enter.x) / 2, y - above}
-			default:
-				out := cmp.Compare(from.x, overviewWidth/2)
-				if side == 0 {
-					enter.x += out * at.half()
-				}
-				lane, y := from.x+out*(from.half()+nearLane+lanes[out]*laneGap), at.y+slots[enter]*slotGap
-				slots[enter]++
-				lanes[out]++
-				way.through = []spot{{from.x + out*from.half(), from.y}, {lane, from.y}, {lane, y}, {enter.x, y}}
-				way.badge = spot{lane - out*beside, from.y + rowHeight/2 - 4}
+// its own along the edge. The shortest come first, so that corners and lanes lie within each other.
+func routes(places map[State]spot) []route {
+	all := ways(places)
+	corners, lanes, slots := map[spot]int{}, map[int]int{}, map[spot]int{} // those in use: of a box, of a column, where arrows enter a box
+	for i := range all {
+		way, from, to := &all[i], places[all[i].from], places[all[i].to]
+		side, down := cmp.Compare(to.x, from.x), cmp.Compare(to.y, from.y)
+		turn := func(box spot, out int) int { // where an arrow leaves the box, or enters it, below or above
+			key := spot{box.x + out, box.y + down}
+			corners[key]++
+			return box.x + out*(corner-(corners[key]-1)*laneGap)
+		}
+		enter := spot{to.x - side*to.half(), to.y}
+		switch {
+		case down == 0:
+			y := from.y + side*apart
+			way.through = []spot{{from.x + side*from.half(), y}, {enter.x, y}}
+			way.badge = spot{betweenX, y + side*above}
+		case side == 0 && !blocked(places, from.x, from.y, to.y):
+			way.through = []spot{{from.x, from.y + down*boxHeight/2}, {to.x, to.y - down*boxHeight/2}}
+			way.badge = spot{from.x + beside, (from.y + to.y) / 2}
+		case side != 0 && !blocked(places, from.x, from.y, to.y+down):
+			x, y := turn(from, side), to.y+slots[enter]*slotGap
+			slots[enter]++
+			way.through = []spot{{x, from.y + down*boxHeight/2}, {x, y}, {enter.x, y}}
+			way.badge = spot{betweenX, y - above}
+		case side != 0 && !blocked(places, to.x, from.y-down, to.y):
+			x, y := turn(spot{to.x, to.y - 2*down}, -side), from.y+apart
+			way.through = []spot{{from.x + side*from.half(), y}, {x, y}, {x, to.y - down*boxHeight/2}}
+			way.badge = spot{betweenX, y + above}
+		default:
+			out := cmp.Compare(from.x, overviewWidth/2)
+			if side == 0 {
+				enter.x += out * to.half()
 			}
-			all = append(all, way)
+			lane, y := from.x+out*(from.half()+nearLane+lanes[out]*laneGap), to.y+slots[enter]*slotGap
+			slots[enter]++
+			lanes[out]++
+			way.through = []spot{{from.x + out*from.half(), from.y}, {lane, from.y}, {lane, y}, {enter.x, y}}
+			way.badge = spot{lane - out*beside, from.y + rowHeight/2 - 4}
 		}
 	}
 	for i := range all {
@@ -160,38 +163,41 @@ func routes(places map[State]spot) (all []route) {
 	return all
 }
 
-func (r *route) end() spot { return r.through[len(r.through)-1] }
-
-// centre moves where an arrow around a corner enters a box, which so many do from the same side.
-func (r *route) centre(many int) {
-	last, by := len(r.through)-1, (many-1)*slotGap/2
-	if last == 1 {
-		return
-	}
-	r.through[last-1], r.through[last] = r.through[last-1].up(by), r.through[last].up(by)
-	if last == 2 {
-		r.badge = r.badge.up(by)
-	}
-}
-
-// next are the states to which ways lead from one.
-func next(from State) (states []State) {
+// ways are those of the table that lead from one state to another, the shortest first.
+func ways(places map[State]spot) (all []route) {
 	for _, row := range Table {
-		if row.From == from && row.To != from && !slices.Contains(states, row.To) {
-			states = append(states, row.To)
+		same := func(r route) bool { return r.from == row.From && r.to == row.To }
+		if row.From != row.To && !slices.ContainsFunc(all, same) {
+			all = append(all, route{from: row.From, to: row.To})
 		}
 	}
-	return states
+	length := func(r route) int { return max(places[r.to].y-places[r.from].y, places[r.from].y-places[r.to].y+1) }
+	slices.SortStableFunc(all, func(one, other route) int { return cmp.Compare(length(one), length(other)) })
+	return all
 }
 
-// blocked reports whether a box stands in the column of a state, between it and a height.
-func blocked(places map[State]spot, from spot, y int) bool {
-	for _, other := range places {
-		if other.x == from.x && min(from.y, y) < other.y && other.y < max(from.y, y) {
+// blocked reports whether a box stands in a column between two heights.
+func blocked(places map[State]spot, x, y, other int) bool {
+	for _, box := range places {
+		if box.x == x && min(y, other) < box.y && box.y < max(y, other) {
 			return true
 		}
 	}
 	return false
+}
+
+func (r *route) end() spot { return r.through[len(r.through)-1] }
+
+// centre moves where an arrow enters the side of a box, which so many do.
+func (r *route) centre(many int) {
+	if many < 2 {
+		return
+	}
+	last, by := len(r.through)-1, (many-1)*slotGap/2
+	r.through[last-1], r.through[last] = r.through[last-1].up(by), r.through[last].up(by)
+	if last == 2 {
+		r.badge = r.badge.up(by)
+	}
 }
 
 func boxOf(state State, at spot) string {
