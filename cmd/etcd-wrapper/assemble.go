@@ -241,7 +241,7 @@ func (a asked) Make(ctx context.Context) (local.Made, error) {
 
 // Uploaded is local.Maker's.
 func (a asked) Uploaded() (done, total int64) {
-	if full := a.Facts().Shipped.FullRunning; full != nil {
+	if full := a.Published().FullRunning; full != nil {
 		return full.Sent, full.Of
 	}
 	return 0, 0

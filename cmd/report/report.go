@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
@@ -33,7 +34,7 @@ type Runtime interface {
 	Certificates() []status.Certificate
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
-	Backup() *status.Backup           // nil without a store
+	Backup() *facts.Backups           // nil without a store
 	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -223,16 +224,16 @@ func (*place) Leases() []status.Lease {
 	}}
 }
 
-func (*place) Backup() *status.Backup {
+func (*place) Backup() *facts.Backups {
 	at := time.Unix(1.7e9, 0)
-	return &status.Backup{
+	return &facts.Backups{
 		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
-		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 9, From: at, To: at},
-		LastFull:     &status.BackupFull{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
-		FullRunning:  &status.BackupRun{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
-		LastVerified: &status.BackupProof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
-		Trouble:      &status.BackupError{Since: at, Times: 1, Message: "the store is away", NextTry: at},
+		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+		LastFull:     &facts.Full{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+		FullRunning:  &facts.Run{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
+		LastVerified: &facts.Proof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
+		Trouble:      &facts.Trouble{Since: at, Times: 1, Message: "the store is away", NextTry: at},
 	}
 }
 

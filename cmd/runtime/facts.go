@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
@@ -163,13 +163,13 @@ func (r *Runtime) LeaseOfMember() (leases.Member, bool) {
 
 // LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
 func (r *Runtime) LeaseOfBackups() (told leases.Backups, ok bool) {
-	facts := r.backups.Facts()
-	is := facts.Shipped
-	if is.Role != writer.Writing || facts.Unable != nil {
+	is := r.backups.Published()
+	if is.Role != facts.Writes {
 		return told, false
 	}
-	told = leases.Backups{Stored: is.Stored, UpTo: time.Now().Add(-is.BehindFor)}
-	if full := lastFull(facts); full != nil {
+	behind := time.Duration(is.BehindSeconds * float64(time.Second))
+	told = leases.Backups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
+	if full := is.LastFull; full != nil {
 		told.Full, told.FullTime = full.Revision, full.At
 	}
 	return told, true

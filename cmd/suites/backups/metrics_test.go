@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/backup/facts"
 )
 
 // An alert can be built on each: what stands in the documentation is told by the program as it runs, as Prometheus wants it.
@@ -18,11 +18,11 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "value"))
-	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.Window != nil && b.LastFull != nil })
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.Window != nil && b.LastFull != nil })
 	_, well := run.Request(http.MethodGet, "/metrics")
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitTold(run, "the store is away", func(b status.Backup) bool { return inTrouble(b) && b.BehindRevisions > 0 && b.SpoolBytes > 0 })
+	awaitTold(run, "the store is away", func(b facts.Backups) bool { return inTrouble(b) && b.BehindRevisions > 0 && b.SpoolBytes > 0 })
 	_, away := run.Request(http.MethodGet, "/metrics")
 	rename(t, m.mount+".away", m.mount)
 	run.StopCleanly()

@@ -7,14 +7,15 @@ import (
 	"strings"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
 )
 
 // fact is something to know about a run, with its name. A name that is empty goes on with the fact before.
 type fact struct{ name, is string }
 
-// facts are what there is to know about a run, at now.
-func facts(d status.Document, now time.Time) []fact {
+// factsOf are what there is to know about a run, at now.
+func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
 		standing(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
 		backup(d.Backup, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
@@ -199,7 +200,7 @@ func ago(at, now time.Time) string {
 func moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 // backup is how far the store is, what it can give back, and what is wrong with it.
-func backup(b *status.Backup, now time.Time) (all []fact) {
+func backup(b *facts.Backups, now time.Time) (all []fact) {
 	if b == nil {
 		return nil
 	}
@@ -230,7 +231,7 @@ func backup(b *status.Backup, now time.Time) (all []fact) {
 	return all
 }
 
-func making(run *status.BackupRun) string {
+func making(run *facts.Run) string {
 	text := run.Doing
 	if run.Of > 0 {
 		text += fmt.Sprintf(", %s of %s", size(run.Sent), size(run.Of))
@@ -241,7 +242,7 @@ func making(run *status.BackupRun) string {
 	return text + ": " + run.Reason
 }
 
-func inTheStore(b *status.Backup) string {
+func inTheStore(b *facts.Backups) string {
 	stored := ""
 	if b.StoredBytes > 0 {
 		stored = "; " + size(b.StoredBytes) + " in all"
@@ -253,7 +254,7 @@ func inTheStore(b *status.Backup) string {
 	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.BehindRevisions, Rounded(behind), stored)
 }
 
-func verified(proof *status.BackupProof, now time.Time) string {
+func verified(proof *facts.Proof, now time.Time) string {
 	switch {
 	case proof == nil:
 		return "never"

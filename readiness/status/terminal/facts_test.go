@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
 )
 
-func printed(t *testing.T, b *status.Backup) string {
+func printed(t *testing.T, b *facts.Backups) string {
 	told := document()
 	told.Backup = b
 	var out bytes.Buffer
@@ -21,11 +22,11 @@ func printed(t *testing.T, b *status.Backup) string {
 
 func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 	now := time.Now()
-	out := printed(t, &status.Backup{
+	out := printed(t, &facts.Backups{
 		Store: "s3://b/main", Role: "writes", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFull: now.Add(time.Hour),
-		Window:       &status.BackupWindow{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
-		LastFull:     &status.BackupFull{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
-		LastVerified: &status.BackupProof{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		Window:       &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
+		LastFull:     &facts.Full{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
+		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
 	})
 	for _, line := range []string{
 		`^backups +s3://b/main, this member writes$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
@@ -39,15 +40,15 @@ func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 }
 
 func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
-	assert.Contains(t, printed(t, &status.Backup{Trouble: &status.BackupError{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
+	assert.Contains(t, printed(t, &facts.Backups{Trouble: &facts.Trouble{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
 }
 
 func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 	now := time.Now()
-	out := printed(t, &status.Backup{
+	out := printed(t, &facts.Backups{
 		Store: "s3://b/main", Role: "waits", Revision: 90, BehindRevisions: 5, BehindSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
-		LastVerified: &status.BackupProof{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
-		Trouble:      &status.BackupError{Since: now.Add(-time.Minute), Times: 4, Message: "the store is away", NextTry: now.Add(30 * time.Second)},
+		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
+		Trouble:      &facts.Trouble{Since: now.Add(-time.Minute), Times: 4, Message: "the store is away", NextTry: now.Add(30 * time.Second)},
 	})
 	for _, line := range []string{
 		`^backup trouble +the store is away\n +since ` + at + `, 1m0s ago, 4 times, next try within (30|29)s$`,
@@ -59,14 +60,14 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 }
 
 func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
-	run := &status.BackupRun{Reason: "schedule", Since: time.Now(), Doing: "copies the database"}
-	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &status.Backup{FullRunning: run}))
+	run := &facts.Run{Reason: "schedule", Since: time.Now(), Doing: "copies the database"}
+	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
 	run.Doing, run.Sent, run.Of, run.LeftSeconds = "stores the copy", 1<<30, 3<<30, 61
-	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &status.Backup{FullRunning: run}))
+	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
 }
 
 func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
-	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &status.Backup{Store: "file:///b", Role: "watches"}))
+	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "watches"}))
 	assert.NotContains(t, printed(t, nil), "backup")
 }
 

@@ -91,7 +91,7 @@ func (p *Printer) Print(d status.Document) error {
 	now := time.Now()
 	fmt.Fprintf(&b, "%s%s, %s\n%s\n\n", whose(d), p.strong(d.State), p.readiness(d.Ready), d.Reason)
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, fact := range facts(d, now) {
+	for _, fact := range factsOf(d, now) {
 		fmt.Fprintf(table, "%s\t%s\n", fact.name, fact.is) //nolint:errcheck // a strings.Builder takes everything
 	}
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything

@@ -1,4 +1,4 @@
-package runtime
+package backup
 
 import (
 	"testing"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/writer"
 )
@@ -14,12 +13,12 @@ import (
 // Of a drill etcd's hash is mostly known of an earlier revision: that of its full, or of a compaction.
 func TestHowFarAHashHasProvedABackupIsTold(t *testing.T) {
 	verdict := &archive.Verdict{Revision: 9, Drill: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}}
-	proof := lastVerified(backup.Facts{Kept: backup.Kept{Verdict: verdict}})
+	proof := lastVerified(Facts{Kept: Kept{Verdict: verdict}})
 	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", proof.Reason)
 }
 
 func TestTheWindowThatIsToldGoesAsFarAsWhatWasStoredLeadsOn(t *testing.T) {
-	facts := backup.Facts{Kept: backup.Kept{From: 3, To: 7, End: time.Unix(1, 0)}, Shipped: writer.Facts{Stored: 9}}
+	facts := Facts{Kept: Kept{From: 3, To: 7, End: time.Unix(1, 0)}, Shipped: writer.Facts{Stored: 9}}
 	is := window(facts)
 	assert.EqualValues(t, 9, is.ToRevision)
 	assert.WithinDuration(t, time.Now(), is.To, time.Minute)
