@@ -136,6 +136,9 @@ func briefly(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
+// cutOff is what is said when whoever watches, or asks, may miss the end.
+const cutOff = "requests may be cut off before their end"
+
 // serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
@@ -161,7 +164,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 		if err := server.Shutdown(ctx); err != nil {
-			log.Debug().Err(err).Msg("requests were cut off at the end")
+			log.Info().Err(err).Msg(cutOff)
 		}
 		<-ended
 	}, exitcode.Clean, nil

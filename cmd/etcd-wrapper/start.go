@@ -19,8 +19,12 @@ import (
 	"etcd-wrapper/lifecycle"
 )
 
-// farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
-const farewell = lifecycle.TakingDown * 2 / 5
+const (
+	// farewell bounds how long the last requests to the own server may take, once the lifecycle has ended.
+	farewell = lifecycle.TakingDown * 4 / 5
+	// saying bounds how long Kubernetes' message may take to be written.
+	saying = lifecycle.TakingDown * 2 / 5
+)
 
 // startCommand is `start-etcd`.
 type startCommand struct {
@@ -58,7 +62,7 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 			go p.greet(log, c.LogFormat == "console", ended)
 		}
 		defer close(ended)
-		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
+		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
 		c.tell(log, outcome, briefly(outcome))
@@ -68,7 +72,7 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 
 // run drives the lifecycle, tells how it ended and takes the parts down. The telling comes first, and the rest is bounded:
 // a disk that hangs must not keep the reason back, nor the process.
-func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
+func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, briefly(p.outcome))
 		return p.outcome
@@ -84,12 +88,12 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.LastWords(outcome))
-	p.takeDown(outcome)
+	p.takeDown(log, outcome)
 	return outcome
 }
 
 // takeDown ends the parts, the last one first, and waits for that no longer than lifecycle.TakingDown.
-func (p *parts) takeDown(outcome lifecycle.Outcome) {
+func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
@@ -101,6 +105,7 @@ func (p *parts) takeDown(outcome lifecycle.Outcome) {
 	select {
 	case <-down:
 	case <-time.After(lifecycle.TakingDown):
+		log.Info().Msg("the process ends before all of its parts have; " + cutOff)
 	}
 }
 
@@ -124,8 +129,8 @@ func bounded(path string, write func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(farewell):
-		return fmt.Errorf("%s: no answer within %s", path, farewell)
+	case <-time.After(saying):
+		return fmt.Errorf("%s: no answer within %s", path, saying)
 	}
 }
 

@@ -41,7 +41,6 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "cannot prepare the tests:", err)
 		return 1
 	}
-	go measurePace()
 	return m.Run()
 }
 
