@@ -13,10 +13,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 )
 
 // parallel is how many tests run at a time: they wait far more than they compute.
@@ -208,3 +210,61 @@ func Output(t *testing.T, args ...string) string {
 	require.Empty(t, stderr.String())
 	return string(out)
 }
+
+// BeginOldEtcd runs etcd 3.5 with the pod's data and configuration, as a sidecar or the reference program does.
+func (p *Pod) BeginOldEtcd() *Command {
+	p.T.Helper()
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(p.T, err)
+	file := filepath.Join(p.Dir, "old-etcd.yaml")
+	require.NoError(p.T, os.WriteFile(file, text, 0o600))
+	return p.begin(exec.Command(OldEtcd(p.T), "--config-file="+file))
+}
+
+// Stop sends SIGTERM and waits for the end.
+func (c *Command) Stop() {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGTERM))
+	c.Wait()
+}
+
+// OldEtcd is the path of etcd 3.5. Without its modules the test is skipped: tests use no network.
+func OldEtcd(t *testing.T) (path string) {
+	t.Helper()
+	path, err := oldEtcd()
+	if errors.Is(err, errNotFetched) {
+		t.Skip(err)
+	}
+	require.NoError(t, err, "etcd 3.5 was built")
+	return path
+}
+
+var errNotFetched = errors.New("etcd 3.5 is not in Go's cache of modules: make fetch downloads it")
+
+// oldEtcd builds etcd 3.5 from a module of its own, once for all suites: the first time that takes half a minute.
+var oldEtcd = sync.OnceValues(func() (path string, err error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(root, "bin", "test", "etcd-3.5")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	release, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", "etcd35"), "-o", path, "go.etcd.io/etcd/server/v3")
+	build.Env = append(os.Environ(), "GOPROXY=off")
+	said, err := build.CombinedOutput()
+	switch {
+	case err == nil:
+		return path, nil
+	case bytes.Contains(said, []byte("GOPROXY=off")):
+		return "", errNotFetched
+	default:
+		return "", fmt.Errorf("%w: %s", err, said)
+	}
+})
