@@ -28,9 +28,9 @@ type (
 	Source = statemachine.Source
 	// Group is states for which the same row is right.
 	Group = statemachine.Group
-	// StateInfo is what people are told about a state.
+	// StateInfo describes a state to people.
 	StateInfo = statemachine.StateInfo
-	// Bound is what keeps a visit to a state from lasting for ever.
+	// Bound is what ends a visit to a state.
 	Bound = statemachine.Bound
 	// Decision is the answer to one event.
 	Decision = statemachine.Decision
@@ -64,7 +64,7 @@ func NewRules(table []Row, elsewhere []Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }
 
-// Payload is what an event has to tell beside its name. The zero value tells nothing.
+// Payload is what comes with an event. The zero value is nothing.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: what the sidecar said
 	Early         Early                          // with Replied and ConfigPrefetched: the newest early configuration
@@ -127,7 +127,7 @@ func (f Facts) Holds(g Guard) bool {
 	return false
 }
 
-// Learn adds to the facts what an event tells, before the table is asked.
+// Learn adds what comes with an event to the facts, before the table is asked.
 func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
@@ -142,7 +142,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Begun, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
-		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // they tell no facts
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // no facts come with them
 	}
 	return f
 }

@@ -32,7 +32,7 @@ func JSON(table []Row) (string, error) { return drawing.JSON(table) }
 
 // Overview is the machine at a glance, as an SVG that fits a phone: a box for each state with the id "state_NAME" and an
 // arrow for each way with the id "edge_FROM_TO", without guards, actions and reasons. Every arrow has a place for the
-// count of times it was taken, an empty text in an element of the class "badge". Colours are left to whoever shows it.
+// count of times it was taken, an empty text in an element of the class "badge". The page that shows it chooses the colours.
 //
 // Graphviz is not asked for it: what it makes of eight states is wider than a phone, and moves whenever the table changes.
 func Overview() string {
@@ -73,7 +73,7 @@ const (
 	laneGap  = 12
 	slotGap  = 8  // between arrows that come from the same side
 	above    = 11 // from a line to the count above it
-	beside   = 22 // and to that beside it
+	toSide   = 22 // and to that beside it
 )
 
 // spot is a point of the overview; y grows downwards.
@@ -106,7 +106,7 @@ func placed() map[State]spot {
 	return places
 }
 
-// route is how the arrow from one state to another runs, and where its count stands.
+// route is how the arrow from one state to another runs, and where its count is.
 type route struct {
 	from, to State
 	badge    spot // its centre
@@ -135,7 +135,7 @@ func routes(places map[State]spot) []route {
 			way.badge = spot{betweenX, y + side*above}
 		case side == 0 && !blocked(places, from.x, from.y, to.y):
 			way.through = []spot{{from.x, from.y + down*boxHeight/2}, {to.x, to.y - down*boxHeight/2}}
-			way.badge = spot{from.x + beside, (from.y + to.y) / 2}
+			way.badge = spot{from.x + toSide, (from.y + to.y) / 2}
 		case side != 0 && !blocked(places, from.x, from.y, to.y+down):
 			x, y := turn(from, side), to.y+slots[enter]*slotGap
 			slots[enter]++
@@ -154,7 +154,7 @@ func routes(places map[State]spot) []route {
 			slots[enter]++
 			lanes[out]++
 			way.through = []spot{{from.x + out*from.half(), from.y}, {lane, from.y}, {lane, y}, {enter.x, y}}
-			way.badge = spot{lane - out*beside, from.y + rowHeight/2 - 4}
+			way.badge = spot{lane - out*toSide, from.y + rowHeight/2 - 4}
 		}
 	}
 	for i := range all {

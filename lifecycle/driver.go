@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Runtime      Runtime
 	Log          zerolog.Logger
-	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 waits for ever
+	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is no limit
 }
 
 // Driver carries out what the table answers. One goroutine, the one that calls Run, owns everything in it but the two
@@ -40,9 +40,9 @@ type Driver struct {
 	visit   int         // counts arrivals in a state; a timer belongs to one
 	tasks   int         // counts pieces of work; a completion belongs to one
 	work    task        // what the current row asked for
-	aside   task        // the prefetch, which goes on whatever else is done
+	early   task        // the prefetch, which runs beside everything else
 	working sync.WaitGroup
-	early   prefetched
+	fetched prefetched
 	config  []byte // the newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
@@ -63,7 +63,7 @@ type Outcome struct {
 	Reason string // one sentence for people
 }
 
-// NewDriver returns a driver that stands in Query and has done nothing yet.
+// NewDriver returns a driver in Query that has done nothing yet.
 func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
@@ -78,7 +78,7 @@ func NewDriver(options Options) *Driver {
 		over:    make(chan struct{}),
 		visit:   1,
 		work:    noTask(),
-		aside:   noTask(),
+		early:   noTask(),
 	}
 	d.timeline.arrive(Query, time.Now())
 	d.timeline.reason = "not begun"
@@ -86,20 +86,20 @@ func NewDriver(options Options) *Driver {
 	return d
 }
 
-// Signal tells the machine of SIGTERM or SIGINT. It may be called from any goroutine, at any time.
+// Signal reports SIGTERM or SIGINT to the machine. It may be called from any goroutine, at any time.
 func (d *Driver) Signal(signal syscall.Signal) {
 	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
-// Stop tells the machine of POST /stop. It may be called from any goroutine, at any time.
+// Stop reports POST /stop to the machine. It may be called from any goroutine, at any time.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash tells the machine that something of this process failed beyond repair. It may be called from any goroutine.
+// Crash reports to the machine that something in this process failed beyond repair. It may be called from any goroutine.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
-// ListenerLost tells the machine that the wrapper's own port cannot be served any longer. It may be called from any
+// ListenerLost reports to the machine that the wrapper's own port cannot be served any longer. It may be called from any
 // goroutine.
 func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
@@ -181,7 +181,7 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.
 func (d *Driver) late(m message) bool {
-	ofNoTask := m.task != d.work.number && m.task != d.aside.number
+	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
@@ -200,8 +200,8 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		case ok:
 			pause = limit
 			d.arm(limit)
-		case aside[action] != nil:
-			aside[action](d)
+		case beside[action] != nil:
+			beside[action](d)
 		default:
 			slow = append(slow, action)
 		}
@@ -261,10 +261,10 @@ func (d *Driver) start(actions []Action, payload Payload) {
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startAside runs an action beside the pieces of work. It may ask the sidecar and must touch nothing else.
-func (d *Driver) startAside(action Action) {
-	d.aside.cancel()
-	d.aside = d.spawn([]Action{action}, Payload{}, d.aside.ended)
+// startEarly runs an action beside the other work. It may ask the sidecar and must touch nothing else.
+func (d *Driver) startEarly(action Action) {
+	d.early.cancel()
+	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
 }
 
 func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}) task {

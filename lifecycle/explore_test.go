@@ -196,7 +196,7 @@ func split(do []Action) (slow []Action, timer bool, aside Action) {
 		switch {
 		case slices.Contains(timers, action):
 			timer = true
-		case IsAside(action):
+		case IsBeside(action):
 			aside = action
 		default:
 			slow = append(slow, action)

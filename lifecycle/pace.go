@@ -47,7 +47,7 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
 // Durations that pace the machine. None of them is a flag: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause bound the pause before asking again how a running initialization goes. A validation of sanity
+	// firstPoll and maxPause bound the pause before asking again about a running initialization. A validation of sanity
 	// may be over in milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after a first failure.

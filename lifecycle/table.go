@@ -18,7 +18,7 @@ var Table = statemachine.Expand(written)
 // entry is a row as it is written here: it may start in a group.
 type entry statemachine.Entry
 
-// written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
+// written is the table as people read and change it. Rows that share From and On are neighbours, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
 var written = []entry{
 	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},

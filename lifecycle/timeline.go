@@ -20,7 +20,7 @@ type Transition struct {
 	Event  Event
 	Guard  Guard
 	To     State
-	Reason string        // the row's, with what the event had to tell
+	Reason string        // the row's, with what came with the event
 	Times  int           // how often the row was taken in the current phase
 	After  time.Duration // how long From had lasted by then
 
@@ -168,7 +168,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 		d.timeline.reason = message
 	}
 	was := d.timeline.trouble
-	d.timeline.trouble = was.live(row, payload, now)
+	d.timeline.trouble = was.after(row, payload, now)
 	if payload.Validation != (Validation{}) {
 		d.timeline.validation = payload.Validation
 	}
@@ -179,7 +179,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 	}
 }
 
-// publish replaces the snapshot and wakes whoever waits for that. It never waits for a reader.
+// publish replaces the snapshot and wakes its readers. It never waits for one.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
 		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Times,
@@ -195,7 +195,7 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. Whoever watches the
+// logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. A watcher of the
 // snapshots reminds people of what lasts.
 func (d *Driver) logTaken(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
@@ -207,7 +207,7 @@ func (d *Driver) logTaken(taken Transition, pause time.Duration) {
 	entry.Msg(taken.Reason)
 }
 
-// level is that of an alert for trouble: error where the run ends by it, warn where it goes on.
+// level is that of an alert for trouble: error where it ends the run, warn elsewhere.
 func (d *Driver) level(taken Transition) zerolog.Level {
 	trouble := d.timeline.trouble
 	bad := trouble.At.Equal(taken.At)

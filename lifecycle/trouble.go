@@ -42,8 +42,8 @@ const (
 	OfCrash         Class = "crash"         // a panic, or what etcd calls fatal
 )
 
-// live takes what a row has to tell of trouble: that there is some, that it goes on, or that it is over.
-func (t Trouble) live(row *Row, payload Payload, now time.Time) Trouble {
+// after is the trouble once a row was taken: new, the same as before, or over.
+func (t Trouble) after(row *Row, payload Payload, now time.Time) Trouble {
 	found := Trouble{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: wordsFor(row).said(payload), on: row.On}
 	switch {
 	case found.Class == "" && t.lasts() && t.overBy(row, payload):
@@ -102,7 +102,7 @@ func classOf(row *Row, payload Payload) Class {
 	}
 }
 
-// classOfSource is the class of trouble that its cause does not tell.
+// classOfSource is the class of trouble whose cause is not enough to classify it.
 func classOfSource(event Event, status exitcode.Code) Class {
 	if status == exitcode.BadRecord {
 		return OfRecord

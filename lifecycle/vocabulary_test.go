@@ -141,7 +141,7 @@ func TestNoActionIsForgotten(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row does it (table.go)")
 	for _, action := range declared[Action]() {
 		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go), newPaces (pace.go) or limits (driver.go)", action)
-		if !SetsTimer(action) && !IsAside(action) {
+		if !SetsTimer(action) && !IsBeside(action) {
 			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (explore_test.go)", action)
 		}
 	}

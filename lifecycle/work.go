@@ -13,7 +13,7 @@ import (
 
 // Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
 type Sidecar interface {
-	// Status says where initialization stands. A verdict is told once.
+	// Status says where initialization is. It gives each verdict once.
 	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
 	// Trigger asks for an initialization, which then runs in the background.
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
@@ -186,7 +186,7 @@ func (w *work) probeData(context.Context) completion {
 	}
 }
 
-// dataInUse ends the exit record at once: nobody will know how whoever else has the data open for writing ends.
+// dataInUse ends the exit record at once: how the other writer of the data ends is never known.
 func (w *work) dataInUse(err error) completion {
 	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Forfeit())}}
 }

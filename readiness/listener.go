@@ -103,7 +103,7 @@ func (l *dualListener) sort(conn net.Conn, config *tls.Config) {
 	}
 }
 
-// handLocal waits for a local client's first byte, which tells which protocol it speaks.
+// handLocal waits for a local client's first byte, which shows its protocol.
 func (l *dualListener) handLocal(conn net.Conn, config *tls.Config) {
 	release := context.AfterFunc(l.lifetime, func() { _ = conn.Close() })
 	defer release()
@@ -157,7 +157,7 @@ func begin(conn net.Conn) (*begunConn, error) {
 	return begun, conn.SetReadDeadline(time.Time{})
 }
 
-// speaksTLS tells a handshake (RFC 8446, 5.1) from the letter that a request begins with.
+// speaksTLS distinguishes a handshake (RFC 8446, 5.1) from the letter that begins a request.
 func (c *begunConn) speaksTLS() bool { return c.first[0] == 22 }
 
 // Read implements net.Conn. One goroutine at a time reads.

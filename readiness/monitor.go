@@ -133,7 +133,7 @@ func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1)}
 }
 
-// observeLeader notices what the notification cannot tell: that a leader was lost and none has followed.
+// observeLeader notices what no notification says: that a leader was lost and none has followed.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {

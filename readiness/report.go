@@ -37,7 +37,7 @@ type Report struct {
 	checks   [checkCount]Check
 }
 
-// Ready tells whether clients may use the member at now. It allocates nothing.
+// Ready reports whether clients may use the member at now. It allocates nothing.
 func (r *Report) Ready(now time.Time) bool { return r.passes() && r.fresh(now) }
 
 func (r *Report) passes() bool {
@@ -65,7 +65,7 @@ func (r *Report) follow(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the verdicts as they stand at now: a read that has grown too old no longer counts. The slice is the
+// Checks returns the verdicts at now: a read that has grown too old no longer counts. The slice is the
 // caller's own.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
@@ -203,7 +203,7 @@ func (w *watch) judgeDataVersion() (Verdict, string) {
 	return OK, ""
 }
 
-// judgeUpkeep sends clients to other members, where there are any, while this one's database stands still.
+// judgeUpkeep sends clients to other members, where there are any, while this one's database is blocked.
 func (w *watch) judgeUpkeep() (Verdict, string) {
 	if reason := w.target.Away(); reason != "" {
 		return Failed, reason

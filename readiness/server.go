@@ -6,12 +6,12 @@
 // linearizable read that started within the last 3 s has succeeded. The age is computed when the answer is given, so a
 // Monitor that stalls cannot stay green.
 //
-// What else there is to tell lives below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). They are
+// Other endpoints are packages below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). They are
 // handlers that the command adds to the server by Options.Routes.
 //
 // The server answers on its port from the first instant to the end. Where TLS is expected it begins with a certificate of
 // its own making, until the real one is known. On loopback it understands plain HTTP as well, always: one port that
-// whoever is in the pod can ask without knowing anything of certificates. A socket on the volume was the other way to
+// everybody in the pod can ask without certificates. A socket on the volume was the other way to
 // that; it would depend on the volume, which is what may hang or be read-only when somebody asks.
 //
 // Only the command calls this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
@@ -40,7 +40,7 @@ const (
 	replyTimeout   = 10 * time.Second // to take a reply; longer than requestTimeout, which may be spent before replying
 	idleTimeout    = 30 * time.Second // to send the next request on the same connection
 	maxHeaderBytes = 8 << 10
-	// maxConnections bounds what strangers can make the process hold: each connection costs it some 20 KB.
+	// maxConnections bounds what clients can make the process hold: each connection costs some 20 KB.
 	maxConnections = 256
 )
 
@@ -178,7 +178,7 @@ func (c complaints) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// sparingly keeps strangers on the network from filling the log: at most ten lines a minute.
+// sparingly keeps clients from filling the log: at most ten lines a minute.
 func sparingly(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Drawing is what there is to know about a machine, beside its table, to draw it and to tell people of it.
+// Drawing is what there is to know about a machine, beside its table, to draw it and to explain it.
 type Drawing struct {
 	Name     string // of the graph
 	Source   string // the command that prints it
@@ -19,7 +19,7 @@ type Drawing struct {
 	Defaults []Default
 }
 
-// StateInfo is what people are told about a state.
+// StateInfo describes a state to people.
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
@@ -27,7 +27,7 @@ type StateInfo struct {
 	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
 }
 
-// Bound is what keeps a visit to a state from lasting for ever.
+// Bound is what ends a visit to a state.
 type Bound string
 
 // The bounds. Every state has one.
@@ -134,7 +134,7 @@ func dotState(state StateInfo, folded []*arrow) string {
 	return label
 }
 
-// dotStyle tells the ways aside from the way to the goal.
+// dotStyle draws arrows that lead away from the goal paler.
 func (d *Drawing) dotStyle(a *arrow) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `

@@ -20,7 +20,7 @@ type Guard string
 // Always is the guard of the last row for a state and an event.
 const Always Guard = ""
 
-// Action is the name of something that whoever drives a machine does.
+// Action is the name of something that a machine's driver does.
 type Action string
 
 // Answer is what a machine does with an event.
@@ -103,7 +103,7 @@ type Written interface {
 	}
 }
 
-// Expand writes a row for every state of a group, so that whoever looks at the table sees each state by itself.
+// Expand writes a row for every state of a group, so that each state has rows of its own.
 func Expand[E Written](entries []E) []Row {
 	var table []Row
 	for _, e := range entries {
@@ -122,11 +122,11 @@ func (e Entry) row(from State) Row {
 	return row
 }
 
-// Facts are what the guards of a machine may ask about. F is the type itself, P what an event has to tell beside its name.
+// Facts are what the guards of a machine may ask about. F is the type itself, P what comes with an event.
 type Facts[F, P any] interface {
 	// Holds reports whether a guard's condition is true; that of a guard it doesn't know never is, and Always always is.
 	Holds(guard Guard) bool
-	// Learn returns the facts with what an event tells, before the table is asked.
+	// Learn returns the facts with what comes with an event, before the table is asked.
 	Learn(event Event, payload P) F
 	// Conclude returns the facts with what follows from the answer.
 	Conclude(from State, event Event, to State, payload P) F

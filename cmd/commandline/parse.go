@@ -33,7 +33,7 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 		kong.Name("etcd-wrapper"),
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are told of once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are explained once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.Writers(out, io.Discard), // errors are returned

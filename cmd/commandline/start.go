@@ -120,7 +120,7 @@ func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exi
 // CrashNotePath is where a crash leaves its reason.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath is where a run tells the next one how it ended.
+// LastRunPath is where a run leaves for the next one how it ended.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
 // DataDir is etcd's data directory where there is no sidecar to name it.

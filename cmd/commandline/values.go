@@ -50,7 +50,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 // ahead is how far somebody's clock may be ahead of this machine's.
 const ahead = time.Minute
 
-// Check says that a time has not come yet: whoever writes one means another.
+// Check refuses a time that has not come yet: another one is meant.
 func (t Target) Check(now time.Time) error {
 	if t.Time.After(now.Add(ahead)) {
 		return fmt.Errorf("%s is in the future: it is %s here", t, now.UTC().Format(time.RFC3339))

@@ -82,7 +82,7 @@ func cells(line string) (Row, bool) {
 
 var quoted = regexp.MustCompile("`([^`]*)`")
 
-// Quoted returns what stands in backquotes in a text.
+// Quoted returns the words in backquotes in a text.
 func Quoted(text string) (names []string) {
 	for _, match := range quoted.FindAllStringSubmatch(text, -1) {
 		names = append(names, match[1])
@@ -93,8 +93,8 @@ func Quoted(text string) (names []string) {
 // list is words in backquotes, one after the other.
 var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 
-// Listed returns the words that stand in backquotes behind an introduction, in whatever order; it stands once in README.md and
-// docs/*.md, on one line.
+// Listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once, on one
+// line.
 func Listed[T ~string](t testing.TB, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(Text(t), introduction)
@@ -105,7 +105,7 @@ func Listed[T ~string](t testing.TB, introduction string) (words []T) {
 	return words
 }
 
-// Named returns what stands in backquotes in the first cells of rows.
+// Named returns the words in backquotes in the first cells of rows.
 func Named(rows []Row) (names []string) {
 	for _, row := range rows {
 		names = append(names, Quoted(row[0])...)

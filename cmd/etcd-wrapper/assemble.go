@@ -123,7 +123,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// blame tells a flag that is wrong from a configuration that is.
+// blame distinguishes a wrong flag from a wrong configuration.
 func blame(err error) exitcode.Code {
 	if errors.Is(err, standalone.ErrConfig) {
 		return exitcode.BadConfig
@@ -136,7 +136,7 @@ func briefly(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff is what is said when whoever watches, or asks, may miss the end.
+// cutOff is what is said when a client that watches, or asks, may miss the end.
 const cutOff = "requests may be cut off before their end"
 
 // serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.

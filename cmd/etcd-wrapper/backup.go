@@ -50,7 +50,7 @@ func (*backupFlags) Notes() string {
 			exitcode.NotKept, "export, verify: what was asked for is not kept")
 }
 
-// document is what a command tells.
+// document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
 // run finds the store, does what a command is for and prints what came of it, also beside an error.
@@ -62,16 +62,16 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 		return s.failed(err, exitcode.Usage)
 	}
 	settings.Inspect = inspectInChild()
-	told, err := do(ctx, settings)
-	return s.told(f.Output, told, err)
+	result, err := do(ctx, settings)
+	return s.conclude(f.Output, result, err)
 }
 
-// told prints what a command tells, if it has come so far, and its error.
-func (s streams) told(output string, told document, err error) exitcode.Code {
-	if told != nil {
-		print := told.Print
+// conclude prints the result of a command, if there is one, and its error.
+func (s streams) conclude(output string, result document, err error) exitcode.Code {
+	if result != nil {
+		print := result.Print
 		if output == "json" {
-			print = func(to io.Writer) error { return backups.JSON(to, told) }
+			print = func(to io.Writer) error { return backups.JSON(to, result) }
 		}
 		if failed := print(s.out); failed != nil && err == nil {
 			err = failed
@@ -175,18 +175,18 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
-		return c.told(exported, err)
+		return c.result(exported, err)
 	})
 }
 
-// acceptance is the consent of whoever makes something of backups that cannot all be read.
+// acceptance is the consent to make something of backups that cannot all be read.
 type acceptance struct {
 	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
 	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
 }
 
-// told is a document if something was made, and the error, unless it is one that was agreed to.
-func (a acceptance) told(made document, err error) (document, error) {
+// result is a document if something was made, and the error, unless it is one that was agreed to.
+func (a acceptance) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
 		return made, nil
@@ -213,7 +213,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
-	return s.told(c.Output, backups.Made(made), nil)
+	return s.conclude(c.Output, backups.Made(made), nil)
 }
 
 // backupVerifyCommand is `backup verify`.

@@ -116,7 +116,7 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
+// explainUsage leaves Kubernetes a message about a wrong command line, if it is the container's own and not that of a visitor. Where
 // the message belongs can't be asked of a command line that could not be read.
 func explainUsage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
@@ -126,7 +126,7 @@ func explainUsage(args []string, cause error) {
 	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
 }
 
-// terminationPath is what a command line says of it, as far as that can be told from one that is wrong.
+// terminationPath is what a command line says of it, as far as a wrong one shows it.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
@@ -243,7 +243,7 @@ func (c dumpCommand) drawRecovery() (string, error) {
 	}
 }
 
-// noCommand is what runs when no command is named. Whoever tries the program's name gets to know what it can do.
+// noCommand is what runs when no command is named. It shows what the program can do.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {

@@ -70,8 +70,8 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run drives the lifecycle, tells how it ended and takes the parts down. The telling comes first, and the rest is bounded:
-// a disk that hangs must not keep the reason back, nor the process.
+// run drives the lifecycle, says how it ended and takes the parts down. What it says comes first, and the rest is bounded:
+// a disk that hangs delays neither the reason nor the process's end.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, briefly(p.outcome))

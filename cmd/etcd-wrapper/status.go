@@ -109,14 +109,14 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 		log.Error().Msg("not defragmented: " + last.Error)
 		return exitcode.ToolFailed
 	}
-	_, _ = fmt.Fprintln(s.out, "defragmented "+terminal.Defragmented(last)) // whoever closed the stream does not want it
+	_, _ = fmt.Fprintln(s.out, "defragmented "+terminal.Defragmented(last)) // a reader that closed the stream does not want it
 	return exitcode.Clean
 }
 
 // watchInterval is how often it is asked how far the defragmentation is.
 const watchInterval = 200 * time.Millisecond
 
-// defragment asks for it and tells of it until it has ended.
+// defragment asks for it and shows its progress until it has ended.
 func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error) {
 	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
@@ -126,15 +126,15 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 	if err := client.Defragment(ctx); err != nil {
 		return nil, err
 	}
-	told := ""
+	shown := ""
 	for {
 		now, err := client.Fetch(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if now.Upkeep != nil && now.Upkeep.Busy() && now.Upkeep.Reason != told {
-			told = now.Upkeep.Reason
-			_, _ = fmt.Fprintln(to, now.Upkeep.Phase+": "+told) // as above
+		if now.Upkeep != nil && now.Upkeep.Busy() && now.Upkeep.Reason != shown {
+			shown = now.Upkeep.Reason
+			_, _ = fmt.Fprintln(to, now.Upkeep.Phase+": "+shown) // as above
 		}
 		if last := ended(now, before); last != nil {
 			return last, nil

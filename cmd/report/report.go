@@ -1,4 +1,4 @@
-// Package report is what the wrapper tells about a run, put together from the lifecycle, the runtime and the readiness
+// Package report is what the wrapper says about a run, put together from the lifecycle, the runtime and the readiness
 // monitor: the status document, the phase that /readyz shows, and the last words that Kubernetes keeps.
 //
 // The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
@@ -23,7 +23,7 @@ import (
 // Lifecycle is the machine that drives the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
-// Runtime is what the lifecycle acts on, as far as it tells of itself.
+// Runtime is what the lifecycle acts on, as far as the report asks it.
 type Runtime interface {
 	Began() time.Time
 	LastExit() (class, reason string)
@@ -44,7 +44,7 @@ type Runtime interface {
 	Record() (exitcode.Word, error)
 }
 
-// Report tells about one run. Its methods may be called from any goroutine.
+// Report describes one run. Its methods may be called from any goroutine.
 type Report struct {
 	run       Lifecycle
 	runtime   Runtime
@@ -156,33 +156,33 @@ func validation(v lifecycle.Validation) *status.Validation {
 }
 
 func checks(all []readiness.Check) []status.Check {
-	told := make([]status.Check, len(all))
+	shown := make([]status.Check, len(all))
 	for i, c := range all {
-		told[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
+		shown[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
 	}
-	return told
+	return shown
 }
 
 func transitions(all []lifecycle.Transition) []status.Transition {
-	told := make([]status.Transition, len(all))
+	shown := make([]status.Transition, len(all))
 	for i, t := range all {
-		told[i] = status.Transition{
+		shown[i] = status.Transition{
 			At: t.At, From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
 			Reason: t.Reason, Times: t.Times, After: t.After.Seconds(),
 		}
 	}
-	return told
+	return shown
 }
 
 func edges(all []lifecycle.Tally) []status.Edge {
-	told := make([]status.Edge, len(all))
+	shown := make([]status.Edge, len(all))
 	for i, t := range all {
-		told[i] = status.Edge{
+		shown[i] = status.Edge{
 			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
 			Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
 		}
 	}
-	return told
+	return shown
 }
 
 // maxChanges bounds the changes of readiness that are kept, so that a member that comes and goes leaves room for the

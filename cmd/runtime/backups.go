@@ -15,7 +15,7 @@ import (
 const (
 	// endPatience is how long the backups may take to end before etcd is closed.
 	endPatience = 2 * time.Second
-	// flushReserve is what is left of a stop's budget for whoever comes after the last backup.
+	// flushReserve is what the last backup leaves of a stop's budget.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
@@ -42,7 +42,7 @@ func (r *Runtime) beginBackups() {
 	}
 }
 
-// endBackups lets go of an etcd that is about to be closed.
+// endBackups ends the backups of an etcd that is about to be closed.
 func (r *Runtime) endBackups() {
 	if r.backups == nil {
 		return
@@ -81,7 +81,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: everything that etcd took on is in the store")
 }
 
-// Unstored is what Flush could not bring into the store; nil before, and if there is nothing. Whoever calls Flush may ask.
+// Unstored is what Flush could not bring into the store; nil before, and if there is nothing. It is for the caller of Flush.
 func (r *Runtime) Unstored() error { return r.unstored }
 
 // Backup is how far the backups are; nil without a store.

@@ -43,23 +43,23 @@ func (r *Runtime) MemberID() string {
 }
 
 // Member is its cluster as etcd sees it; zero while etcd does not run.
-func (r *Runtime) Member() (told status.Member) {
+func (r *Runtime) Member() (seen status.Member) {
 	etcd := r.opening.Load()
 	if etcd == nil {
-		return told
+		return seen
 	}
 	view, ok := etcd.View()
 	if !ok {
-		return told
+		return seen
 	}
-	told = status.Member{
+	seen = status.Member{
 		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term,
 		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota,
 	}
 	for _, peer := range view.Peers {
-		told.Peers = append(told.Peers, status.Peer(peer))
+		seen.Peers = append(seen.Peers, status.Peer(peer))
 	}
-	return told
+	return seen
 }
 
 // Progress says how far etcd's start has come, as a clause about etcd; empty before it was opened.
@@ -86,19 +86,19 @@ func (r *Runtime) Upkeep() *status.Upkeep {
 		return nil
 	}
 	is := etcd.Upkeep()
-	told := &status.Upkeep{
+	shown := &status.Upkeep{
 		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
 		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,
 	}
 	for _, reader := range is.Readers {
-		told.Readers = append(told.Readers, status.DatabaseReader(reader))
+		shown.Readers = append(shown.Readers, status.DatabaseReader(reader))
 	}
 	if last := is.Last; last != nil {
-		told.Last = &status.Defragmentation{
+		shown.Last = &status.Defragmentation{
 			At: last.At, Took: last.Took.Seconds(), Origin: last.Origin, Before: last.Before, After: last.After, Error: last.Error,
 		}
 	}
-	return told
+	return shown
 }
 
 // Defragment has the database defragmented now, and returns at once. The error says why it cannot be now.
@@ -138,7 +138,7 @@ func (r *Runtime) beginLeases() {
 	}
 }
 
-// endLeases lets the leases be: whoever looks takes the member for lost when it stays away.
+// endLeases stops renewing: a member that stays away counts as lost when its lease runs out.
 func (r *Runtime) endLeases() {
 	if r.leases != nil {
 		r.leases.End()
@@ -162,21 +162,21 @@ func (r *Runtime) LeaseOfMember() (leases.Member, bool) {
 }
 
 // LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
-func (r *Runtime) LeaseOfBackups() (told leases.Backups, ok bool) {
+func (r *Runtime) LeaseOfBackups() (lease leases.Backups, ok bool) {
 	is := r.backups.Published()
 	if is.Role != facts.Writes {
-		return told, false
+		return lease, false
 	}
 	behind := time.Duration(is.BehindSeconds * float64(time.Second))
-	told = leases.Backups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
+	lease = leases.Backups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
 	if full := is.LastFull; full != nil {
-		told.Full, told.FullTime = full.Revision, full.At
+		lease.Full, lease.FullTime = full.Revision, full.At
 	}
-	return told, true
+	return lease, true
 }
 
 // Leases are those that this member renews; nil if it renews none.
-func (r *Runtime) Leases() (told []status.Lease) {
+func (r *Runtime) Leases() (all []status.Lease) {
 	if r.leases == nil {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (r *Runtime) Leases() (told []status.Lease) {
 			trouble := status.LeaseTrouble(*fact.Trouble)
 			lease.Trouble = &trouble
 		}
-		told = append(told, lease)
+		all = append(all, lease)
 	}
-	return told
+	return all
 }

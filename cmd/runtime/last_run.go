@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// lastRun is what this run knows of the one before it, and what it tells the one after it. It is for people: the choice of
+// lastRun is what this run knows of the one before it, and what it leaves for the one after it. It is for people: the choice of
 // the validation mode is the exit record's alone. Its methods may be called from any goroutine.
 type lastRun struct {
 	flags  *commandline.StartEtcd
@@ -58,7 +58,7 @@ func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exi
 // look reads how the last run ended. That it was killed is true only if it does not go on.
 func (l *lastRun) look() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
-	told, orderly := err == nil, !last.Ended.IsZero()
+	noted, orderly := err == nil, !last.Ended.IsZero()
 	word, unclean := l.record.Read()
 	crash := l.crash.Previous()
 	is := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
@@ -67,11 +67,11 @@ func (l *lastRun) look() lastExit {
 		return is(status.ExitCrash, cmp.Or(crash, last.Reason))
 	case orderly && last.Status != exitcode.Clean:
 		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
-	case told && !orderly:
+	case noted && !orderly:
 		return is(status.ExitKilled, withoutAWord+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case told && !last.Served: // the record is older: there was none, and the stop left it so
+	case noted && !last.Served: // the record is older: there was none, and the stop left it so
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
@@ -116,8 +116,8 @@ func nothingOn(volume string) bool {
 	return err == nil && (len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "lost+found")
 }
 
-// tell logs an end that somebody should look at.
-func (l *lastRun) tell(last lastExit) {
+// warn logs an end that somebody should look at.
+func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
 		status.ExitFailed: "the last run on this volume failed",
@@ -142,7 +142,7 @@ func (l *lastRun) begin() {
 		return
 	}
 	l.held, l.last = true, l.look()
-	l.tell(l.last)
+	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})
 }
 
@@ -157,7 +157,7 @@ func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.busy.Wait()
 }
 
-// note changes what is told, and writes it beside everything else.
+// note changes what is left for the next run, and writes it beside everything else.
 func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	l.busy.Go(func() {
 		l.mu.Lock()

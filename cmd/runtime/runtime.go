@@ -2,7 +2,7 @@
 // a run leaves behind together, none of which knows of the others, and fits them to the lifecycle's interfaces.
 //
 // The command makes one Runtime for a run and connects it to the wrapper's server before the lifecycle begins. From then on
-// the lifecycle calls its methods, one after the other; what a Runtime tells of itself may be asked from any goroutine.
+// the lifecycle calls its methods, one after the other; what a Runtime says about itself may be asked from any goroutine.
 package runtime
 
 import (
@@ -96,18 +96,18 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	}
 }
 
-// Connect gives the runtime what can only be made when it is there: the wrapper's server, and whom to tell that etcd has
+// Connect gives the runtime what can only be made when it is there: the wrapper's server, and what to call when etcd has
 // crashed. Call it once, before the lifecycle begins.
 func (r *Runtime) Connect(server Server, crash func(reason error)) {
 	r.server = server
 	r.crash = func(reason error) { crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
 }
 
-// Gate is where those who read the whole database tell of it, so that it is not defragmented meanwhile.
+// Gate is the lock that keeps readers of the whole database and its defragmentation apart.
 func (r *Runtime) Gate() *gate.Gate { return &r.gate }
 
-// WorksWith tells the runtime what makes backups, what decides about the data before etcd opens them, and what renews leases;
-// nil where nothing does. Call it once, before the lifecycle begins.
+// WorksWith sets what makes backups, what decides about the data before etcd opens them, and what renews leases; nil where
+// nothing does. Call it once, before the lifecycle begins.
 func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases) {
 	r.backups, r.recovery, r.leases = backups, recoverer, renewed
 }
@@ -157,7 +157,7 @@ func (r *Runtime) Expose() error {
 func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
-	switch outcome.Status { //nolint:exhaustive // of all others there is nothing more to tell
+	switch outcome.Status { //nolint:exhaustive // all others have left their reason already
 	case exitcode.Crashed:
 	case exitcode.OutOfTime:
 		err = leaveDump(r.note, outcome)

@@ -96,7 +96,7 @@ func steps(is status.Document) map[[3]string]float64 {
 	return times
 }
 
-// spent adds up the seconds in each state, the visit that goes on included.
+// spent adds up the seconds in each state, the present visit included.
 func spent(is status.Document, now time.Time) map[string]float64 {
 	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
 	for _, edge := range is.Edges {
@@ -167,8 +167,8 @@ func backupsGoOn() backup {
 	}
 }
 
-// knowsHowFar is so of the member that writes. One that watches has a 0, by which an alert would take a store for up to date that
-// nobody reaches.
+// knowsHowFar is true of the member that writes. One that watches has a 0, which an alert would take for an up-to-date store
+// that nobody reaches.
 func knowsHowFar(b *facts.Backups) bool { return b.Role == facts.Writes && b.Revision > 0 }
 
 // backupsAreKept are what lies in the store.

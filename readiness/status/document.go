@@ -1,4 +1,4 @@
-// Package status is what the wrapper tells about itself in one JSON document: the schema of GET /lifecycle, and the
+// Package status is all that the wrapper says about itself, in one JSON document: the schema of GET /lifecycle, and the
 // handler that serves and streams it. `etcd-wrapper status`, the page and the metrics are made from the same document,
 // so that they cannot disagree.
 //
@@ -61,7 +61,7 @@ type Member struct {
 // Peer is a member of the cluster.
 type Peer struct {
 	ID      string   `json:"id"`
-	Name    string   `json:"name"` // empty until it has told it
+	Name    string   `json:"name"` // empty until the member has published it
 	URLs    []string `json:"urls"`
 	Active  bool     `json:"active"` // this member has a connection to it
 	Leader  bool     `json:"leader"`
@@ -72,7 +72,7 @@ type Peer struct {
 const (
 	ExitCrash   = "crash"
 	ExitUnknown = "unknown" // somebody else ran, or a version that left no note
-	ExitFailed  = "failed"  // it ended by itself, in order, with an exit status that is not 0
+	ExitFailed  = "failed"  // it ended in order, with an exit status that is not 0
 	ExitKilled  = "killed"  // it ended without a word
 	ExitNone    = "none"    // there was none: the volume is new
 )
@@ -222,7 +222,7 @@ type LeaseTrouble struct {
 	NextTry time.Time `json:"next_try"`
 }
 
-// printable returns the document with every text made fit for a terminal, since it may quote a stranger. What is shared with
+// printable returns the document with every text made fit for a terminal, since it may quote texts of unknown origin. What is shared with
 // others is left alone.
 func (d Document) printable() Document {
 	return cleaned(reflect.ValueOf(d)).Interface().(Document)
@@ -230,28 +230,28 @@ func (d Document) printable() Document {
 
 // cleaned is a copy whose texts are printable, however deep they lie.
 func cleaned(of reflect.Value) reflect.Value {
-	told := reflect.New(of.Type()).Elem()
-	told.Set(of)
+	clean := reflect.New(of.Type()).Elem()
+	clean.Set(of)
 	switch of.Kind() {
 	case reflect.String:
-		told.SetString(printable.Line(of.String()))
+		clean.SetString(printable.Line(of.String()))
 	case reflect.Pointer:
 		if !of.IsNil() {
-			told.Set(cleaned(of.Elem()).Addr())
+			clean.Set(cleaned(of.Elem()).Addr())
 		}
 	case reflect.Slice:
 		if !of.IsNil() {
-			told.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
+			clean.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
 		}
 		for i := range of.Len() {
-			told.Index(i).Set(cleaned(of.Index(i)))
+			clean.Index(i).Set(cleaned(of.Index(i)))
 		}
 	case reflect.Struct:
 		for i := range of.NumField() {
-			if field := told.Field(i); field.CanSet() { // not those of a time
+			if field := clean.Field(i); field.CanSet() { // not those of a time
 				field.Set(cleaned(of.Field(i)))
 			}
 		}
 	}
-	return told
+	return clean
 }

@@ -11,19 +11,19 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fact is something to know about a run, with its name. A name that is empty goes on with the fact before.
+// fact is something to know about a run, with its name. One without a name continues the fact before.
 type fact struct{ name, is string }
 
 // factsOf are what there is to know about a run, at now.
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
-		standing(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
+		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
 		backup(d.Backup, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
 	)
 }
 
-// standing says how long it has been as it is, and when that changes.
-func standing(d status.Document, now time.Time) []fact {
+// since says how long the state has lasted, and when it changes.
+func since(d status.Document, now time.Time) []fact {
 	began := d.PhaseSince
 	if began.IsZero() { // a wrapper of an older version
 		began = d.Since

@@ -70,7 +70,7 @@ func (p *Printer) paint(colour int, text string) string {
 type Printer struct {
 	to     io.Writer
 	colour bool
-	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, of which others are told late
+	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, which come late
 	ready  bool
 }
 
@@ -144,7 +144,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper that does not tell is of another version
+		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper of another version may not say
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
 	}
