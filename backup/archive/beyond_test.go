@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -131,7 +132,7 @@ func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(20)
 	w.restoredTo(2, 14)
-	full, err := w.PutFull(w.ctx, archive.Full{
+	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
 		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: segment.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
 	}, strings.NewReader("a database"))
 	require.NoError(t, err)

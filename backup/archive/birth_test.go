@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -195,7 +196,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 1)
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
-	_, err = w.PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), w, archive.Full{
 		Cluster: "another", Generation: 2, Revision: 20, Chain: segment.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
 	}, strings.NewReader("database"))
 	require.NoError(t, err)

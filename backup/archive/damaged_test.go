@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -87,7 +88,7 @@ func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
 	for _, position := range []segment.Position{w.next.Position, segment.After(500)} {
 		stranger := segment.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
 		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))
-		require.NoError(t, w.PutSegment(w.ctx, object))
+		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 		head := w.head()
 		assert.Equal(t, w.next, head.Start)
 		assert.ErrorIs(t, head.Damaged, archive.ErrForeign)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -55,7 +56,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 		for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
 			t.Run(name+" "+sealing, func(t *testing.T) {
 				a := archive.New(s, keys)
-				full, err := a.PutFull(t.Context(), fullOf(int64(10+len(sealing))), strings.NewReader(database))
+				full, err := archivetest.PutFull(t.Context(), a, fullOf(int64(10+len(sealing))), strings.NewReader(database))
 				require.NoError(t, err)
 				known, err := a.Full(t.Context(), 1, full.Name())
 				require.NoError(t, err)
@@ -74,7 +75,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
 	pair := sealtest.New(t)
 	s := memory.New()
-	full, err := archive.New(s, pair.Load(t)).PutFull(t.Context(), fullOf(10), strings.NewReader("database"))
+	full, err := archivetest.PutFull(t.Context(), archive.New(s, pair.Load(t)), fullOf(10), strings.NewReader("database"))
 	require.NoError(t, err)
 	content, there := s.Content(archive.DataName(1, full.Name()))
 	require.True(t, there)
@@ -114,17 +115,17 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, put := range map[string]func(*world) error{
 		"a database that cannot be read": func(w *world) error {
-			_, err := w.PutFull(w.ctx, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
 			return err
 		},
 		"a store that is lost for the data": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: broken})
-			_, err := w.PutFull(w.ctx, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 		"a store that is lost for the manifest": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.ManifestName(1, fullOf(20).Name()), Err: broken})
-			_, err := w.PutFull(w.ctx, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 	} {
@@ -208,9 +209,9 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	} {
 		full := fullOf(20)
 		change(&full)
-		_, err := w.PutFull(w.ctx, full, strings.NewReader("database"))
+		_, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader("database"))
 		assert.Error(t, err, name)
 	}
-	_, err = w.PutFull(w.ctx, fullOf(20), strings.NewReader(""))
+	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -95,12 +96,12 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 		w.segment(14)
 		w.merge(archive.Minute, w.objects(archive.Segment)...)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
-		assert.ErrorIs(t, slow.PutSegment(w.ctx, mine), store.ErrExists)
+		assert.ErrorIs(t, archivetest.PutSegment(w.ctx, slow, mine), store.ErrExists)
 		assert.Empty(t, w.objects(archive.Segment))
 
 		late := w.build(15)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
-		assert.NoError(t, w.PutSegment(w.ctx, late), "nobody else was there")
+		assert.NoError(t, archivetest.PutSegment(w.ctx, w, late), "nobody else was there")
 	})
 }
 
@@ -143,7 +144,7 @@ func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) 
 	loser := w.again()
 	mine := loser.build(12)
 	winner := w.segment(14)
-	assert.ErrorIs(t, loser.PutSegment(w.ctx, mine), store.ErrExists)
+	assert.ErrorIs(t, archivetest.PutSegment(w.ctx, loser, mine), store.ErrExists)
 	manifest, err := loser.Manifest(w.ctx, 1, mine.Position)
 	require.NoError(t, err)
 	assert.Equal(t, winner.Manifest, manifest)
@@ -176,7 +177,7 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	stranger := w.next
 	stranger.Before = segment.Seed(cluster, 1, 9)
-	require.NoError(t, w.PutSegment(w.ctx, Build(t, w.Keys(), stranger, Rows(11, 12))))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, Build(t, w.Keys(), stranger, Rows(11, 12))))
 	known := archive.Head{Start: w.next}
 	_, err := w.Advance(w.ctx, known)
 	assert.ErrorIs(t, err, archive.ErrHole)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -50,7 +51,7 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 	}
 	object, err := builder.Finish(segment.Source{Compacted: 12})
 	require.NoError(t, err)
-	require.NoError(t, w.PutSegment(w.ctx, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 
 	path := w.find(archive.Target{})
@@ -112,7 +113,7 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	foreign := w.next
 	foreign.Cluster = "7e27652122e8b2ae"
 	object := Build(t, w.Keys(), foreign, Rows(11, 12))
-	require.NoError(t, w.PutSegment(w.ctx, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
 	require.ErrorIs(t, path.Beyond, archive.ErrForeign)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -25,7 +26,7 @@ func (w *world) stranger(first, last int64, at time.Time) {
 	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
 	object, err := builder.Finish(segment.Source{Member: "1"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 }
 
 // The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -62,7 +63,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	w.ahead(12, At(20).Add(100*time.Millisecond))
 	w.ahead(13, At(20).Add(500*time.Millisecond))
 	full := w.next
-	_, err := w.PutFull(w.ctx, archive.Full{
+	_, err := archivetest.PutFull(w.ctx, w, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 13, Next: full.Position, Time: At(20).Add(900 * time.Millisecond), Chain: full.Before, Last: full.Last, Reason: "for a test",
 	}, strings.NewReader(database(13)))
 	require.NoError(t, err)
@@ -111,7 +112,7 @@ func (w *world) backlog(last int64) {
 	}
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 }
 
@@ -124,7 +125,7 @@ func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(t, err)
-	require.NoError(t, w.PutSegment(w.ctx, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 
 	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
 	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
@@ -141,7 +142,7 @@ func (w *world) ahead(last int64, at time.Time) {
 	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 }
 
@@ -203,7 +204,7 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 // gapAt is gap at a time.
 func (w *world) gapAt(revision int64, at time.Time) {
 	w.t.Helper()
-	full, err := w.PutFull(w.ctx, archive.Full{
+	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: segment.Seed(cluster, 1, revision), Reason: "for a test",
 	}, strings.NewReader(database(revision)))
 	require.NoError(w.t, err)

@@ -14,10 +14,9 @@ import (
 )
 
 // plant puts an object that has a merged object's name and nothing of what the name says.
-func (w *writer) plant(level archive.Level, from, to segment.Position, content string) string {
+func (w *writer) plant(level archive.Level, from, to segment.Position, content string) {
 	name := fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to)
 	w.store.SetContent(name, []byte(content))
-	return name
 }
 
 // later merges until everything is merged, and deleted, that may be.

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/format/segment/segmenttest"
@@ -77,7 +78,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	for _, change := range change {
 		change(&full)
 	}
-	w.full, err = w.PutFull(w.t.Context(), full, bytes.NewReader(w.decay(content.Bytes())))
+	w.full, err = archivetest.PutFull(w.t.Context(), w, full, bytes.NewReader(w.decay(content.Bytes())))
 	require.NoError(w.t, err)
 	w.next = w.full.Start()
 	return w.full
@@ -107,7 +108,7 @@ func (w *world) putSegment() {
 	}
 	object, err := builder.Finish(segment.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutSegment(w.t.Context(), object))
+	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w, object))
 	w.next = object.Start()
 }
 
