@@ -34,15 +34,15 @@ var (
 	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
 )
 
-// Disbelieved tells whether it is something that was read which is wrong, and not the reading.
-func Disbelieved(err error) bool {
+// NotVerified tells whether it is something that was read which is wrong, and not the reading.
+func NotVerified(err error) bool {
 	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
 
 // Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
 // another. Other errors say that it could not be read.
 func Unusable(err error) bool {
-	return Disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
+	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
 // Archive is the backups in a store, for who reads and writes them. A History is what is kept there.
@@ -82,12 +82,12 @@ type Writer struct{ reader *Reader }
 
 // statement reads an object that is a statement.
 func (r *Reader) statement(ctx context.Context, name, kind string, into any) error {
-	_, err := r.stated(ctx, name, kind, into)
+	_, err := r.signed(ctx, name, kind, into)
 	return err
 }
 
-// stated is statement, and returns the line that states it.
-func (r *Reader) stated(ctx context.Context, name, kind string, into any) ([]byte, error) {
+// signed is statement, and returns the line that states it.
+func (r *Reader) signed(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, seal.MaxLine+1)
 	if err != nil {
 		return nil, err
@@ -273,6 +273,6 @@ func ManifestName(generation int, full string) string {
 	return fullPrefix(generation) + full + "/manifest.json"
 }
 
-func verdictPrefix(generation int) string { return GenerationPrefix(generation) + "verified/" }
+func resultPrefix(generation int) string { return GenerationPrefix(generation) + "verified/" }
 
-func drillPrefix(generation int) string { return GenerationPrefix(generation) + "drill/" }
+func testPrefix(generation int) string { return GenerationPrefix(generation) + "tested/" }

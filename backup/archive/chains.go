@@ -21,8 +21,8 @@ type Chain struct {
 	Begin   time.Time  // from when on a time can be gone back to: when From had become the present, to the second
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
-	Beyond error // why the object behind its end is not part of it; nil if there is none
-	Behind error // why what lies behind its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
+	PastEnd    error // why what lies past its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
+	Unverified error // why the object that lies there is no part of it; nil if there is none
 
 	index *index           // what belongs to it
 	end   segment.Position // what begins here doesn't, or isn't there
@@ -97,10 +97,10 @@ func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 		if err == nil {
 			chain.End = later(chain.Begin, at)
 		}
-		if err == nil || !Disbelieved(err) {
+		if err == nil || !NotVerified(err) {
 			return end, err
 		}
-		chain.Beyond = err
+		chain.Unverified = err
 		chain.index = chain.index.without(func(o Object) bool { return o.Name() == last.Name() })
 	}
 }
@@ -183,7 +183,7 @@ func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) 
 		return false, nil
 	}
 	manifest, err := r.firstManifest(ctx, object)
-	if Disbelieved(err) {
+	if NotVerified(err) {
 		return false, nil
 	}
 	if manifest.Position == full.Next {

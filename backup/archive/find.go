@@ -41,8 +41,8 @@ type Path struct {
 	Objects    []Object  // to read behind it, in order; none if the full is all
 	Revision   int64     // no row beyond it is read
 	Time       time.Time // when it was the present, as far as is known
-	Beyond     error     // why what lies behind the latest revision cannot be read; nil if nothing does, or if another one is the target
-	Known      int64     // the last revision that is told of by names, of the path's generation; 0 if another one than the latest is the target
+	PastEnd    error     // why what lies past the latest revision cannot be read; nil if nothing does, or if another one is the target
+	Reported   int64     // the last revision that names report, of the path's generation; 0 if another one than the latest is the target
 
 	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
 	Fetched func(bytes int)
@@ -56,16 +56,16 @@ type Path struct {
 	faults faults // that it does not lead by
 }
 
-// Lost is how many revisions at least lie behind the path's and cannot be read: they are told of by names. What names don't
-// tell has a Beyond all the same.
-func (p Path) Lost() int64 { return max(0, p.Known-p.Revision) }
+// Lost is how many revisions at least lie behind the path's and cannot be read: names report them. What no name reports has a
+// PastEnd all the same.
+func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
 // named tells whether it is a full alone, which nobody has looked for.
 func (p Path) named() bool { return p.index == nil }
 
 // upTo is the part of a path that was read before something was missing.
 func (p Path) upTo(end segment.Position, known faults) Path {
-	p.Revision, p.end, p.faults, p.Beyond = end.Revision-1, end, known, known[len(known)-1].Err
+	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
 }
@@ -166,12 +166,12 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.Full = full.Full
 		}
 	}
-	objects, beyond := chain.index.follow(path.Full.Next), generation.beyond(chain)
+	objects, pastEnd := chain.index.follow(path.Full.Next), generation.pastEnd(chain)
 	switch {
 	case target.Latest():
-		path.Beyond, path.Known = beyond, generation.told()
+		path.PastEnd, path.Reported = pastEnd, generation.reported()
 	case target.Revision == 0:
-		if err := h.reaches(ctx, chain, objects, target, beyond); err != nil {
+		if err := h.reaches(ctx, chain, objects, target, pastEnd); err != nil {
 			return Path{}, err
 		}
 		known, err := h.at(ctx, objects, path.Full, target.Time)
@@ -192,8 +192,8 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 func (h *History) notKept(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.windows())
 	if newest := h.Newest(); newest != nil {
-		if beyond := newest.beyond(newest.lastChain()); beyond != nil {
-			err = fmt.Errorf("%w; what follows cannot be read: %w", err, beyond)
+		if pastEnd := newest.pastEnd(newest.lastChain()); pastEnd != nil {
+			err = fmt.Errorf("%w; what follows cannot be read: %w", err, pastEnd)
 		}
 	}
 	return err
@@ -311,14 +311,14 @@ func (r *Reader) insteadOfFull(ctx context.Context, path Path, known faults) (Pa
 }
 
 // reaches is an error if something that cannot be read may have come by a target's time.
-func (h *History) reaches(ctx context.Context, chain Chain, objects []Object, target Target, beyond error) error {
-	if beyond == nil {
+func (h *History) reaches(ctx context.Context, chain Chain, objects []Object, target Target, pastEnd error) error {
+	if pastEnd == nil {
 		return nil
 	}
 	ended, err := h.ended(ctx, chain, objects)
 	if err == nil && target.Time.After(ended) {
 		err = fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
-			chain.To, ended.UTC().Format(time.RFC3339), beyond)
+			chain.To, ended.UTC().Format(time.RFC3339), pastEnd)
 	}
 	return err
 }

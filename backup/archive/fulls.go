@@ -224,14 +224,14 @@ const (
 	Failed   Outcome = "failed"
 )
 
-// Verdict is what a test restore showed.
-type Verdict struct {
+// Result is what a test restore showed.
+type Result struct {
 	seal.Heading
 	Cluster    string       `json:"cluster"`
 	Generation int          `json:"generation"`
 	Full       string       `json:"full"`     // the full's name that it began with
-	Revision   int64        `json:"revision"` // that was restored: the full's, or that of a drill
-	Drill      bool         `json:"drill"`    // whether segments were restored, too
+	Revision   int64        `json:"revision"` // that was restored: the full's, or that of a restore test
+	Segments   bool         `json:"segments"` // whether segments behind it were restored, too
 	Outcome    Outcome      `json:"outcome"`
 	Why        string       `json:"why,omitempty"` // it failed: a sentence
 	At         time.Time    `json:"at"`            // to the second
@@ -241,56 +241,56 @@ type Verdict struct {
 	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
 }
 
-const verdictKind = "verdict"
+const resultKind = "result"
 
-// sameSecond is how many verdicts may be given within a second.
+// sameSecond is how many results may be given within a second.
 const sameSecond = 10
 
-// PutVerdict stores a verdict. Heading is filled in. There may be several of a full: the newest counts. Of those of the same
+// PutResult stores a result. Heading is filled in. There may be several of a full: the newest counts. Of those of the same
 // second the later ones are put down to the seconds behind it.
-func (w *Writer) PutVerdict(ctx context.Context, verdict Verdict) (err error) {
-	verdict.Heading, verdict.At = heading(verdictKind), verdict.At.UTC().Truncate(time.Second)
+func (w *Writer) PutResult(ctx context.Context, result Result) (err error) {
+	result.Heading, result.At = heading(resultKind), result.At.UTC().Truncate(time.Second)
 	for range sameSecond {
-		if err = w.state(ctx, verdictName(verdict), verdict); !errors.Is(err, store.ErrExists) {
+		if err = w.state(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		verdict.At = verdict.At.Add(time.Second)
+		result.At = result.At.Add(time.Second)
 	}
 	return err
 }
 
-func verdictName(v Verdict) string {
-	if v.Drill {
-		return drillPrefix(v.Generation) + v.At.Format(second) + ".json"
+func resultName(v Result) string {
+	if v.Segments {
+		return testPrefix(v.Generation) + v.At.Format(second) + ".json"
 	}
-	return verdictPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
+	return resultPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
 }
 
-func (r *Reader) verdict(ctx context.Context, name string) (Verdict, error) {
-	var verdict Verdict
-	err := r.statement(ctx, name, verdictKind, &verdict)
-	if err == nil && (verdictName(verdict) != name || verdict.Outcome != Verified && verdict.Outcome != Failed) {
+func (r *Reader) result(ctx context.Context, name string) (Result, error) {
+	var result Result
+	err := r.statement(ctx, name, resultKind, &result)
+	if err == nil && (resultName(result) != name || result.Outcome != Verified && result.Outcome != Failed) {
 		err = r.damaged(name)
 	}
-	return verdict, err
+	return result, err
 }
 
-// Drills returns the verdicts of drills in a generation since a time, oldest first, but for those that are not to be believed:
+// RestoreTests returns the results of tests in a generation since a time, oldest first, but for those that are not to be believed:
 // anybody may have put them there.
-func (r *Reader) Drills(ctx context.Context, generation int, since time.Time) (drills []Verdict, err error) {
-	prefix := drillPrefix(generation)
+func (r *Reader) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
+	prefix := testPrefix(generation)
 	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(second)) {
 		if err != nil {
 			return nil, err
 		}
-		drill, err := r.verdict(ctx, object.Name)
-		if Disbelieved(err) {
+		test, err := r.result(ctx, object.Name)
+		if NotVerified(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		drills = append(drills, drill)
+		tests = append(tests, test)
 	}
-	return drills, nil
+	return tests, nil
 }

@@ -177,7 +177,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	if len(all) == 0 || nameless < all[len(all)-1].Number {
 		return nil
 	}
-	told, err := r.toldOf(ctx, nameless)
+	told, err := r.reportedBy(ctx, nameless)
 	if err != nil || told == 0 {
 		return err
 	}
@@ -215,7 +215,7 @@ func (r *Reader) Remains(ctx context.Context) (string, error) {
 func (r *Reader) generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
-	line, err := r.stated(ctx, name, generationKind, &generation)
+	line, err := r.signed(ctx, name, generationKind, &generation)
 	generation.signed = seal.Signed(line)
 	if err == nil && (generation.Number != number || generation.Cluster == "") {
 		err = r.damaged(name)
@@ -307,7 +307,7 @@ func reservationName(revision int64) string {
 // Told is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
 // it was begun with. It is for whoever does not believe what lies below the names. They prove nothing, as anybody who may write can
 // make them, and that of the last segment does not tell its end.
-func (r *Reader) Told(ctx context.Context) (last int64, err error) {
+func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
 	newest := 0
 	for number := 0; ; newest = number {
 		if number, err = r.generationAfter(ctx, number); err != nil {
@@ -317,15 +317,15 @@ func (r *Reader) Told(ctx context.Context) (last int64, err error) {
 			break
 		}
 	}
-	last, err = r.toldOf(ctx, newest)
+	last, err = r.reportedBy(ctx, newest)
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
 	return r.begunWith(ctx)
 }
 
-// toldOf is the last revision that names of a generation tell of; 0 if none does.
-func (r *Reader) toldOf(ctx context.Context, generation int) (int64, error) {
+// reportedBy is the last revision that names of a generation tell of; 0 if none does.
+func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) {
 	fulls, err := r.fullNames(ctx, generation)
 	if err != nil {
 		return 0, err
@@ -338,7 +338,7 @@ func (r *Reader) toldOf(ctx context.Context, generation int) (int64, error) {
 	for _, name := range fulls {
 		listed.Fulls = append(listed.Fulls, KeptFull{Label: name})
 	}
-	return listed.told(), nil
+	return listed.reported(), nil
 }
 
 // begunWith is the revision that the newest restore went on at, which reserved what comes above it.

@@ -26,7 +26,7 @@ type Head struct {
 	Segment *segment.Manifest // the newest one behind that full; nil if there is none
 	Newer   error             // why a full that is newer than Full does not count; nil if there is none
 	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
-	Beyond  segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
+	PastEnd segment.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -66,7 +66,7 @@ func (h Head) Outdates(next segment.Manifest) bool {
 }
 
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
-// of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
+// of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
 func (r *Reader) Head(ctx context.Context, generation int) (head Head, err error) {
 	for range listings {
 		head, err = r.head(ctx, generation)
@@ -83,9 +83,9 @@ func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	full, newer, err := r.newestFull(ctx, generation, names)
-	if Disbelieved(err) {
-		beyond, failed := r.beyond(ctx, generation, names)
-		return Head{Beyond: beyond}, errors.Join(err, failed)
+	if NotVerified(err) {
+		pastEnd, failed := r.pastEverything(ctx, generation, names)
+		return Head{PastEnd: pastEnd}, errors.Join(err, failed)
 	}
 	if err != nil {
 		return Head{}, err
@@ -95,7 +95,7 @@ func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	further, err := r.Advance(ctx, head)
-	if Disbelieved(err) {
+	if NotVerified(err) {
 		head.overlook(Object{Level: Segment, Start: head.Position}, err)
 		return head, nil
 	}
@@ -117,11 +117,11 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged segment.Po
 		if err == nil {
 			head.arrive(last)
 		}
-		if !Disbelieved(err) {
+		if !NotVerified(err) {
 			return err
 		}
 		useless[newest.Name()] = true
-		if _, first := r.firstManifest(ctx, *newest); newest.Level == Segment || !Disbelieved(first) {
+		if _, first := r.firstManifest(ctx, *newest); newest.Level == Segment || !NotVerified(first) {
 			head.overlook(*newest, err) // else it has nothing of a merged object but the name
 		}
 	}
@@ -136,23 +136,23 @@ func (h *Head) overlook(object Object, why error) {
 	if h.Damaged == nil {
 		h.Damaged = why
 	}
-	if reach.Compare(h.Beyond) > 0 {
-		h.Beyond = reach
+	if reach.Compare(h.PastEnd) > 0 {
+		h.PastEnd = reach
 	}
 }
 
 // arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
 func (h *Head) arrive(last segment.Manifest) {
 	h.Start, h.Segment = last.Start(), &last
-	if h.Beyond.Compare(h.Position) <= 0 {
-		h.Damaged, h.Beyond = nil, segment.Position{}
+	if h.PastEnd.Compare(h.Position) <= 0 {
+		h.Damaged, h.PastEnd = nil, segment.Position{}
 	}
 }
 
-// beyond is behind everything that a generation has, be it of use or not.
-func (r *Reader) beyond(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
+// pastEverything is behind everything that a generation has, be it of use or not.
+func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
 	revision, _, _ := parseFull(fulls[len(fulls)-1])
-	all := Head{Beyond: segment.After(revision)}
+	all := Head{PastEnd: segment.After(revision)}
 	x, err := r.indexed(ctx, generation)
 	if err != nil {
 		return segment.Position{}, err
@@ -160,7 +160,7 @@ func (r *Reader) beyond(ctx context.Context, generation int, fulls []string) (se
 	for _, object := range x.all() {
 		all.overlook(object, nil)
 	}
-	return all.Beyond, nil
+	return all.PastEnd, nil
 }
 
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
@@ -204,7 +204,7 @@ func (r *Reader) fullNames(ctx context.Context, generation int) (names []string,
 func (r *Reader) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
 	for i := len(names) - 1; i >= 0; i-- {
 		full, err = r.Full(ctx, generation, names[i])
-		if !Disbelieved(err) {
+		if !NotVerified(err) {
 			return full, newer, err
 		}
 		if newer == nil {

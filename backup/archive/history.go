@@ -45,20 +45,20 @@ type Orphan struct {
 // KeptFull is a full of a listing.
 type KeptFull struct {
 	Full
-	Label      string    // its name, also when the manifest cannot be read
-	Size       int64     // of its objects, bytes
-	Stored     time.Time // when its manifest was created, by the store's clock
-	Verdict    *Verdict  // the newest; nil if there is none
-	VerdictErr error     // why that one is not believed
-	Err        error     // why its manifest is not believed
-	Passed     bool      // the chain before goes on across it, and nothing leads on from it
+	Label     string    // its name, also when the manifest cannot be read
+	Size      int64     // of its objects, bytes
+	Stored    time.Time // when its manifest was created, by the store's clock
+	Result    *Result   // the newest; nil if there is none
+	ResultErr error     // why that one is not believed
+	Err       error     // why its manifest is not believed
+	Passed    bool      // the chain before goes on across it, and nothing leads on from it
 
 	fault error // why its data were found to be of no use
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
 func (f KeptFull) Usable() bool {
-	return f.Err == nil && f.fault == nil && (f.Verdict == nil || f.Verdict.Outcome != Failed)
+	return f.Err == nil && f.fault == nil && (f.Result == nil || f.Result.Outcome != Failed)
 }
 
 // useless is why no restore begins with the full; nil if one may.
@@ -69,7 +69,7 @@ func (f KeptFull) useless() error {
 	case f.fault != nil:
 		return f.fault
 	case !f.Usable():
-		return fmt.Errorf("full %s failed its test restore: %s", f.Label, f.Verdict.Why)
+		return fmt.Errorf("full %s failed its test restore: %s", f.Label, f.Result.Why)
 	}
 	return nil
 }
@@ -92,11 +92,46 @@ func (h *History) Generation(number int) *Generational {
 	return nil
 }
 
-// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the first and the
-// last of each chain.
-func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
+// History is what is kept. It reads the manifests and results of fulls, and those of segments that are not merged yet, since their
+// names don't say where they end: that costs a request for each that this Reader has not read before.
+func (r *Reader) History(ctx context.Context) (*History, error) {
+	var known faults
+	r.ends.forget()
+	for merged := 0; ; {
+		history, err := r.historyWithout(ctx, known)
+		if err != nil {
+			return nil, err
+		}
+		found, err := history.holes(ctx)
+		if errors.Is(err, store.ErrNotFound) && merged < listings {
+			merged++
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			history.tellEnds()
+			return history, nil
+		}
+		known = append(known, found...)
+	}
+}
 
-// historyWithout is what is kept but for what is known to be of no use.
+// tellEnds has the segments of a history tell where they end, as far as they were read.
+func (h *History) tellEnds() {
+	for g := range h.Generations {
+		objects := h.Generations[g].Objects
+		for i, object := range objects {
+			if object.Level == Segment {
+				objects[i].Next, _ = h.reader.ends.of(object.stored())
+			}
+		}
+	}
+}
+
+// historyWithout is what names tell is kept, but for what is known to be of no use. It reads no segments' manifests, save the first
+// and the last of each chain.
 func (r *Reader) historyWithout(ctx context.Context, known faults) (*History, error) {
 	for listed := 1; ; listed++ {
 		history := &History{reader: r, known: known}
@@ -115,7 +150,7 @@ func (h *History) list(ctx context.Context) error {
 	switch {
 	case err == nil:
 		h.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !Disbelieved(err): // what is kept can be read without it
+	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // what is kept can be read without it
 		return err
 	}
 	generations, err := h.reader.Generations(ctx)
@@ -154,17 +189,17 @@ func (h *History) generational(ctx context.Context, generation Generation) (kept
 // readers is how many manifests are read at once.
 const readers = 8
 
-// fulls lists those of a generation and reads their manifests and verdicts.
+// fulls lists those of a generation and reads their manifests and results.
 func (h *History) fulls(ctx context.Context, generation Generation) (fulls []KeptFull, orphans []Orphan, err error) {
 	fulls, orphans, err = h.listFulls(ctx, generation.Number)
 	if err != nil {
 		return nil, nil, err
 	}
-	verdicts, err := h.verdictNames(ctx, generation.Number)
+	results, err := h.resultNames(ctx, generation.Number)
 	if err != nil {
 		return nil, nil, err
 	}
-	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], verdicts[fulls[i].Label]) })
+	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], results[fulls[i].Label]) })
 }
 
 // listFulls returns what the listing tells of fulls.
@@ -193,10 +228,10 @@ func (h *History) listFulls(ctx context.Context, generation int) (fulls []KeptFu
 	return fulls, append(orphans, waiting...), nil
 }
 
-// verdictNames lists the newest verdict of each full, by the full's name.
-func (h *History) verdictNames(ctx context.Context, generation int) (map[string]string, error) {
+// resultNames lists the newest result of each full, by the full's name.
+func (h *History) resultNames(ctx context.Context, generation int) (map[string]string, error) {
 	names := map[string]string{}
-	prefix := verdictPrefix(generation)
+	prefix := resultPrefix(generation)
 	for object, err := range h.reader.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, err
@@ -208,24 +243,24 @@ func (h *History) verdictNames(ctx context.Context, generation int) (map[string]
 }
 
 // readFull reads what a full's objects state. What cannot be believed is noted; an error says that it could not be read.
-func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, verdict string) error {
+func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, result string) error {
 	var err error
 	kept.Full, err = h.reader.Full(ctx, generation.Number, kept.Label)
 	if err == nil && kept.Cluster != generation.Cluster {
 		err = h.reader.foreign(ManifestName(generation.Number, kept.Label), kept.Cluster, generation.Cluster)
 	}
-	if err != nil && Disbelieved(err) {
+	if err != nil && NotVerified(err) {
 		kept.Err = err
 		return nil
 	}
-	if err != nil || verdict == "" {
+	if err != nil || result == "" {
 		return err
 	}
-	read, err := h.reader.verdict(ctx, verdict)
+	read, err := h.reader.result(ctx, result)
 	if err == nil {
-		kept.Verdict = &read
-	} else if Disbelieved(err) { // anybody may have put it there
-		kept.VerdictErr, err = err, nil
+		kept.Result = &read
+	} else if NotVerified(err) { // anybody may have put it there
+		kept.ResultErr, err = err, nil
 	}
 	return err
 }
@@ -252,25 +287,25 @@ func each(n int, do func(int) error) error {
 	return <-errs
 }
 
-// told is the last revision of the generation that names tell of.
-func (g Generational) told() (last int64) {
+// reported is the last revision of the generation that names tell of.
+func (g Generational) reported() (last int64) {
 	for _, full := range g.Fulls {
-		last = max(last, full.told())
+		last = max(last, full.reported())
 	}
 	for _, object := range g.Objects {
-		last = max(last, object.told())
+		last = max(last, object.reported())
 	}
 	return last
 }
 
-// told is the revision in the full's name.
-func (f KeptFull) told() int64 {
+// reported is the revision in the full's name.
+func (f KeptFull) reported() int64 {
 	revision, _, _ := parseFull(f.Label) // a listing has no others
 	return revision
 }
 
-// told is the last revision that the object's name tells of. That of a segment doesn't tell its own.
-func (o Object) told() int64 {
+// reported is the last revision that the object's name tells of. That of a segment doesn't tell its own.
+func (o Object) reported() int64 {
 	if o.Level == Segment {
 		return o.Start.Revision - 1
 	}
@@ -289,19 +324,19 @@ func (g Generational) lastChain() (chain Chain) {
 func (g Generational) lookBehind() {
 	for i := range g.Chains {
 		chain := &g.Chains[i]
-		chain.Behind = cmp.Or(chain.Beyond, chain.index.faults.at(chain.end), chain.hole(chain.index.all()))
+		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.at(chain.end), chain.hole(chain.index.all()))
 		if i == len(g.Chains)-1 {
-			chain.Behind = g.beyond(*chain)
+			chain.PastEnd = g.pastEnd(*chain)
 		}
 	}
 }
 
-// beyond is why what lies behind a chain cannot be read, or does not belong to it; nil if nothing lies there. What nobody trusts
+// pastEnd is why what lies behind a chain cannot be read, or does not belong to it; nil if nothing lies there. What nobody trusts
 // is told first: it need not be damaged.
-func (g Generational) beyond(chain Chain) error {
-	why := []error{chain.Beyond}
+func (g Generational) pastEnd(chain Chain) error {
+	why := []error{chain.Unverified}
 	for _, full := range slices.Backward(g.Fulls) {
-		if full.told() > chain.To {
+		if full.reported() > chain.To {
 			why = append(why, full.useless())
 		}
 	}
@@ -319,44 +354,6 @@ func (g Generational) beyond(chain Chain) error {
 		return nil
 	}
 	return why[0]
-}
-
-// Examined is History with what names don't tell: where segments end that are not merged yet. So it knows the chains apart between which
-// one is missing, or damaged. It costs a request for each of them that the archive has not examined before.
-func (r *Reader) Examined(ctx context.Context) (*History, error) {
-	var known faults
-	r.ends.forget()
-	for merged := 0; ; {
-		history, err := r.historyWithout(ctx, known)
-		if err != nil {
-			return nil, err
-		}
-		found, err := history.holes(ctx)
-		if errors.Is(err, store.ErrNotFound) && merged < listings {
-			merged++
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 0 {
-			history.tellEnds()
-			return history, nil
-		}
-		known = append(known, found...)
-	}
-}
-
-// tellEnds has the segments of a history tell where they end, as far as they were read.
-func (h *History) tellEnds() {
-	for g := range h.Generations {
-		objects := h.Generations[g].Objects
-		for i, object := range objects {
-			if object.Level == Segment {
-				objects[i].Next, _ = h.reader.ends.of(object.stored())
-			}
-		}
-	}
 }
 
 // holes are those within the chains.
@@ -390,7 +387,7 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	switch {
 	case errors.Is(err, ErrForeign): // it stands between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil
-	case Disbelieved(err):
+	case NotVerified(err):
 		return &Fault{Object: objects[0].Name(), From: objects[0].Start, Err: err}, nil
 	case err != nil || objects[1].Start.Compare(end) <= 0:
 		return nil, err
@@ -398,7 +395,7 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	return &Fault{From: end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, end, objects[1].Name())}, nil
 }
 
-// endOf is end for a segment that was examined before, or is now.
+// endOf is end for a segment that was read before, or is now.
 func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (segment.Position, error) {
 	one := object.stored()
 	end, known := r.ends.of(one)
@@ -416,7 +413,7 @@ func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (segm
 type ends struct {
 	mu     sync.Mutex
 	known  map[stored]segment.Position
-	before map[stored]segment.Position // by the time of the last examination
+	before map[stored]segment.Position // by the time of the last History
 }
 
 // stored is a segment of a listing: what is put in its place later is another one.

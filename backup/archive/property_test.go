@@ -162,7 +162,7 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 						result, err = w.follow(path)
 					}
 					repair()
-					if err != nil || path.Beyond != nil {
+					if err != nil || path.PastEnd != nil {
 						noticed++
 						continue
 					}

@@ -224,9 +224,9 @@ func (w *walk) leave(manifest segment.Manifest) {
 // ahead is how many segments are looked at for the next statement of a bucket. Buckets are looked at every few seconds at the least.
 const ahead = 600
 
-// Stated is a small bucket as it was some time behind a path's revision: as the next segment has it that states it. It is nil if
+// Recorded is a small bucket as it was some time behind a path's revision: as the next segment has it that states it. It is nil if
 // there is none among the next ones, or they cannot be read.
-func (r *Reader) Stated(ctx context.Context, path Path, bucket string) (*segment.Bucket, error) {
+func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*segment.Bucket, error) {
 	x, err := r.indexed(ctx, path.Generation.Number) // what the path lists may be merged by now
 	if err != nil {
 		return nil, err

@@ -141,7 +141,7 @@ func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object,
 
 // unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
 func unmergeable(err error) error {
-	if Disbelieved(err) {
+	if NotVerified(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)
 	}
 	return err
@@ -149,7 +149,7 @@ func unmergeable(err error) error {
 
 // Examine reads an object to its end and returns the manifests of the segments that it holds: they follow one another from where
 // its name says that it begins to where it says that it ends, and their bodies are what they state. What is not so is an error for
-// which Disbelieved holds, or ErrHole.
+// which NotVerified holds, or ErrHole.
 func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest, error) {
 	generation, err := r.generation(ctx, object.Generation)
 	if err != nil {

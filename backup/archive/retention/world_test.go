@@ -95,7 +95,7 @@ func (w *world) full(gap bool) archive.Full {
 
 // judge lets a full be restored, with an outcome.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
-	require.NoError(w.t, w.archive.PutVerdict(context.Background(), archive.Verdict{
+	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
 	}))
 	w.pass(time.Second)

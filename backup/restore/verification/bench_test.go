@@ -51,9 +51,9 @@ func BenchmarkVerify(b *testing.B) {
 	debug.FreeOSMemory()
 	highest := watchMemory(b)
 	for b.Loop() {
-		verdict, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
+		result, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
 		require.NoError(b, err)
-		require.Contains(b, verdict.Why, "and etcd's was 0") // the last thing that is found out
+		require.Contains(b, result.Why, "and etcd's was 0") // the last thing that is found out
 	}
 	b.ReportMetric(float64(size)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
 	b.ReportMetric(highest(), "RssAnon-MiB")

@@ -112,25 +112,25 @@ func (w *world) putSegment() {
 	w.next = object.Start()
 }
 
-// ofFull is the job to bring the full back, and drill one to bring back a revision.
-func (w *world) ofFull() Job { return w.drill(w.full.Revision) }
+// ofFull is the job to bring the full back, and test one to bring back a revision.
+func (w *world) ofFull() Job { return w.test(w.full.Revision) }
 
-func (w *world) drill(revision int64) Job {
+func (w *world) test(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
 // verify proves that nothing is left behind, too.
-func (w *world) verify(job Job) (archive.Verdict, error) {
+func (w *world) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
-	verdict, err := Verify(w.t.Context(), w.Archive, job, scratch)
+	result, err := Verify(w.t.Context(), w.Archive, job, scratch)
 	require.NoDirExists(w.t, scratch)
-	return verdict, err
+	return result, err
 }
 
 func (w *world) requireFailed(job Job, why string) {
 	w.t.Helper()
-	verdict, err := w.verify(job)
+	result, err := w.verify(job)
 	require.NoError(w.t, err)
-	require.Equal(w.t, archive.Failed, verdict.Outcome)
-	require.Contains(w.t, verdict.Why, why)
+	require.Equal(w.t, archive.Failed, result.Outcome)
+	require.Contains(w.t, result.Why, why)
 }
