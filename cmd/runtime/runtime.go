@@ -90,7 +90,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 // ForLifecycle is the runtime as the lifecycle takes it, with a sidecar whose calls are counted.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
-		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts}, Volume: r, Record: r.record, Member: r, Server: r,
+		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(r.record) },
 		LeaveReason: r.note.Leave,
 	}
@@ -174,6 +174,7 @@ func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 type countedSidecar struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
+	silent bool           // it is a stand-in in this process: no request goes anywhere
 	asked  bootstrap.Mode // for the initialization that runs; empty if none was asked for
 }
 
@@ -181,7 +182,7 @@ type countedSidecar struct {
 func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	began := time.Now()
 	word, err := c.Sidecar.Status(ctx)
-	c.counts.Request("status", time.Since(began), err)
+	c.count("status", time.Since(began), err)
 	if err == nil {
 		c.heard(word)
 	}
@@ -197,6 +198,12 @@ func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
 		c.ended(metrics.Successful)
 	case word == bootstrap.Failed:
 		c.ended(metrics.Failed)
+	}
+}
+
+func (c *countedSidecar) count(call string, took time.Duration, err error) {
+	if !c.silent {
+		c.counts.Request(call, took, err)
 	}
 }
 
@@ -217,7 +224,7 @@ func (c *countedSidecar) WhyFailed() error {
 func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	began := time.Now()
 	err := c.Sidecar.Trigger(ctx, mode)
-	c.counts.Request("trigger", time.Since(began), err)
+	c.count("trigger", time.Since(began), err)
 	if err == nil {
 		c.asked = mode
 	}
@@ -228,6 +235,6 @@ func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error
 func (c *countedSidecar) Config(ctx context.Context) ([]byte, error) {
 	began := time.Now()
 	yaml, err := c.Sidecar.Config(ctx)
-	c.counts.Request("config", time.Since(began), err)
+	c.count("config", time.Since(began), err)
 	return yaml, err
 }
