@@ -21,7 +21,7 @@ const (
 
 // States describes every state, in the order of a run.
 var States = []StateInfo{
-	{Name: Query, Meaning: "ask the sidecar where initialization stands", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Query, Meaning: "ask how far initialization is", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
 	{Name: Trigger, Meaning: "ask for sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
 	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "at most " + seconds(maxPause)},
 	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz as it says, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},

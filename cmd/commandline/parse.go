@@ -61,7 +61,13 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	context, err := parser.Parse(asGoReadsFlags(asked(args), passing(parser)))
+	read := asGoReadsFlags(asked(args), passing(parser))
+	if len(read) > 0 && read[0] == startEtcd {
+		if err := unknownVariable(parser); err != nil {
+			return nil, err
+		}
+	}
+	context, err := parser.Parse(read)
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +137,43 @@ func forgetVariables(given map[string]bool) {
 			_ = os.Unsetenv(name) // fails for malformed names only
 		}
 	}
+}
+
+// startEtcd is the command whose settings are a pod's.
+const startEtcd = "start-etcd"
+
+// ofService is how Kubernetes names the variables that it makes of a Service's name.
+var ofService = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// unknownVariable is an error about an environment variable that is meant for a flag and is no flag's: a pod whose variable is
+// misspelt would run without the backups that it was to make.
+func unknownVariable(parser *kong.Kong) error {
+	known := map[string]bool{}
+	for _, command := range parser.Model.Leaves(false) {
+		for _, flag := range command.Flags {
+			for _, name := range flag.Envs {
+				known[name] = true
+			}
+		}
+	}
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		flag, ours := strings.CutPrefix(name, prefix+"_")
+		if !ours || known[name] {
+			continue
+		}
+		if service := ofService.FindStringSubmatch(name); service != nil {
+			if _, has := os.LookupEnv(service[1] + "_SERVICE_HOST"); has {
+				continue
+			}
+		}
+		tried, err := kong.Trace(parser, []string{startEtcd, "--" + strings.ToLower(strings.ReplaceAll(flag, "_", "-")) + "="})
+		if err == nil {
+			err = tried.Error
+		}
+		return fmt.Errorf("environment variable %s: %w", name, err)
+	}
+	return nil
 }
 
 // serviceURL is what Kubernetes gives a variable whose name ends in _PORT, for each Service in the namespace.

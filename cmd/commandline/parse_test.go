@@ -166,6 +166,36 @@ func TestAServiceWithTheNameOfAFlagIsNoFlag(t *testing.T) {
 	assert.Equal(t, "tcp://sidecar:8080", line.Start.SidecarHostPort)
 }
 
+func TestAVariableThatIsNoFlagsIsRefusedAndTheOneThatWasMeantIsNamed(t *testing.T) {
+	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "s3://bucket")
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.EqualError(t, err, `environment variable ETCD_WRAPPER_BACKUP_STOER: unknown flag --backup-stoer, did you mean "--backup-store"?`)
+	_, err = Parse(&line, []string{"tool", "x"}, io.Discard)
+	require.NoError(t, err, "the settings of a pod are no matter of its visitors")
+	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "")
+	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.NoError(t, err, "one that is empty does not count")
+}
+
+// For a Service called etcd-wrapper, and one called etcd-wrapper-page.
+func TestTheVariablesThatKubernetesMakesOfServicesAreKnown(t *testing.T) {
+	for _, service := range []string{"ETCD_WRAPPER", "ETCD_WRAPPER_PAGE"} {
+		for name, value := range map[string]string{
+			"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "9095", "SERVICE_PORT_HTTP": "9095", "PORT": "tcp://10.0.0.1:9095",
+			"PORT_9095_TCP": "tcp://10.0.0.1:9095", "PORT_9095_TCP_PROTO": "tcp", "PORT_9095_TCP_PORT": "9095", "PORT_9095_TCP_ADDR": "10.0.0.1",
+		} {
+			t.Setenv(service+"_"+name, value)
+		}
+	}
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.NoError(t, err)
+	t.Setenv("ETCD_WRAPPER_OTHER_PORT", "9095")
+	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
+}
+
 // The home directory is a text of the documentation's own, so that defaults can be compared.
 func TestEveryFlagOfStartEtcdIsDocumentedWithItsDefault(t *testing.T) {
 	t.Setenv("HOME", "$HOME")

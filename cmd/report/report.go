@@ -25,6 +25,7 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
 // Runtime is what the lifecycle acts on, as far as the report asks it.
 type Runtime interface {
+	Standalone() bool // there is no sidecar
 	Began() time.Time
 	LastExit() (class, reason string)
 	MemberID() string
@@ -109,7 +110,7 @@ func (r *Report) Document() status.Document {
 	return status.Document{
 		State: string(run.State), Since: run.Since, Reason: r.headline(run, found, now), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
-		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: string(run.Word),
+		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
 		Versions:     status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
 		Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Upkeep: r.runtime.Upkeep(),
@@ -117,6 +118,14 @@ func (r *Report) Document() status.Document {
 		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
+}
+
+// sidecarWord is empty where there is no sidecar, but a stand-in for it in the process.
+func (r *Report) sidecarWord(run *lifecycle.Snapshot) string {
+	if r.runtime.Standalone() {
+		return ""
+	}
+	return string(run.Word)
 }
 
 // readySince is since when the document's ready is what it is. Being ready takes both the lifecycle and etcd, of which the

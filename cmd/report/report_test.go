@@ -65,12 +65,18 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready": // nothing is watched here
+		case path != "Document.Ready" && path != "Document.Standalone": // nothing is watched here, and there is a sidecar
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
 	told := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
 	visit("Document", reflect.ValueOf(&told))
+}
+
+func TestWithoutASidecarTheDocumentSaysSoAndQuotesNone(t *testing.T) {
+	document := New(standing(full()), &place{standalone: true}, "v1", "etcd-main-0").Document()
+	assert.True(t, document.Standalone)
+	assert.Empty(t, document.SidecarWord)
 }
 
 func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
@@ -167,13 +173,16 @@ func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
 // place is a runtime in which everything has happened.
 type place struct {
-	began    time.Time
-	progress string
-	awaits   string
-	later    atomic.Pointer[string] // the progress that a test has got on to
-	record   exitcode.Word
-	unstored error
+	standalone bool
+	began      time.Time
+	progress   string
+	awaits     string
+	later      atomic.Pointer[string] // the progress that a test has got on to
+	record     exitcode.Word
+	unstored   error
 }
+
+func (p *place) Standalone() bool { return p.standalone }
 
 func (p *place) Unstored() error { return p.unstored }
 

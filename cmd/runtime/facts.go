@@ -27,6 +27,9 @@ func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
 }
 
+// Standalone reports whether the run has no sidecar.
+func (r *Runtime) Standalone() bool { return r.flags.Standalone }
+
 // Began is when the run began.
 func (r *Runtime) Began() time.Time { return r.began }
 

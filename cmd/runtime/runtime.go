@@ -91,7 +91,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 // ForLifecycle is the runtime as the lifecycle takes it, with a sidecar whose calls are counted.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
-		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts}, Volume: r, Record: r.record, Member: r, Server: r,
+		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(r.record, datadir.ChangedSince) },
 		LeaveReason: r.note.Leave,
 	}
@@ -175,6 +175,7 @@ func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 type countedSidecar struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
+	silent bool           // it is a stand-in in this process: no request goes anywhere
 	asked  bootstrap.Mode // for the initialization that runs; empty if none was asked for
 }
 
@@ -182,7 +183,7 @@ type countedSidecar struct {
 func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	began := time.Now()
 	word, err := c.Sidecar.Status(ctx)
-	c.counts.Request("status", time.Since(began), err)
+	c.count("status", time.Since(began), err)
 	if err == nil {
 		c.heard(word)
 	}
@@ -198,6 +199,12 @@ func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
 		c.ended(metrics.Successful)
 	case word == bootstrap.Failed:
 		c.ended(metrics.Failed)
+	}
+}
+
+func (c *countedSidecar) count(call string, took time.Duration, err error) {
+	if !c.silent {
+		c.counts.Request(call, took, err)
 	}
 }
 
@@ -218,7 +225,7 @@ func (c *countedSidecar) WhyFailed() error {
 func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	began := time.Now()
 	err := c.Sidecar.Trigger(ctx, mode)
-	c.counts.Request("trigger", time.Since(began), err)
+	c.count("trigger", time.Since(began), err)
 	if err == nil {
 		c.asked = mode
 	}
@@ -229,6 +236,6 @@ func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error
 func (c *countedSidecar) Config(ctx context.Context) ([]byte, error) {
 	began := time.Now()
 	yaml, err := c.Sidecar.Config(ctx)
-	c.counts.Request("config", time.Since(began), err)
+	c.count("config", time.Since(began), err)
 	return yaml, err
 }

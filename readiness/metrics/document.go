@@ -15,7 +15,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured *prometheus.Desc
 
 	backup backup
 	upkeep upkeep
@@ -34,6 +34,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
+		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
 		leases:      newLeases(),
@@ -46,7 +47,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -74,6 +75,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
+	gauge(d.configured, is.Backup != nil)
 	d.backup.collect(is.Backup, to)
 	d.upkeep.collect(is.Upkeep, to)
 	d.leases.collect(is.Leases, to)

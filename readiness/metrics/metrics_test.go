@@ -97,7 +97,7 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`defragmentation_running 1`, `defragmentation_waiting 0`, `defragmentations_total{outcome="done"} 3`,
 		`defragmentations_total{outcome="failed"} 2`, `defragmentation_last_duration_seconds 2.5`,
 		`defragmentation_freed_bytes_total 12`, `nospace_lifted_total 1`, `database_readers 1`,
-		`backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
+		`backup_configured 1`, `backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
 		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
 		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,
 		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
@@ -117,7 +117,9 @@ func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
 		newMetrics().Handler(func() status.Document { return status.Document{Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
-	require.NotContains(t, scraped(nil), "_backup_", "there is no store")
+	without := scraped(nil)
+	require.Contains(t, without, "\netcd_wrapper_backup_configured 0\n")
+	require.NotContains(t, strings.ReplaceAll(without, "_backup_configured", ""), "_backup_", "there is no store")
 	text := scraped(&facts.Backups{Role: "waits"})
 	require.Contains(t, text, "etcd_wrapper_backup_trouble 0")
 	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {

@@ -26,8 +26,9 @@ type Document struct {
 	LastError    *Error         `json:"last_error,omitempty"` // the latest; it may be over: see Ended
 	Validation   *Validation    `json:"validation,omitempty"` // once it was asked for
 	SidecarWord  string         `json:"sidecar_word,omitempty"`
-	Pod          string         `json:"pod"`                 // or whatever the host is called
-	MemberID     string         `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
+	Standalone   bool           `json:"standalone,omitempty"` // there is no sidecar
+	Pod          string         `json:"pod"`                  // or whatever the host is called
+	MemberID     string         `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
 	Member                      // once etcd is opened
 	Started      time.Time      `json:"started"`   // when the process started
 	LastExit     string         `json:"last_exit"` // how the run before this one ended, one of LastExits

@@ -18,7 +18,7 @@ type fact struct{ name, is string }
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
 		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
-		backup(d.Backup, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
+		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
 	)
 }
 
@@ -200,8 +200,12 @@ func ago(at, now time.Time) string {
 func moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 // backup is how far the store is, what it can give back, and what is wrong with it.
-func backup(b *facts.Backups, now time.Time) (all []fact) {
-	if b == nil {
+func backup(d status.Document, now time.Time) (all []fact) {
+	b := d.Backup
+	switch {
+	case b == nil && d.Standalone:
+		return []fact{{"backups", "none (no --backup-store)"}}
+	case b == nil: // they are the sidecar's
 		return nil
 	}
 	add := func(name, is string) { all = append(all, fact{name, is}) }

@@ -39,6 +39,13 @@ func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 	assert.NotContains(t, out, "spool", "nothing waits")
 }
 
+func TestWithoutAStoreAMemberWithoutASidecarSaysThatItHasNoBackups(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(status.Document{Standalone: true}))
+	assert.Regexp(t, `(?m)^backups +none \(no --backup-store\)$`, out.String())
+	assert.NotContains(t, printed(t, nil), "backups")
+}
+
 func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
 	assert.Contains(t, printed(t, &facts.Backups{Trouble: &facts.Trouble{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
 }
