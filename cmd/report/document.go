@@ -20,7 +20,7 @@ func (r *Report) Document() status.Document {
 		Pod: r.pod, MemberID: r.world.MemberID(), Member: r.world.Member(), Started: r.world.Began(), LastExit: lastExit,
 		Versions:     status.Versions{Wrapper: r.version, Etcd: r.world.EtcdVersion(), Go: runtime.Version()},
 		Certificates: r.world.Certificates(), DataVersion: r.world.DataVersion(), Backup: r.world.Backup(), Recovery: r.world.Recovery(), Upkeep: r.world.Upkeep(),
-		Leases: r.world.Leases(),
+		Leases: r.world.Leases(), ConfigOddities: r.world.ConfigOddities(),
 		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}

@@ -107,6 +107,10 @@ func (*place) Certificates() []status.Certificate {
 	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", Expires: time.Unix(4e9, 0)}}
 }
 
+func (*place) ConfigOddities() []string {
+	return []string{"quota is no key that etcd knows; it is ignored"}
+}
+
 func (*place) Durations() (start, stop, drain time.Duration) {
 	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond
 }

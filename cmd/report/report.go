@@ -27,6 +27,7 @@ type World interface {
 	Progress() string      // of etcd's start or close, a clause; empty before
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
+	ConfigOddities() []string         // of etcd's configuration; nil before it was read
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *status.Backup           // nil without a store

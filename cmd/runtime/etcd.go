@@ -89,14 +89,16 @@ func (w *World) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
 		w.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
+	oddities := checked.Oddities()
+	w.oddities.Store(&oddities)
 	for _, key := range checked.Unknown {
 		w.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
 	if len(checked.Ignored) > 0 {
 		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
-	for _, doubt := range checked.Warnings {
-		w.log.Warn().Msg("etcd's configuration: " + doubt)
+	for _, warning := range checked.Warnings {
+		w.log.Warn().Msg("etcd's configuration: " + warning)
 	}
 	w.warnOf(checked.Etcd)
 }

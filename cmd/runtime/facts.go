@@ -71,6 +71,14 @@ func (w *World) Readiness() *readiness.Report { return w.monitor.Report() }
 // Certificates are those in use.
 func (w *World) Certificates() []status.Certificate { return w.certificates.Now() }
 
+// ConfigOddities are those of etcd's configuration.
+func (w *World) ConfigOddities() []string {
+	if oddities := w.oddities.Load(); oddities != nil {
+		return *oddities
+	}
+	return nil
+}
+
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
 func (*World) EtcdVersion() string { return dataversion.Embedded }
 
