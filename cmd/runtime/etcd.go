@@ -89,14 +89,16 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
 		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
+	oddities := checked.Oddities()
+	r.oddities.Store(&oddities)
 	for _, key := range checked.Unknown {
 		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
 	if len(checked.Ignored) > 0 {
 		r.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
-	for _, doubt := range checked.Warnings {
-		r.log.Warn().Msg("etcd's configuration: " + doubt)
+	for _, warning := range checked.Warnings {
+		r.log.Warn().Msg("etcd's configuration: " + warning)
 	}
 	r.warnOf(checked.Etcd)
 }
