@@ -157,7 +157,7 @@ func (r *run) behind(now inStore) bool {
 	case now.newest.Cluster != hex(r.stands.ClusterID):
 		return true
 	default:
-		return !now.head.Empty() && now.head.Revision() > r.stands.Reach
+		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
 	}
 }
 
@@ -221,7 +221,7 @@ func (r *run) buildData() (Event, Payload) {
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	highest := max(r.kept.path.Revision, r.stands.Reach)
+	highest := max(r.kept.path.Revision, r.stands.HighestRevision)
 	if !r.kept.head.Empty() {
 		highest = max(highest, r.kept.head.Revision())
 	}

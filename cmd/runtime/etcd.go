@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
@@ -43,7 +44,17 @@ func (r *Runtime) Configure(yaml []byte) error {
 		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(),
 	})
 	r.opening.Store(r.etcd)
+	r.record.Describe(r.describeData)
 	return nil
+}
+
+// describeData is what the next start compares the data with. Where they can't be looked at, nothing compares equal.
+func (r *Runtime) describeData() []byte {
+	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
+	if err != nil {
+		r.log.Warn().Err(err).Msg("the next start validates in full")
+	}
+	return taken.Note()
 }
 
 // askForVote asks the other members as recovery does, with the certificate that it shows them.

@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -91,7 +92,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
 		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
-		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(r.record) },
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(r.record, datadir.ChangedSince) },
 		LeaveReason: r.note.Leave,
 	}
 }
