@@ -108,8 +108,8 @@ func exportOwn(ctx context.Context, kept *archive.Archive, target archive.Target
 // find finds the way to a target. What nobody trusts is not damaged: nothing is made without it.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
-	if err == nil && errors.Is(path.Beyond, seal.ErrUntrusted) {
-		err = fmt.Errorf("revision %d is not the latest in %s: %w; add the key there, or say --to=revision:%d", path.Revision, kept, path.Beyond, path.Revision)
+	if err == nil && errors.Is(path.PastEnd, seal.ErrUntrusted) {
+		err = fmt.Errorf("revision %d is not the latest in %s: %w; add the key there, or say --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
 	}
 	return path, err
 }
@@ -122,10 +122,10 @@ func (e *Exported) leaveOut(_, _ archive.Path, why error) error {
 
 // unread is what is said of what lies behind the latest revision and cannot be read.
 func unread(path archive.Path) []string {
-	if path.Beyond == nil {
+	if path.PastEnd == nil {
 		return nil
 	}
-	return []string{printable.Line(path.Beyond.Error())}
+	return []string{printable.Line(path.PastEnd.Error())}
 }
 
 // lost is how many revisions behind the end of a path at least cannot be read, of those that were sought.
@@ -133,7 +133,7 @@ func lost(sought, path archive.Path) int64 { return sought.Lost() + sought.Revis
 
 // complete is an ErrIncomplete if something cannot be read behind the end of a path that was to lead to the latest revision.
 func complete(made string, path archive.Path, lost int64, damaged []string) error {
-	if lost <= 0 && path.Beyond == nil {
+	if lost <= 0 && path.PastEnd == nil {
 		return nil
 	}
 	missing := "what"

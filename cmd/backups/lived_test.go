@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
@@ -94,7 +95,7 @@ func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), "c1", noon)
 	require.NoError(t, err)
-	full, err := kept.PutFull(t.Context(), archive.Full{
+	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
@@ -108,7 +109,7 @@ func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
 	}
 	object, err := builder.Finish(segment.Source{Member: "m"})
 	require.NoError(t, err)
-	require.NoError(t, kept.PutSegment(t.Context(), object))
+	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 	return settings
 }
 
@@ -152,7 +153,7 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 		full.Revision += gap
 		full.Next, full.Chain, full.Last = segment.After(full.Revision), segment.Seed("c1", 1, full.Revision), segment.Digest{}
 	}
-	full, err = kept.PutFull(t.Context(), full, bytes.NewReader(l.snapshot))
+	full, err = archivetest.PutFull(t.Context(), kept, full, bytes.NewReader(l.snapshot))
 	require.NoError(t, err)
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
@@ -164,5 +165,5 @@ func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start segment.St
 	require.NoError(t, builder.Marker(segment.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(t, err)
-	require.NoError(t, kept.PutSegment(t.Context(), object))
+	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }

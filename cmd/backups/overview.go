@@ -85,7 +85,7 @@ const drillsFor = 31 * 24 * time.Hour
 func Look(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
 	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
 	kept := settings.Archive()
-	history, err := kept.Examined(ctx)
+	history, err := kept.History(ctx)
 	if err != nil {
 		return Overview{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
@@ -93,7 +93,7 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 		all.Cluster, all.Created = history.Cluster.Cluster, history.Cluster.Created
 	}
 	for _, generation := range history.Generations {
-		drills, err := kept.Drills(ctx, generation.Number, now.Add(-drillsFor))
+		drills, err := kept.RestoreTests(ctx, generation.Number, now.Add(-drillsFor))
 		if err != nil {
 			return Overview{}, fmt.Errorf("cannot list what drills showed: %w", err)
 		}
@@ -103,15 +103,15 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 	return all, err
 }
 
-func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOverview {
+func ofGeneration(g archive.Generational, drills []archive.Result) GenerationOverview {
 	seen := GenerationOverview{
 		Number: g.Number, Cluster: g.Cluster, Parent: g.Parent, ParentRevision: g.ParentRevision, Created: g.Created,
 		Windows: []Window{}, Fulls: []FullOverview{}, Segments: Amount{Objects: len(g.Objects)},
 	}
 	for _, chain := range g.Chains {
 		window := Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End}
-		if chain.Behind != nil {
-			window.Beyond = printable.Line(chain.Behind.Error())
+		if chain.PastEnd != nil {
+			window.Beyond = printable.Line(chain.PastEnd.Error())
 		}
 		seen.Windows = append(seen.Windows, window)
 	}
@@ -132,7 +132,7 @@ func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOv
 func ofFull(full archive.KeptFull) FullOverview {
 	seen := FullOverview{
 		Name: full.Label, Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
-		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofVerdict(full.Verdict),
+		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofVerdict(full.Result),
 	}
 	if full.Err != nil {
 		seen.Error = printable.Line(full.Err.Error())
@@ -140,12 +140,12 @@ func ofFull(full archive.KeptFull) FullOverview {
 	return seen
 }
 
-func ofVerdict(verdict *archive.Verdict) *Verification {
+func ofVerdict(verdict *archive.Result) *Verification {
 	if verdict == nil {
 		return nil
 	}
 	return &Verification{
-		Outcome: string(verdict.Outcome), Why: printable.Line(verdict.Why), At: verdict.At, Revision: verdict.Revision, Drill: verdict.Drill,
+		Outcome: string(verdict.Outcome), Why: printable.Line(verdict.Why), At: verdict.At, Revision: verdict.Revision, Drill: verdict.Segments,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/folder"
@@ -39,7 +40,7 @@ func kept(t *testing.T) string {
 	a := archive.New(opened, &seal.Keys{})
 	_, err = a.Found(t.Context(), "c1", time.Now())
 	require.NoError(t, err)
-	_, err = a.PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: segment.Seed("c1", 1, 7), Member: "m", Reason: "begin",
 	}, strings.NewReader("no database"))
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -195,7 +196,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 1)
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
-	_, err = w.PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), w, archive.Full{
 		Cluster: "another", Generation: 2, Revision: 20, Chain: segment.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
 	}, strings.NewReader("database"))
 	require.NoError(t, err)
@@ -203,7 +204,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	_, err = w.Generations(t.Context())
 	require.ErrorIs(t, err, archive.ErrNameless)
 	require.ErrorContains(t, err, "gen/000002/generation.json")
-	assert.True(t, archive.Disbelieved(err))
+	assert.True(t, archive.NotVerified(err))
 
 	require.NoError(t, w.BeginGeneration(t.Context(), second), "it was put back")
 	generations, err = w.Generations(t.Context())
@@ -225,4 +226,25 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	unsigned, err := open.Found(t.Context(), "beef", At(1))
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
+}
+
+// Nothing is read, so it does not matter what is believed.
+func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	told := func() int64 {
+		t.Helper()
+		revision, err := w.Reported(t.Context())
+		require.NoError(t, err)
+		return revision
+	}
+	assert.EqualValues(t, 10, told(), "the first full's")
+	w.segment(14)
+	w.segment(20)
+	assert.EqualValues(t, 14, told(), "the last segment's name does not tell its end")
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	assert.EqualValues(t, 20, told())
+	require.NoError(t, w.Reserve(t.Context(), archive.Reservation{Cluster: "next", Generation: 2, Revision: 7 * archive.Margin, Created: Noon}))
+	assert.EqualValues(t, 20, told(), "a restore that was not granted has reserved something, too")
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
+	assert.EqualValues(t, 6*archive.Margin, told())
 }

@@ -9,8 +9,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// verdicts deletes what was found out about fulls that are gone, and about revisions that are no longer promised.
-func (e *execution) verdicts(p Plan) error {
+// results deletes what was found out about fulls that are gone, and about revisions that are no longer promised.
+func (e *execution) results(p Plan) error {
 	generation, stays := 0, map[string]bool{}
 	for _, item := range p.Items {
 		generation = item.Generation // the newest is the last one
@@ -21,13 +21,13 @@ func (e *execution) verdicts(p Plan) error {
 	prefix := archive.GenerationPrefix(generation)
 	return errors.Join(
 		e.sweep(prefix+"verified/", func(name string) bool { return p.ofNoFull(name, stays) }),
-		e.sweep(prefix+"drill/", p.ofOldDrill))
+		e.sweep(prefix+"tested/", p.ofOldTest))
 }
 
 // labelLength is that of the name of every full.
 var labelLength = len(archive.FullName(0, time.Time{}))
 
-// ofNoFull tells whether a verdict is of a full that is gone; one that is younger than the plan may be of a full that it does not
+// ofNoFull tells whether a result is of a full that is gone; one that is younger than the plan may be of a full that it does not
 // know.
 func (p Plan) ofNoFull(name string, stays map[string]bool) bool {
 	if len(name) < labelLength {
@@ -37,7 +37,7 @@ func (p Plan) ofNoFull(name string, stays map[string]bool) bool {
 	return !at.IsZero() && at.Before(p.From) && !stays[name[:labelLength]]
 }
 
-func (p Plan) ofOldDrill(name string) bool {
+func (p Plan) ofOldTest(name string) bool {
 	text, _, _ := strings.Cut(name, ".")
 	at, err := time.Parse("20060102T150405Z", text)
 	return err == nil && at.Before(p.From.Add(-week))

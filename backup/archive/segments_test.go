@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -29,7 +30,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 		assert.Error(t, err, name)
 	}
 	stranger := Build(t, w.Keys(), segment.Start{Cluster: cluster, Generation: 1, Position: w.next.Position}, Rows(14, 14))
-	require.NoError(t, w.PutSegment(w.ctx, stranger))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, stranger))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole, "its digest goes on from something else")
 	repair := w.damage(segments[1].Name(), 8*1000)

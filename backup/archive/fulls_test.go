@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -55,7 +56,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 		for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
 			t.Run(name+" "+sealing, func(t *testing.T) {
 				a := archive.New(s, keys)
-				full, err := a.PutFull(t.Context(), fullOf(int64(10+len(sealing))), strings.NewReader(database))
+				full, err := archivetest.PutFull(t.Context(), a, fullOf(int64(10+len(sealing))), strings.NewReader(database))
 				require.NoError(t, err)
 				known, err := a.Full(t.Context(), 1, full.Name())
 				require.NoError(t, err)
@@ -74,7 +75,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
 	pair := sealtest.New(t)
 	s := memory.New()
-	full, err := archive.New(s, pair.Load(t)).PutFull(t.Context(), fullOf(10), strings.NewReader("database"))
+	full, err := archivetest.PutFull(t.Context(), archive.New(s, pair.Load(t)), fullOf(10), strings.NewReader("database"))
 	require.NoError(t, err)
 	content, there := s.Content(archive.DataName(1, full.Name()))
 	require.True(t, there)
@@ -114,17 +115,17 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, put := range map[string]func(*world) error{
 		"a database that cannot be read": func(w *world) error {
-			_, err := w.PutFull(w.ctx, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
 			return err
 		},
 		"a store that is lost for the data": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: broken})
-			_, err := w.PutFull(w.ctx, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 		"a store that is lost for the manifest": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.ManifestName(1, fullOf(20).Name()), Err: broken})
-			_, err := w.PutFull(w.ctx, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 	} {
@@ -208,9 +209,98 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	} {
 		full := fullOf(20)
 		change(&full)
-		_, err := w.PutFull(w.ctx, full, strings.NewReader("database"))
+		_, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader("database"))
 		assert.Error(t, err, name)
 	}
-	_, err = w.PutFull(w.ctx, fullOf(20), strings.NewReader(""))
+	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
+}
+
+func TestTheNewestResultOfAFullCounts(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	put := func(after int64, outcome archive.Outcome, test bool) {
+		require.NoError(t, w.PutResult(w.ctx, archive.Result{
+			Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(after), Segments: test, Why: "for a test",
+		}))
+	}
+	assert.Nil(t, w.history().Newest().Fulls[0].Result)
+	put(20, archive.Failed, false)
+	assert.False(t, w.history().Newest().Fulls[0].Usable())
+	_, err := w.try(archive.Target{})
+	assert.ErrorIs(t, err, archive.ErrNotKept)
+	put(30, archive.Verified, false)
+	kept := w.history().Newest().Fulls[0]
+	assert.True(t, kept.Usable())
+	assert.Equal(t, archive.Verified, kept.Result.Outcome)
+
+	put(40, archive.Verified, true)
+	put(50, archive.Failed, true)
+	tests, err := w.RestoreTests(w.ctx, 1, At(40))
+	require.NoError(t, err)
+	assert.Len(t, tests, 2)
+	tests, err = w.RestoreTests(w.ctx, 1, At(41))
+	require.NoError(t, err)
+	require.Len(t, tests, 1)
+	assert.Equal(t, archive.Failed, tests[0].Outcome)
+	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
+}
+
+// A member and somebody at a terminal may restore the same full at the same time.
+func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	for _, test := range []bool{false, true} {
+		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
+			require.NoError(t, w.PutResult(w.ctx, archive.Result{
+				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(20), Segments: test,
+				Seconds: float64(len(w.names("gen/"))), // they differ in something
+			}))
+		}
+	}
+	assert.Len(t, w.names("gen/000001/verified/"), 3)
+	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Result.Outcome, "the last one counts")
+	tests, err := w.RestoreTests(w.ctx, 1, At(20))
+	require.NoError(t, err)
+	assert.Len(t, tests, 3)
+}
+
+func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	stranger := archive.New(w.store, sealtest.New(t).Load(t))
+	require.NoError(t, stranger.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Failed, At: At(1)}))
+	kept := w.history().Newest().Fulls[0]
+	assert.True(t, kept.Usable())
+	assert.ErrorIs(t, kept.ResultErr, seal.ErrUntrusted)
+}
+
+func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	first, second := *w.head().Full, w.full()
+	require.NoError(t, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: first.Name(), Outcome: archive.Verified, At: At(60)}))
+	result := w.names("gen/000001/verified/")[0]
+	content, _ := w.store.Content(result)
+	w.store.SetContent(strings.Replace(result, first.Name(), second.Name(), 1), content)
+	fulls := w.history().Newest().Fulls
+	assert.NotNil(t, fulls[0].Result)
+	assert.Nil(t, fulls[1].Result)
+	assert.ErrorIs(t, fulls[1].ResultErr, seal.ErrDamaged)
+}
+
+// One small object that has decayed must keep nobody from listing, testing and deleting everything else.
+func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	put := func(into *archive.Archive, after int64, outcome archive.Outcome) {
+		require.NoError(t, into.PutResult(w.ctx, archive.Result{Generation: 1, Segments: true, Outcome: outcome, At: At(after)}))
+	}
+	put(w.Archive, 20, archive.Verified)
+	put(w.Archive, 30, archive.Verified)
+	put(archive.New(w.store, sealtest.New(t).Load(t)), 40, archive.Failed)
+	w.damage(w.names("gen/000001/tested/")[1], 300)
+	tests, err := w.RestoreTests(w.ctx, 1, At(0))
+	require.NoError(t, err)
+	require.Len(t, tests, 1)
+	assert.Equal(t, At(20), tests[0].At)
 }
