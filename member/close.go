@@ -55,6 +55,7 @@ func (m *Member) closeInOrder() error {
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
+	m.catchingUp.Wait()
 	return nil
 }
 

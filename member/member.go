@@ -43,6 +43,7 @@ type Member struct {
 	upkeep     *maintenance.Keeper
 	compaction autoCompaction // etcd's own, if the member runs it
 	keeping    keeping
+	catchingUp sync.WaitGroup // from when etcd runs until it stops
 	crashOnce  sync.Once
 	crashed    chan struct{}
 	lost       atomic.Pointer[error] // why etcd stopped by itself
@@ -171,6 +172,7 @@ func cannotListen(err error) bool {
 
 func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store(awaitsQuorum)
+	m.catchingUp.Go(m.catchUp)
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 		m.doing.Store("")

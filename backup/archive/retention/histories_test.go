@@ -15,9 +15,9 @@ var (
 // past is a time before now.
 func past(d time.Duration) time.Time { return now.Add(-d) }
 
-// verdict of a full that was made at a time.
-func verdict(outcome archive.Outcome, revision int64, at time.Time) *archive.Verdict {
-	return &archive.Verdict{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
+// result of a full that was made at a time.
+func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Result {
+	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
 }
 
 // fullAt is a verified full, whose revision is the minutes since 1 November.
@@ -26,7 +26,7 @@ func fullAt(at time.Time) archive.KeptFull {
 	return archive.KeptFull{
 		Full:  archive.Full{Generation: 1, Revision: revision, Next: segment.After(revision), Time: at},
 		Label: archive.FullName(revision, at), Size: 1000, Stored: at.Add(time.Second),
-		Verdict: verdict(archive.Verified, revision, at),
+		Result: result(archive.Verified, revision, at),
 	}
 }
 
@@ -35,8 +35,12 @@ func chain(fulls ...archive.KeptFull) archive.Chain {
 	c := archive.Chain{Fulls: fulls, From: fulls[0].Revision, Begin: fulls[0].Time}
 	last := fulls[len(fulls)-1]
 	c.To, c.End = last.Revision+10, last.Time.Add(10*time.Minute)
-	for _, full := range fulls {
-		c.Objects = append(c.Objects, archive.Object{Level: archive.Segment, Generation: 1, Start: full.Next, Size: 10, Modified: full.Time})
+	for i, full := range fulls {
+		object := archive.Object{Level: archive.Segment, Generation: 1, Start: full.Next, Size: 10, Modified: full.Time}
+		if i+1 < len(fulls) {
+			object.Next = fulls[i+1].Next
+		}
+		c.Objects = append(c.Objects, object)
 	}
 	return c
 }
