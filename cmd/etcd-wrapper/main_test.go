@@ -115,6 +115,21 @@ func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 	}
 }
 
+// People are sent to it by the runbook.
+func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
+	dir := t.TempDir()
+	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
+	assert.Equal(t, exitcode.Usage, status)
+	assert.Contains(t, log, "there is no data directory")
+	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.Clean, status)
+	assert.JSONEq(t, `{"valid":true,"empty":true}`, out)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
+	out, _, status = said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.ToolFailed, status)
+	assert.Contains(t, out, `"valid":false`)
+}
+
 func TestEveryEndpointIsDocumented(t *testing.T) {
 	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
 	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
@@ -149,19 +164,4 @@ func TestEveryCommandOfTheCommandLineCanRun(t *testing.T) {
 	for _, leaf := range parser.Model.Leaves(false) {
 		assert.Implements(t, (*command)(nil), leaf.Target.Addr().Interface(), leaf.Name)
 	}
-}
-
-// People are sent to it by the runbook.
-func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
-	dir := t.TempDir()
-	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
-	assert.Equal(t, exitcode.Usage, status)
-	assert.Contains(t, log, "there is no data directory")
-	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
-	assert.Equal(t, exitcode.Clean, status)
-	assert.JSONEq(t, `{"valid":true,"empty":true}`, out)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
-	out, _, status = said(t, false, "verify-data", "--data-dir", dir)
-	assert.Equal(t, exitcode.ToolFailed, status)
-	assert.Contains(t, out, `"valid":false`)
 }

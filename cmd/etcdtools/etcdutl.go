@@ -22,7 +22,7 @@ func Etcdutl(args []string, out io.Writer) error {
 		etcdutl.NewMigrateCommand(),
 	)
 	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
-	root.SetOut(out)                          // what was asked for; usage that nobody asked for goes where errors go
+	root.SetOut(out)                          // what was asked for; unasked-for usage goes where errors go
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {

@@ -16,33 +16,33 @@ import (
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
 type Document struct {
-	State          string         `json:"state"`
-	Since          time.Time      `json:"since"`                // when the state was entered
-	Reason         string         `json:"reason"`               // a sentence: why this state
-	Ready          bool           `json:"ready"`                // what /readyz says
-	ReadySince     time.Time      `json:"ready_since"`          // since when Ready is what it is
-	Attempt        int            `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry      time.Time      `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError      *Error         `json:"last_error,omitempty"` // the latest; it may be over: see Ended
-	Validation     *Validation    `json:"validation,omitempty"` // once it was asked for
-	SidecarWord    string         `json:"sidecar_word,omitempty"`
-	Standalone     bool           `json:"standalone,omitempty"` // there is no sidecar
-	Pod            string         `json:"pod"`                  // or whatever the host is called
-	MemberID       string         `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
-	Member                        // once etcd is opened
-	Started        time.Time      `json:"started"`   // when the process started
-	LastExit       string         `json:"last_exit"` // how the run before this one ended, one of LastExits
-	Versions       Versions       `json:"versions"`
-	Checks         []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
-	DataVersion    *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
-	Upkeep         *Upkeep        `json:"upkeep,omitempty"`          // once etcd is opened
-	Backup         *facts.Backups `json:"backup,omitempty"`          // with a store for backups
-	Recovery       *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
-	Leases         []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
-	ConfigOddities []string       `json:"config_oddities,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
-	Certificates   []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
-	Transitions    []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
-	Edges          []Edge         `json:"edges"`                     // every way that was gone since the process started
+	State        string         `json:"state"`
+	Since        time.Time      `json:"since"`                // when the state was entered
+	Reason       string         `json:"reason"`               // a sentence: why this state
+	Ready        bool           `json:"ready"`                // what /readyz says
+	ReadySince   time.Time      `json:"ready_since"`          // since when Ready is what it is
+	Attempt      int            `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry    time.Time      `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError    *Error         `json:"last_error,omitempty"` // the latest; it may be over: see Ended
+	Validation   *Validation    `json:"validation,omitempty"` // once it was asked for
+	SidecarWord  string         `json:"sidecar_word,omitempty"`
+	Standalone   bool           `json:"standalone,omitempty"` // there is no sidecar
+	Pod          string         `json:"pod"`                  // or whatever the host is called
+	MemberID     string         `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
+	Member                      // once etcd is opened
+	Started      time.Time      `json:"started"`   // when the process started
+	LastExit     string         `json:"last_exit"` // how the run before this one ended, one of LastExits
+	Versions     Versions       `json:"versions"`
+	Checks       []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
+	DataVersion  *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
+	Upkeep       *Upkeep        `json:"upkeep,omitempty"`          // once etcd is opened
+	Backup       *facts.Backups `json:"backup,omitempty"`          // with a store for backups
+	Recovery     *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
+	Leases       []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
+	Oddities     []string       `json:"config_oddities,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
+	Certificates []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
+	Transitions  []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
+	Edges        []Edge         `json:"edges"`                     // every way that was gone since the process started
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known

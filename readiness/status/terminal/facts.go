@@ -18,7 +18,7 @@ type fact struct{ name, is string }
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
 		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
-		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.ConfigOddities), process(d, now),
+		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.Oddities), process(d, now),
 	)
 }
 

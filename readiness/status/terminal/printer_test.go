@@ -36,7 +36,7 @@ func document() status.Document {
 			{Name: "etcd_peer", Path: "/b", Expires: now.Add(time.Hour)},
 			{Name: "sidecar_ca", Path: "/c", Expires: now.Add(1000 * time.Hour)},
 		},
-		ConfigOddities: []string{"quota is no key that etcd knows; it is ignored"},
+		Oddities: []string{"quota is no key that etcd knows; it is ignored"},
 		Transitions: []status.Transition{
 			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Times: 1, After: 0.0042},
 			{At: now, From: "Query", To: "Query", Reason: "again", Times: 7, After: 61},
