@@ -15,7 +15,7 @@ import (
 
 // explorer walks every reachable place and collects what is wrong anywhere.
 type explorer struct {
-	rules *rulesOf
+	suite
 	seen  map[place]bool
 	queue []place
 	wrong []string
@@ -23,7 +23,11 @@ type explorer struct {
 
 // explore walks a table to the fixpoint from everything that a run can be given. It stops early once something is wrong.
 func explore(table []Row, elsewhere []statemachine.Default) *explorer {
-	e := &explorer{rules: NewRules(table, elsewhere), seen: map[place]bool{}}
+	return exploreSuite(suite{NewRules(table, elsewhere), rules})
+}
+
+func exploreSuite(all suite) *explorer {
+	e := &explorer{suite: all, seen: map[place]bool{}}
 	for _, given := range lots() {
 		e.find(e.begin(given, origin(given)))
 	}
@@ -69,6 +73,11 @@ func (e *explorer) ends(here place) (all []place) {
 		return nil
 	}
 	action, rest, _ := strings.Cut(here.chain, "|")
+	if Action(action) == DecideNow {
+		there := here
+		there.chain = ""
+		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Verdict, Payload{})}
+	}
 	for _, o := range outcomes(Action(action), here.lot, here.truth) {
 		there := here
 		there.truth, there.chain = o.after, rest
@@ -87,7 +96,7 @@ func (e *explorer) ends(here place) (all []place) {
 
 // take lets an event happen.
 func (e *explorer) take(here place, event Event, payload Payload) place {
-	core, decision := e.rules.Step(here.core, event, payload)
+	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
 		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
 		return here

@@ -12,7 +12,7 @@ var promises = []struct {
 	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
 	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
 		t := p.truth
-		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew() || t.adopted
+		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Corrupt || p.isNew() || t.adopted
 	}},
 	{"nor one of several that all are", func(p place) bool {
 		byStore := p.lot.behind && p.lot.listing == peers.Gone

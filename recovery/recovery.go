@@ -129,6 +129,9 @@ type run struct {
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
 
+	decision Decision // the last one
+	learned  learned  // what it was made after
+
 	verdict  error            // against the volume
 	stands   datadir.Standing // of the volume
 	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
@@ -175,8 +178,29 @@ func (r *run) take(event Event, payload Payload) ([]Action, error) {
 		return nil, fmt.Errorf("recovery: %w", err)
 	}
 	r.core = core
-	r.report(from, event, payload, decision)
+	switch {
+	case decision.To == Decide: // people are told of the verdict
+		r.learned = learned{from, event, payload}
+	case from == Decide:
+		decision.Why = r.decision.Why
+		r.report(r.learned, decision)
+	default:
+		r.report(learned{from, event, payload}, decision)
+	}
 	return decision.Do, nil
+}
+
+// learned is an event, and where it came.
+type learned struct {
+	from    State
+	event   Event
+	payload Payload
+}
+
+// decideNow has the rules decide.
+func (r *run) decideNow() (Event, Payload) {
+	r.decision = decide(r.core.Facts.caseOf())
+	return r.decision.Verdict, Payload{}
 }
 
 // do works on the actions of a row, one after the other, until one ends with an event.
@@ -216,6 +240,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	DropUnfinished:  (*run).dropUnfinished,
 	ForgetClaim:     (*run).forgetClaim,
 	ValidateVolume:  (*run).validateVolume,
+	DecideNow:       (*run).decideNow,
 	AskThePeers:     (*run).askThePeers,
 	TellReturn:      (*run).tellReturn,
 	RemoveMember:    (*run).removeMember,

@@ -48,7 +48,8 @@ func (r *Recovery) tell(change func(*Progress)) {
 }
 
 // report tells people of a step, and keeps why a run is refused.
-func (r *run) report(from State, event Event, payload Payload, decision statemachine.Decision) {
+func (r *run) report(after learned, decision statemachine.Decision) {
+	from, event, payload := after.from, after.event, after.payload
 	reason := decision.Why
 	if payload.Err != nil {
 		reason += ": " + payload.Err.Error()

@@ -33,7 +33,7 @@ func (r *run) askThePeers() (Event, Payload) {
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
 	switch r.core.Facts.Condition {
-	case Broken:
+	case Corrupt:
 		return peers.Ruins
 	case Empty:
 		return peers.Nothing

@@ -122,7 +122,7 @@ func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
-	case owner != Nobody && r.core.Facts.mayBeFounded() && r.kept.first.Cluster != "":
+	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()
