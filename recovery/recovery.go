@@ -24,6 +24,7 @@ type Options struct {
 	VolumeDir string           // where the position is kept
 	Never     bool             // --recover=never
 	Request   *Request         // to go back once; nil if that is not asked for
+	Reach     peers.Options    // how the other members are reached, beside what etcd's configuration says
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.

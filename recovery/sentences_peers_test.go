@@ -98,6 +98,7 @@ var sentencesOfPeers = []sentence{
 	{"a quorum in which nobody has data begins as ever", AskPeers, ofPeers(Empty), PeersTold, told(peers.Partial), Ready, nil},
 	{"a store may know better than a quorum", AskPeers, stored, PeersTold, told(peers.Partial), AskStore, flushed},
 	{"one that a single peer knows waits for a quorum", AskPeers, ofPeers(Empty), PeersTold, told(peers.Claimed), AskPeers, askAgain},
+	{"a single member does not wait for any", AskPeers, alone, PeersTold, Payload{}, AskStore, flushed},
 	{"so does what nothing is known of", AskPeers, ofPeers(Empty), PeersTold, Payload{}, AskPeers, askAgain},
 	{"the peers are asked again", AskPeers, alone, Elapsed, Payload{}, AskPeers, []Action{AskThePeers}},
 

@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/verification"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -37,7 +38,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 func verifyInChild() standalone.VerifyFunc {
 	executable, err := os.Executable()
 	if err != nil {
-		return nil // validate in this process then
+		return datadir.Verify // in this process then
 	}
 	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
