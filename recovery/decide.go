@@ -53,6 +53,7 @@ const (
 	StoreNone       StoreState = "none"              // --backup-store is not given
 	StoreUnasked    StoreState = "not asked"         //
 	StoreAway       StoreState = "away"              // it does not answer, denies, or is misspelt
+	StoreLongAway   StoreState = "away for 10 s"     // and has been for so long
 	StoreInUse      StoreState = "in use"            // a cluster was seen to add to it within the last minute
 	StoreEmpty      StoreState = "empty"             // nothing was ever kept
 	StoreOurs       StoreState = "ours"              // there is a backup to go back to
@@ -142,9 +143,11 @@ var (
 		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
-	isAuto   = []Asked{AskedNothing}
-	isNever  = []Asked{AskedNever}
-	goesBack = []Asked{AskedRestore}
+	away         = []StoreState{StoreAway, StoreLongAway}
+	nothingAsked = []Asked{AskedNothing, AskedNever}
+	isAuto       = []Asked{AskedNothing}
+	isNever      = []Asked{AskedNever}
+	goesBack     = []Asked{AskedRestore}
 )
 
 func refuse(why, wayOut string) Decision    { return Decision{Refuse, why, wayOut} }
@@ -165,10 +168,11 @@ var rules = []rule{
 		"add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id")},
 
 	// A store that does not answer.
-	{nil, nil, []StoreState{StoreAway}, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
-	{corrupt, single, []StoreState{StoreAway}, nil, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
-	{nil, heard, []StoreState{StoreAway}, nil, so(WaitForPeers, "the store may know that the data are lost: it is waited for, or for the peers")},
-	{nil, nil, []StoreState{StoreAway}, nil, so(WaitForStore, "the store may know that the data are lost or were put back: it is waited for")},
+	{without, nil, away, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
+	{usable, single, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
+	{nil, heard, away, nil, so(WaitForPeers, "the store may know that the data are lost: it is waited for, or for the peers")},
+	{without, nil, away, nil, Decision{WaitForStore, mayKnow, reachStore}},
+	{nil, nil, away, nil, so(WaitForStore, mayKnow)},
 	{nil, heard, []StoreState{StoreInUse}, nil, so(WaitForPeers, goesOn)},
 	{nil, nil, []StoreState{StoreInUse}, nil, so(WaitForStore, goesOn)},
 
@@ -240,6 +244,9 @@ var rules = []rule{
 const (
 	goesOn      = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
 	othersFirst = "what only the volumes of the others have comes into the store first"
+	mayKnow     = "the store may know that the data are lost or were put back: it is waited for"
+	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"
+	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, name another one and move the data directory away, which begins a new cluster"
 	nameAll     = "take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away"
 )
 
@@ -369,6 +376,8 @@ func (f Facts) nobodyHas() bool {
 
 func (f Facts) storeState() StoreState {
 	switch {
+	case f.Trouble == StoreAway && f.Waited:
+		return StoreLongAway
 	case f.Trouble != "":
 		return f.Trouble
 	case f.Owner == "" && !f.Store:

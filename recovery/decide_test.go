@@ -16,7 +16,7 @@ import (
 var (
 	allVolumes = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeValid, VolumeBehind}
 	allStores  = []StoreState{
-		StoreNone, StoreUnasked, StoreAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreDoubtful, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
+		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreDoubtful, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
 	}
 	allPeers = []PeerState{
 		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersStillLost, PeersUnstored,

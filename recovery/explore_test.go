@@ -46,7 +46,7 @@ func exploreSuite(all suite) *explorer {
 
 // begin is a run that begins.
 func (e *explorer) begin(given lot, now truth) place {
-	now.validated, now.free, now.adopted, now.told, now.rolled = false, false, false, false, now.rolled && now.noted
+	now.validated, now.free, now.adopted, now.told, now.uncompared, now.rolled = false, false, false, false, false, now.rolled && now.noted
 	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Payload{})
 }
 

@@ -33,6 +33,7 @@ type Payload struct {
 	Owner      Owner     // with Answered
 	Kept       bool      // with Answered: there is a way to the target
 	Behind     bool      // with Answered: the store has more than the volume
+	Waited     bool      // with StoreSilent: for as long as valid data wait for the store
 	Err        error     // what went wrong, for people
 }
 
@@ -54,6 +55,7 @@ type Facts struct {
 	Heard      bool // the peers have told how they are, and the store was not asked since
 	Owner      Owner
 	Trouble    StoreState // why the store has not told what it keeps; empty if it has, or was not asked
+	Waited     bool
 	Kept       bool
 	Behind     bool
 }
@@ -75,7 +77,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case Installed:
 		f.Asked = payload.Asked
 	case StoreSilent, Alive, Disbelieved, KeysLacking:
-		f.Trouble = troubles[event]
+		f.Trouble, f.Waited = troubles[event], payload.Waited
 	case Answered:
 		f.Trouble, f.Heard = "", false
 		f.Owner, f.Kept, f.Behind, f.Asked = payload.Owner, payload.Kept, payload.Behind, payload.Asked

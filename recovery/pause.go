@@ -13,6 +13,20 @@ const (
 	moment       = 300 * time.Millisecond // before somebody is asked again who has answered
 )
 
+// comparing is how long valid data wait at the most for a store that they are compared with.
+const comparing = 10 * time.Second
+
+// beforeServing bounds a question to the store: where valid data wait for the answer, by what is left of that time.
+func (r *run) beforeServing(most time.Duration) (context.Context, context.CancelFunc) {
+	if r.silentSince.IsZero() {
+		r.silentSince = r.now()
+	}
+	if facts := r.core.Facts; facts.Alone && facts.Condition == Valid && !facts.Asked {
+		most = min(most, max(time.Second, r.serveAfter-r.now().Sub(r.silentSince)))
+	}
+	return context.WithTimeout(r.ctx, most)
+}
+
 // atMost is how long backOff waits at the most, to the second.
 func atMost(times int) time.Duration {
 	pause := firstPause

@@ -81,9 +81,10 @@ type Recovery struct {
 	options Options
 	rules   *statemachine.Rules[Facts, Payload]
 
-	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
-	measure   func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
-	now       func() time.Time                      // tests have clocks of their own
+	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
+	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
+	now        func() time.Time                      // tests have clocks of their own
+	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 
 	mu    sync.Mutex
 	facts Progress
@@ -95,7 +96,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -115,15 +116,16 @@ func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.
 type run struct {
 	*Recovery
 
-	ctx     context.Context
-	member  Member
-	examine func(context.Context) error
-	core    statemachine.Core[Facts]
-	legal   *statemachine.Legality
-	ended   error // why it is refused
-	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
-	looked  int   // how often what the store has told of was looked for again
-	start   Start // how etcd is to be started
+	ctx         context.Context
+	member      Member
+	examine     func(context.Context) error
+	core        statemachine.Core[Facts]
+	legal       *statemachine.Legality
+	ended       error     // why it is refused
+	silent      int       // how often in a row the store, or a quorum of the peers, has not answered
+	silentSince time.Time // since when the store was asked without an answer; zero if it has answered, or was not asked
+	looked      int       // how often what the store has told of was looked for again
+	start       Start     // how etcd is to be started
 
 	held     *os.File // what was built, locked; nil if nothing is
 	alive    sighting // of the cluster that is to be replaced
@@ -217,6 +219,7 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 			return Elapsed, Payload{}, nil
 		}
 		if event, payload := work[action](r); event != "" {
+			payload.Waited = event == StoreSilent && r.now().Sub(r.silentSince) >= r.serveAfter
 			return event, payload, nil
 		}
 	}

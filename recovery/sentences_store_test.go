@@ -79,7 +79,11 @@ var sentencesOfStore = []sentence{
 	// AskStore: no answer
 	{"a valid volume waits for the store, which may know better", AskStore, asVolume(Valid), StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"so does an empty one", AskStore, asVolume(Empty), StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
-	{"a broken one does not", AskStore, asVolume(Corrupt), StoreSilent, Payload{}, Refused, nil},
+	{"so does a broken one", AskStore, asVolume(Corrupt), StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
+	{"a valid volume is served after a while", AskStore, asVolume(Valid), StoreSilent, Payload{Waited: true}, Ready, nil},
+	{"an empty one is not", AskStore, asVolume(Empty), StoreSilent, Payload{Waited: true}, AskStore, []Action{PaceStore}},
+	{"nor is a broken one", AskStore, asVolume(Corrupt), StoreSilent, Payload{Waited: true}, AskStore, []Action{PaceStore}},
+	{"nor does a restore that is asked for wait less", AskStore, Facts{Alone: true, Store: true, Condition: Valid, Asked: true}, StoreSilent, Payload{Waited: true}, AskStore, []Action{PaceStore}},
 	{"--recover=never does not wait", AskStore, asNever(Empty), StoreSilent, Payload{}, Refused, nil},
 	{"the store is asked again", AskStore, alone, Elapsed, Payload{}, AskStore, flushed},
 

@@ -39,12 +39,13 @@ type inStore struct {
 
 // askTheStore finds out whose the store is and what is kept.
 func (r *run) askTheStore() (Event, Payload) {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
 	if err != nil {
 		return r.untold(ctx, err)
 	}
+	r.silentSince = time.Time{}
 	if why := r.lives(now); why != nil {
 		return Alive, Payload{Err: why}
 	}

@@ -61,7 +61,9 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	}
 	for _, r := range rules {
 		says := slices.Contains(r.volume, VolumeCorrupt) // what is wrong with the data says it
-		assert.Equal(t, (r.Verdict == Refuse || r.Verdict == Decline) && !says, r.WayOut != "" && !says, r.Why)
+		if r.Verdict == Refuse || r.Verdict == Decline {
+			assert.True(t, r.WayOut != "" || says, r.Why)
+		}
 	}
 }
 

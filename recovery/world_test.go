@@ -118,6 +118,14 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
+// ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
+func (w *world) ticks(each time.Duration) time.Time {
+	now := at
+	w.now = func() time.Time { return now }
+	w.options.Pause = func(context.Context, int) { now = now.Add(each) }
+	return now
+}
+
 func (w *world) run() error { return w.runWith(nil) }
 
 func (w *world) runWith(interrupt func(Action) error) error {
