@@ -25,24 +25,25 @@ type PeerState string
 
 // The states of the other members. The last eight need a quorum of equal answers, or every member's.
 const (
-	PeersNone      PeerState = "none"              // a single-member cluster
-	PeersUnnamed   PeerState = "not named"         // the configuration founds a cluster, and names no other member
-	PeersExisting  PeerState = "not named, joins"  // it joins one, and names no other member
-	PeersUnasked   PeerState = "not asked"         //
-	PeersMissing   PeerState = "not all there"     // nobody knows of a cluster, and one that is missing or waiting may have data
-	PeersMinority  PeerState = "no quorum"         // some run, and are too few to be believed
-	PeersNotAgreed PeerState = "not all ask"       // not everybody asks for the restore that is asked for here
-	PeersAgreed    PeerState = "all ask"           // everybody does
-	PeersNew       PeerState = "never had data"    // nobody ever had any; all are here
-	PeersSomeNew   PeerState = "some never had"    // as far as they know; some run already, and some are not here
-	PeersLost      PeerState = "all lost"          // all are here, and nobody has data of use
-	PeersStillLost PeerState = "all lost, still"   // and that was so when the store had been asked
-	PeersUnstored  PeerState = "volumes hold more" // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
-	PeersExpect    PeerState = "expect it"         // a cluster is founded with this member, which never started
-	PeersKnow      PeerState = "know it"           // a quorum runs, and this member was in the cluster
-	PeersAdded     PeerState = "added it"          // a quorum runs, and this member was added and never started
-	PeersUnlisted  PeerState = "do not list it"    // a quorum runs, and this member is not in the cluster
-	PeersBusy      PeerState = "run, not now"      // a quorum runs, and something keeps this member from rejoining
+	PeersNone      PeerState = "none"               // a single-member cluster
+	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster, and names no other member
+	PeersExisting  PeerState = "not named, joins"   // it joins one, and names no other member
+	PeersUnasked   PeerState = "not asked"          //
+	PeersMissing   PeerState = "not all there"      // nobody knows of a cluster, and one that is missing or waiting may have data
+	PeersMinority  PeerState = "no quorum"          // some run, and are too few to be believed
+	PeersNotAgreed PeerState = "not all ask"        // not everybody asks for the restore that is asked for here
+	PeersAgreed    PeerState = "all ask"            // everybody does
+	PeersNew       PeerState = "never had data"     // nobody ever had any; all are here
+	PeersSomeNew   PeerState = "some never had"     // as far as they know; some run already, and some are not here
+	PeersLost      PeerState = "all lost"           // all are here, and nobody has data of use
+	PeersJustLost  PeerState = "all lost, just now" // and that has not been so for 10 s
+	PeersStillLost PeerState = "all lost, still"    // and that was so when the store had been asked
+	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
+	PeersExpect    PeerState = "expect it"          // a cluster is founded with this member, which never started
+	PeersKnow      PeerState = "know it"            // a quorum runs, and this member was in the cluster
+	PeersAdded     PeerState = "added it"           // a quorum runs, and this member was added and never started
+	PeersUnlisted  PeerState = "do not list it"     // a quorum runs, and this member is not in the cluster
+	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something keeps this member from rejoining
 )
 
 // StoreState is what the store has told.
@@ -140,7 +141,7 @@ var (
 	nameless = []PeerState{PeersUnnamed, PeersExisting}
 	unasked  = []PeerState{PeersUnasked}
 	heard    = []PeerState{
-		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersStillLost, PeersUnstored,
+		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
 	away         = []StoreState{StoreAway, StoreLongAway}
@@ -228,6 +229,7 @@ var rules = []rule{
 	{without, []PeerState{PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody has data of use, and the store tells whether the cluster was ever founded, or gets them now")},
 	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, so(WaitForPeers, "the cluster was founded once, and the members that have not said that they lack its data are waited for")},
 	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, so(ConsultPeers, "the store has the data, unless another member has them by now, who says so before it begins a generation")},
+	{nil, []PeerState{PeersJustLost}, nil, nil, so(WaitForPeers, "no volume of the cluster has data of use; volumes that are mounted late come back within 10 s, so nothing is restored before")},
 	{nil, []PeerState{PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "all members are still here without data of use, and nobody had begun another generation before they said so")},
 	{nil, []PeerState{PeersUnstored}, nil, nil, so(WaitForPeers, othersFirst)},
 	{behind, []PeerState{PeersMissing, PeersMinority}, nil, nil, so(WaitForPeers, "the data are perhaps not the last ones, and are not opened before others are there that have these")},
@@ -343,6 +345,8 @@ func (f Facts) loss() PeerState {
 		return PeersSomeNew
 	case f.Heard && f.Owner != "" && !f.AllBrought:
 		return PeersUnstored
+	case f.Heard && f.Owner != "" && !f.Settled:
+		return PeersJustLost
 	case f.Heard && f.Owner != "":
 		return PeersStillLost
 	case f.Listing == peers.Founding && f.Condition == Empty:

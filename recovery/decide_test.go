@@ -19,7 +19,7 @@ var (
 		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreDoubtful, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
 	}
 	allPeers = []PeerState{
-		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersStillLost, PeersUnstored,
+		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
 	allVerdicts = []Event{

@@ -29,6 +29,7 @@ type Payload struct {
 	Outdated   bool      // with PeersTold: the volume's data are not those that the member had last
 	Free       bool      // with PeersTold: nothing keeps the member from being replaced, or added
 	AllBrought bool      // with PeersTold: the store has what only the volumes of the others had
+	Settled    bool      // with PeersTold: nobody has had data of use for as long as a late mount takes
 	Asked      bool      // with Examined and Answered: a restore is asked for that was not done before
 	Owner      Owner     // with Answered
 	Kept       bool      // with Answered: there is a way to the target
@@ -51,6 +52,7 @@ type Facts struct {
 	Free       bool
 	Brought    bool // the store has what only this volume had, as far as it can be brought there
 	AllBrought bool
+	Settled    bool
 	Asked      bool
 	Heard      bool // the peers have told how they are, and the store was not asked since
 	Owner      Owner
@@ -69,7 +71,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.Listing, f.Heard = "", false
 	case PeersTold:
 		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
-		f.AllBrought, f.Heard = payload.AllBrought, true
+		f.AllBrought, f.Settled, f.Heard = payload.AllBrought, payload.Settled, true
 	case Flushed:
 		f.Brought = true
 	case Moved:

@@ -30,6 +30,7 @@ var reasons = []struct {
 	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Gone), "there is no store"},
 	{AskPeers, PeersTold, together(Corrupt), told(peers.Asking), "comes into the store first"},
 	{AskPeers, PeersTold, has(Empty), told(peers.Founding), "comes into the store first"},
+	{AskPeers, PeersTold, has(Empty), Payload{Listing: peers.Founding, AllBrought: true}, "mounted late come back within 10 s"},
 	{AskPeers, PeersTold, together(Valid), told(peers.Unknown), "every member has to be stopped"},
 	{AskStore, Answered, gone(Empty, peers.Gone), nothing, "nothing is kept"},
 	{AskStore, Answered, together(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},

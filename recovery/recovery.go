@@ -84,6 +84,7 @@ type Recovery struct {
 	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
 	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
 	now        func() time.Time                      // tests have clocks of their own
+	lateMounts time.Duration                         // how long nobody has to have data of use before a cluster of several is restored
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 
 	mu    sync.Mutex
@@ -96,7 +97,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing, lateMounts: settling}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -135,13 +136,14 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	verdict  error            // against the volume
-	stands   datadir.Standing // of the volume
-	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
-	asked    bool             // a restore is asked for that is not done
-	kept     inStore          // what the store has
-	position position         // of what is about to be claimed
-	census   peers.Census     // what the other members have told
+	verdict   error            // against the volume
+	stands    datadir.Standing // of the volume
+	older     error            // what the store has more than a valid volume; nil if that is nothing, or not known
+	asked     bool             // a restore is asked for that is not done
+	kept      inStore          // what the store has
+	position  position         // of what is about to be claimed
+	lostSince time.Time        // since when no member has told of data of use; zero if one has
+	census    peers.Census     // what the other members have told
 }
 
 // drive takes events until an end is reached.

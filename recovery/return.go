@@ -26,7 +26,7 @@ func (r *run) askThePeers() (Event, Payload) {
 	}
 	r.findSuccessor(c)
 	return PeersTold, Payload{
-		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Err: r.because(c),
+		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
 }
 

@@ -20,7 +20,7 @@ var (
 	asked       = Payload{Owner: Ours, Kept: true, Asked: true}
 	bringBack   = []Action{TellLoss, MeasureRoom}
 	restoreNow  = []Action{FindEnd, TellLoss, MeasureRoom}
-	brought     = func(l Listing) Payload { return Payload{Listing: l, Free: true, AllBrought: true} }
+	brought     = func(l Listing) Payload { return Payload{Listing: l, Free: true, AllBrought: true, Settled: true} }
 )
 
 var sentencesOfStore = []sentence{

@@ -139,7 +139,7 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
-	r.interrupt = interrupt
+	r.interrupt, r.lateMounts = interrupt, 0
 	if w.now != nil {
 		r.now = w.now
 	}
