@@ -22,7 +22,7 @@ func (r *run) flushSpool() (Event, Payload) {
 	}
 	stands := r.stands
 	if r.verdict != nil {
-		stands = datadir.Standing{}
+		stands = datadir.Position{}
 	}
 	ctx, cancel := r.beforeServing(math.MaxInt64)
 	defer cancel()

@@ -31,6 +31,7 @@ type Source struct {
 
 // Changes is what has become of the full beside its rows.
 type Changes struct {
+	Revision  int64             // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
 	Buckets   []*segment.Bucket // that differ from the full's, as they are now
 	Compacted int64             // etcd's scheduled compaction; 0 for that of the full
 	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
@@ -38,7 +39,7 @@ type Changes struct {
 	Later []*segment.Bucket
 	// Stated is the bucket of leases as it was stated next behind the revision, nil if nobody knows. It is called if a key belongs
 	// to a lease that is in none of the others, and may be nil.
-	Stated func(context.Context) (*segment.Bucket, error)
+	Recorded func(context.Context) (*segment.Bucket, error)
 
 	behind []byte // the key of the first row that can be new
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -125,7 +126,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 			return archive.SegmentName(1, head.Position)
 		},
 		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
-			full, err := kept.PutFull(t.Context(), archive.Full{
+			full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: segment.Seed("c1", 1, l.last+10), Reason: "gap",
 			}, bytes.NewReader(l.snapshot))
 			require.NoError(t, err)
@@ -170,6 +171,31 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	exported, err := Export(t.Context(), settings, archive.Target{Time: noon.Add(time.Duration(l.last-2) * time.Second)}, path, NewMeter(nil))
 	require.NoError(t, err, "it was before ours")
 	assert.Equal(t, l.last-2, exported.Revision)
+}
+
+// Whoever may put an object into the store can name it as the sidecar does.
+func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testing.T) {
+	l := live(t)
+	settings := l.keepAsSidecar(t)
+	settings.Keys = sealtest.New(t).Load(t)
+	require.True(t, settings.Keys.Trusts())
+	path := filepath.Join(t.TempDir(), "out.db")
+	_, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+	require.ErrorIs(t, err, seal.ErrUntrusted)
+	require.ErrorContains(t, err, "--accept-unsigned")
+	require.NoFileExists(t, path)
+	_, err = Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
+	require.ErrorIs(t, err, seal.ErrUntrusted)
+
+	settings.AcceptUnsigned = true
+	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+	require.NoError(t, err)
+	assert.True(t, exported.Unsigned)
+	assert.Contains(t, printed(t, exported), "nobody signed that full")
+	l.requireSnapshot(t, path, l.last)
+	restored, err := Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
+	require.NoError(t, err)
+	assert.True(t, restored.Unsigned)
 }
 
 // A full that is damaged is left for the one before it.

@@ -12,15 +12,16 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
 )
 
 // restores is a test restore with an outcome.
-func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Verdict, error) {
-	return func(_ context.Context, path archive.Path) (archive.Verdict, error) {
-		return archive.Verdict{
+func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Result, error) {
+	return func(_ context.Context, path archive.Path) (archive.Result, error) {
+		return archive.Result{
 			Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
-			Drill: path.Revision != path.Full.Revision, Outcome: outcome, Why: map[archive.Outcome]string{archive.Failed: "it differs"}[outcome], At: time.Now(),
+			Segments: path.Revision != path.Full.Revision, Outcome: outcome, Why: map[archive.Outcome]string{archive.Failed: "it differs"}[outcome], At: time.Now(),
 		}, nil
 	}
 }
@@ -37,7 +38,7 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	assert.Regexp(t, "^revision 21 could be restored, from full .* the verdict is in the store\n$", printed(t, verified)+"\n")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
 func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
@@ -56,6 +57,23 @@ func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	assert.ErrorContains(t, err, "a full of generation 3 is not kept")
 }
 
+func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	stored := settings.Store.(*memory.Store)
+	first := archive.SegmentName(1, segment.After(l.revision))
+	content, there := stored.Content(first)
+	require.True(t, there)
+	stored.SetContent(archive.SegmentName(1, segment.After(l.last)), content) // what followed it
+	require.NoError(t, stored.Delete(t.Context(), first))
+	for _, choice := range []Choice{newest, {}} {
+		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
+		require.ErrorIs(t, err, ErrIncomplete)
+		require.ErrorContains(t, err, "nothing begins at "+segment.After(l.revision).String())
+		assert.Equal(t, l.revision, verified.Revision)
+	}
+}
+
 func TestAHashThatWasComparedIsTold(t *testing.T) {
 	verified := Verified{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
 	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
@@ -69,7 +87,7 @@ func TestARevisionBehindAFullIsADrill(t *testing.T) {
 	require.ErrorContains(t, err, "it differs")
 	assert.True(t, verified.Drill)
 	assert.Contains(t, printed(t, verified), "revision 24 could not be restored")
-	drills, err := settings.Archive().Drills(t.Context(), 1, time.Now().Add(-time.Hour))
+	drills, err := settings.Archive().RestoreTests(t.Context(), 1, time.Now().Add(-time.Hour))
 	require.NoError(t, err)
 	require.Len(t, drills, 1)
 	assert.Equal(t, archive.Failed, drills[0].Outcome)
@@ -86,14 +104,14 @@ func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	assert.Contains(t, printed(t, verified), "is not in the store")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
-	assert.Nil(t, history.Newest().Fulls[0].Verdict)
+	assert.Nil(t, history.Newest().Fulls[0].Result)
 	assert.NoError(t, history.Newest().Fulls[0].Err)
 }
 
 func TestWhatKeepsFromVerifyingIsNoVerdict(t *testing.T) {
 	settings := live(t).keep(t)
 	away := errors.New("no room")
-	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, away })
+	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })
 	require.ErrorIs(t, err, away)
 	_, err = Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
