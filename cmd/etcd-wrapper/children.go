@@ -50,7 +50,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 func verifyInChild() standalone.VerifyFunc {
 	executable, err := os.Executable()
 	if err != nil {
-		return nil // validate in this process then
+		return datadir.Verify // in this process then
 	}
 	verify := standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
