@@ -142,6 +142,8 @@ type run struct {
 	asked     bool             // a restore is asked for that is not done
 	kept      inStore          // what the store has
 	position  position         // of what is about to be claimed
+	known     string           // the id of the cluster that the store has; empty before it was asked
+	storeAway bool             // it could not be asked for that
 	lostSince time.Time        // since when no member has told of data of use; zero if one has
 	census    peers.Census     // what the other members have told
 }

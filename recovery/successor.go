@@ -18,12 +18,35 @@ const brief = 10 * time.Second
 func (r *run) findSuccessor(c *peers.Census) {
 	id := hex(r.stands.ClusterID)
 	switch {
+	case r.stands.ClusterID == 0 && c.Cluster != "":
+		if err := r.notOurs(c.Cluster); err != nil && c.InTheWay == nil {
+			c.InTheWay = err
+		}
 	case r.stands.ClusterID == 0 || c.Cluster == id && c.Listing != peers.Claimed:
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
 	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
+}
+
+// notOurs says that a cluster is not the one that this member belongs to, as far as its store tells: a volume that names no cluster
+// does not. A store that does not answer, or has nothing, tells nothing.
+func (r *run) notOurs(cluster string) error {
+	if r.storeAway || cluster == r.known {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	generations, err := r.generations(ctx)
+	if err != nil { // it is not asked again: the others are, every moment
+		r.storeAway = true
+		return nil
+	}
+	if r.known = generations[len(generations)-1].Cluster; r.known != cluster {
+		return fmt.Errorf("the others are cluster %s, and %s is cluster %s's: their members are not changed; see that the names in initial-cluster lead to this cluster's members", cluster, r.options.Archive, r.known)
+	}
+	return nil
 }
 
 // compareClusters is for clusters of volume and peers that are not the same.
