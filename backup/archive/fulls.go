@@ -60,6 +60,9 @@ func (f Full) Start() segment.Start {
 	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
+// mostCompressed is how many bytes zstd makes one of at best: a block of 128 KiB is four bytes at least.
+const mostCompressed = 32 << 10
+
 // check finds what contradicts itself.
 func (f Full) check() error {
 	switch {
@@ -67,7 +70,7 @@ func (f Full) check() error {
 		return fmt.Errorf("the full of revision %d doesn't say what it is of", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
 		return fmt.Errorf("the full of revision %d goes on at %s", f.Revision, f.Next)
-	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0:
+	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/mostCompressed > f.Data.Bytes:
 		return fmt.Errorf("the full of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
 	return nil
