@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 // FlushAtRest brings what the database of a data directory has into the store, for a cluster of one whose etcd does not run
 // and will not run again on these data. The error says what is missing.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
-	closed, err := atrest.Open(filepath.Join(dataDir, "member", "snap", "db"), atrest.Identity{
+	closed, err := capture.OpenClosed(filepath.Join(dataDir, "member", "snap", "db"), capture.Identity{
 		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
 	})
 	if err != nil {

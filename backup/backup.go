@@ -59,7 +59,7 @@ type Backups struct {
 // running is what goes on while etcd runs.
 type running struct {
 	etcd    writer.Etcd
-	shipper atomic.Pointer[writer.Shipper] // nil until the spool can be used
+	shipper atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop    context.CancelFunc
 	over    chan struct{}
 }
@@ -135,7 +135,7 @@ func (b *Backups) shipping(etcd writer.Etcd) writer.Options {
 	return writer.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, WayFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, LineageFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }
 
@@ -165,7 +165,7 @@ func (b *Backups) End(ctx context.Context) error {
 }
 
 // shipper is what makes them now; nil if nothing does.
-func (b *Backups) shipper() *writer.Shipper {
+func (b *Backups) shipper() *writer.Writer {
 	if r := b.running.Load(); r != nil {
 		return r.shipper.Load()
 	}

@@ -30,7 +30,7 @@ const inDoubt = "nothing is deleted while something is in doubt"
 // chores are what is done beside shipping. One goroutine owns them, the one that calls run.
 type chores struct {
 	backups *Backups
-	shipper *writer.Shipper
+	shipper *writer.Writer
 	member  string // etcd's id, hexadecimal
 
 	listed  int64 // fulls that were stored when the last listing was made
@@ -46,7 +46,7 @@ type chores struct {
 	suspect bool  // the store may have lost something that the latest revision needs
 }
 
-func newChores(b *Backups, s *writer.Shipper, member string) *chores {
+func newChores(b *Backups, s *writer.Writer, member string) *chores {
 	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 const (
@@ -51,7 +51,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
-	closed, err := atrest.Open(database, atrest.Identity{
+	closed, err := capture.OpenClosed(database, capture.Identity{
 		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
 	})
 	if err != nil {
@@ -71,11 +71,11 @@ type former struct {
 	wrote      bool            // this member did, so that a full may be made where there is no chain
 	reconciled bool            // its data were seen to be those of the chain
 	troubled   bool            // something kept them from being made
-	shipper    *writer.Shipper // that made them, and has ended; nil if there is none, or it was in trouble
+	shipper    *writer.Writer // that made them, and has ended; nil if there is none, or it was in trouble
 }
 
 // bringFrom is for a database that nobody has open. No full is due there by any schedule.
-func (b *Backups) bringFrom(ctx context.Context, closed *atrest.Etcd, was former) error {
+func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, was former) error {
 	options := b.shipping(closed)
 	options.Former = was.shipper
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
@@ -109,7 +109,7 @@ func (r *running) facts() writer.Facts {
 }
 
 // flush waits until everything is stored, but not for a store that was in trouble and has not recovered.
-func flush(ctx context.Context, last *writer.Shipper, troubled bool) error {
+func flush(ctx context.Context, last *writer.Writer, troubled bool) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	if troubled {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/recovery"
@@ -25,32 +26,32 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-func (c dumpCommand) draw() (string, error) {
-	if c.machine == "recovery" {
-		return c.drawRecovery()
-	}
-	switch c.format {
-	case "mermaid":
-		return lifecycle.Mermaid(lifecycle.Table), nil
-	case "svg":
-		return lifecycle.SVG(), nil
-	case "json":
-		return lifecycle.JSON(lifecycle.Table)
-	default:
-		return lifecycle.DOT(lifecycle.Table), nil
-	}
+// machine is what a state machine can be printed as.
+type machine struct {
+	dot, mermaid, svg func() string
+	json              func() (string, error)
 }
 
-func (c dumpCommand) drawRecovery() (string, error) {
+var machines = map[string]machine{
+	"lifecycle": {
+		dot: func() string { return lifecycle.DOT(lifecycle.Table) }, mermaid: func() string { return lifecycle.Mermaid(lifecycle.Table) },
+		svg: lifecycle.SVG, json: func() (string, error) { return lifecycle.JSON(lifecycle.Table) },
+	},
+	"recovery": {dot: recovery.DOT, mermaid: recovery.Mermaid, svg: recovery.SVG, json: recovery.JSON},
+	"backup":   {dot: writer.DOT, mermaid: writer.Mermaid, svg: writer.SVG, json: writer.JSON},
+}
+
+func (c dumpCommand) draw() (string, error) {
+	is := machines[c.machine]
 	switch c.format {
 	case "mermaid":
-		return recovery.Mermaid(), nil
+		return is.mermaid(), nil
 	case "svg":
-		return recovery.SVG(), nil
+		return is.svg(), nil
 	case "json":
-		return recovery.JSON()
+		return is.json()
 	default:
-		return recovery.DOT(), nil
+		return is.dot(), nil
 	}
 }
 

@@ -56,7 +56,7 @@ type command interface {
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
 	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
-	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle or recovery."`
+	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery,backup" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle, recovery or backup."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
