@@ -155,7 +155,7 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	capturesAfter(member.options.Interval)
 	member.eventually(storesItsCopy, "it begins a chain behind the gap")
 	c.put("a", "2")
-	member.eventually(func(f Facts) bool { return member.waits() > 0 }, "what comes behind it waits")
+	member.eventually(func(Facts) bool { return member.waits() > 0 }, "what comes behind it waits")
 	member.end()
 	_, err := New(member.options)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -116,12 +117,7 @@ func (w *Writer) lookInterval() time.Duration {
 
 // settled tells whether the end of the chain is known well enough to go on from there.
 func (w *Writer) settled() bool {
-	switch w.core.State {
-	case watching, writing, opening:
-		return time.Since(w.remote.storedAt) < w.pace.knows
-	default:
-		return false
-	}
+	return slices.Contains(settled, w.core.State) && time.Since(w.remote.storedAt) < w.pace.knows
 }
 
 // saw has the table answer what a look showed.

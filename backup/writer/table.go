@@ -141,8 +141,7 @@ type payload struct {
 
 // Learn implements statemachine.Facts.
 func (k known) Learn(event Event, told payload) known {
-	switch event {
-	case chainFound, noChain, endDamaged:
+	if event == chainFound || event == noChain || event == endDamaged {
 		k.creates, k.guest = told.creates, k.guest && !told.grew
 	}
 	return k
@@ -150,14 +149,10 @@ func (k known) Learn(event Event, told payload) known {
 
 // Conclude implements statemachine.Facts.
 func (k known) Conclude(_ State, event Event, _ State, _ payload) known {
-	switch event {
-	case elected:
-		k.leads, k.guest = true, false
-	case deposed:
-		k.leads, k.guest = false, false
-	case stalled:
-		k.guest = true
+	if event == elected || event == deposed {
+		k.leads, k.guest = event == elected, false
 	}
+	k.guest = k.guest || event == stalled
 	return k
 }
 
@@ -171,7 +166,7 @@ var (
 	looking = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// settled is where the end of the backups is known.
 	settled = statemachine.Group{watching, opening, writing}
-	// waiting states ask again by themselves.
+	// asking is where nothing is known of this cluster's backups.
 	asking = statemachine.Group{unknown, foreign}
 )
 

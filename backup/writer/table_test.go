@@ -304,26 +304,18 @@ var promises = []struct {
 
 // possible tells whether an event can come in a place.
 func (p place) possible(event Event) bool {
-	is := p.core
-	switch event {
-	case elected:
-		return !is.Facts.leads
-	case deposed:
-		return is.Facts.leads
-	case stalled:
-		return !is.Facts.leads && !is.Facts.guest && (is.State == watching || is.State == unknown)
-	case broken:
-		return is.State == writing
-	case named:
-		return is.State == opening
-	case chainBegun, overtaken:
-		return is.State == beginning
-	case fullLost:
-		return is.State == opening || is.State == beginning
-	case surpassed:
-		return is.State != beginning
+	only := map[Event]bool{
+		elected:    !p.core.Facts.leads,
+		deposed:    p.core.Facts.leads,
+		stalled:    !p.core.Facts.leads && !p.core.Facts.guest && (p.core.State == watching || p.core.State == unknown),
+		broken:     p.core.State == writing,
+		named:      p.core.State == opening,
+		chainBegun: p.core.State == beginning,
+		overtaken:  p.core.State == beginning,
+		fullLost:   p.core.State == opening || p.core.State == beginning,
 	}
-	return true
+	can, bound := only[event]
+	return can || !bound
 }
 
 // explore walks a table to the fixpoint from everything that a run can be given, with every event in every order.
@@ -378,12 +370,8 @@ func (p place) after(core statemachine.Core[known], decision statemachine.Decisi
 		}
 	}
 	if from != core.State {
-		switch core.State {
-		case aligning, unknown, foreign:
-			p.settled = false
-		case beginning:
-			p.chain = true
-		}
+		p.settled = p.settled && !slices.Contains(statemachine.Group{aligning, unknown, foreign}, core.State)
+		p.chain = p.chain || core.State == beginning
 	}
 	return p
 }

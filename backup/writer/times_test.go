@@ -125,7 +125,7 @@ func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "2")
-	s.eventually(func(f Facts) bool { return s.waits() > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.end()
 	ahead.Store(int64(time.Hour))
 	s.run()

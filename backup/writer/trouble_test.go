@@ -86,7 +86,7 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 		last := s.put("a", fmt.Sprint(round))
 		s.BeforeCompaction(t.Context())
 		s.compact(last)
-		s.eventually(func(f Facts) bool { return s.waits() > round }, "it is captured")
+		s.eventually(func(Facts) bool { return s.waits() > round }, "it is captured")
 	}
 	assert.Zero(t, s.reader.Open())
 	s.store.Heal()

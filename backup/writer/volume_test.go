@@ -19,7 +19,7 @@ func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
 		s.put("a", fmt.Sprint(i))
 		s.BeforeCompaction(t.Context())
 	}
-	s.eventually(func(f Facts) bool { return s.waits() >= 3 }, "they wait")
+	s.eventually(func(Facts) bool { return s.waits() >= 3 }, "they wait")
 	waiting, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "segments", "*"))
 	require.NoError(t, err)
 	path := waiting[len(waiting)-1]
