@@ -108,7 +108,7 @@ func TestWhatWaitsOfAMemberThatLaggedIsNotAddedBehindWhatTheLeaderHasStated(t *t
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	for i, name := range []string{"one", "two"} {
 		s.addUser(name)
-		s.eventually(func(f Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
+		s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
 	}
 	s.end()
 	s.store.Heal()
