@@ -54,6 +54,9 @@ type Backups struct {
 	kept    atomic.Pointer[Kept]
 	broken  atomic.Pointer[Unable]
 	undone  atomic.Pointer[Unable]
+
+	session    string
+	superseded chan error
 }
 
 // running is what goes on while etcd runs.
@@ -80,7 +83,9 @@ const again = 30 * time.Second
 
 // New returns the backups of a run and asks nobody for anything.
 func New(options Options) *Backups {
-	return &Backups{options: options, archive: archive.New(options.Store, options.Keys)}
+	return &Backups{
+		options: options, archive: archive.New(options.Store, options.Keys), session: archive.NewSession(), superseded: make(chan error, 1),
+	}
 }
 
 // Begin makes backups of an etcd that has just become ready, until End.
@@ -110,6 +115,13 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	r.writer.Store(made)
 	var all sync.WaitGroup
 	all.Go(func() { made.Run(ctx) })
+	all.Go(func() {
+		select {
+		case why := <-made.Superseded():
+			b.superseded <- why
+		case <-ctx.Done():
+		}
+	})
 	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
 	all.Wait()
 }
@@ -135,7 +147,7 @@ func (b *Backups) settings(etcd writer.Etcd) writer.Options {
 	return writer.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, LineageFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, LineageFile: b.options.WayFile, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }
 
@@ -171,6 +183,10 @@ func (b *Backups) writing() *writer.Writer {
 	}
 	return nil
 }
+
+// Superseded has one error, a sentence, once another cluster was restored from the backups of this one and goes on: then etcd must be
+// closed, since what it acknowledges from here on is in no backup.
+func (b *Backups) Superseded() <-chan error { return b.superseded }
 
 // BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {

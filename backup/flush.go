@@ -60,7 +60,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
 	closed, err := capture.OpenClosed(database, capture.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(),
+		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(), Members: r.etcd.Members(),
 	})
 	if err != nil {
 		return err
@@ -86,6 +86,7 @@ type former struct {
 func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, was former) error {
 	options := b.settings(closed)
 	options.Former = was.writer
+	options.Release = was.wrote && closed.Members() == 1
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
 	if err != nil {

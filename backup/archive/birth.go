@@ -30,6 +30,7 @@ type Generation struct {
 	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
 	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
 	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
+	Session        string    `json:"session,omitempty"`  // of the process that began it: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -231,9 +232,16 @@ func Restores(generations []Generation) (ids []string) {
 	return ids[max(0, len(ids)-mostRestored):]
 }
 
-// BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
+// BeginGeneration writes a generation. store.ErrExists says that its number is another's: of two that complete one end, one begins what
+// follows. It may be repeated within a session. Heading is filled in.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = heading(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
-	return a.state(ctx, generationName(generation.Number), generation)
+	err := a.state(ctx, generationName(generation.Number), generation)
+	if errors.Is(err, store.ErrExists) && generation.Session != "" {
+		if there, failed := a.generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+			return nil
+		}
+	}
+	return err
 }

@@ -19,14 +19,15 @@ const (
 	longest = 2 * time.Hour
 )
 
-// Head is where a generation ends: what the next segment goes on from.
+// Head is where a generation stands: what the next segment goes on from.
 type Head struct {
 	segment.Start
-	Full    *Full             // the newest one; nil if there is none
-	Segment *segment.Manifest // the newest one behind that full; nil if there is none
-	Newer   error             // why a full that is newer than Full does not count; nil if there is none
-	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
-	Beyond  segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
+	Full     *Full             // the newest one; nil if there is none
+	Segment  *segment.Manifest // the newest one behind that full; nil if there is none
+	Newer    error             // why a full that is newer than Full does not count; nil if there is none
+	Damaged  error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Unlinked *Link             // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
+	Beyond   segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -49,8 +50,11 @@ func (a *Archive) Head(ctx context.Context, generation int) (head Head, err erro
 
 func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 	names, err := a.fullNames(ctx, generation)
-	if err != nil || len(names) == 0 {
+	if err != nil {
 		return Head{}, err
+	}
+	if len(names) == 0 {
+		return a.unopened(ctx, generation)
 	}
 	full, newer, err := a.newestFull(ctx, generation, names)
 	if Disbelieved(err) {
@@ -63,6 +67,11 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
 	if err := a.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
 		return Head{}, err
+	}
+	if head.Segment == nil && full.Behind != nil {
+		if err := a.linked(ctx, full, &head); err != nil || head.Ending() != nil {
+			return head, err
+		}
 	}
 	further, err := a.Advance(ctx, head)
 	if Disbelieved(err) {

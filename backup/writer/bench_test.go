@@ -46,7 +46,7 @@ func BenchmarkSecond(b *testing.B) {
 		writer.chain.tail = &segment.Start{Cluster: "c", Generation: 1, Position: segment.After(1), Before: segment.Seed("c", 1, 1)}
 		writer.revision = etcd.Revision()
 		for again := true; again; {
-			again, err = writer.captureUpTo(writer.revision, true)
+			again, err = writer.captureUpTo(writer.revision, true, false)
 			require.NoError(b, err)
 		}
 		require.Greater(b, writer.chain.tail.Position.Revision, writer.revision)

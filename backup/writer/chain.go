@@ -34,13 +34,14 @@ type chain struct {
 	buckets  map[string]segment.Digest // of the small ones, as the chain has them; nil if that is unknown
 	hashes   map[segment.CompactionHash]bool
 
-	captured     time.Time // when the last segment was captured
-	examined     time.Time // when it was last looked whether there is something to capture
-	applied      uint64    // etcd's applied index as the small buckets were last looked at
-	bucketsAfter time.Time // when they may be looked at again
-	hurry        bool      // a capture is waited for
-	gap          time.Time // since when compaction has passed the tail; zero if it has not
-	lags         time.Time // since when this member's small buckets have been older than the chain's; zero if they are not
+	captured     time.Time        // when the last segment was captured
+	examined     time.Time        // when it was last looked whether there is something to capture
+	applied      uint64           // etcd's applied index as the small buckets were last looked at
+	bucketsAfter time.Time        // when they may be looked at again
+	hurry        bool             // a capture is waited for
+	gap          time.Time        // since when compaction has passed the tail; zero if it has not
+	released     segment.Position // behind the last object of an orderly stop; zero if there is none
+	lags         time.Time        // since when this member's small buckets have been older than the chain's; zero if they are not
 }
 
 // waiting is a segment that is captured and not in the store.
@@ -66,11 +67,11 @@ func (w *Writer) mark() {
 
 // capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
 func (w *Writer) capture() {
-	c := &w.chain
-	if !c.hurry && w.unchanged() || !w.writes() || c.tail == nil || c.held != nil || !w.timeToCapture() {
+	c, beats := &w.chain, w.beats()
+	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || c.held != nil || !c.released.IsZero() || !w.timeToCapture() {
 		return
 	}
-	again, err := w.captureUpTo(w.revision, true)
+	again, err := w.captureUpTo(w.revision, true, beats)
 	var gap *capture.GapError
 	switch {
 	case errors.As(err, &gap):
@@ -82,6 +83,12 @@ func (w *Writer) capture() {
 		w.again = again
 		c.hurry, c.gap, w.local = c.hurry && again, time.Time{}, nil
 	}
+}
+
+// beats tells whether it is time to show that this cluster lives though nothing changes: nobody takes the place of one that does.
+func (w *Writer) beats() bool {
+	return w.core.State == writing && len(w.chain.waiting) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
+		time.Since(w.remote.storedAt) >= w.pace.beat
 }
 
 // unchanged tells whether the segments so far have all of the database.
@@ -102,8 +109,9 @@ func (w *Writer) interval() time.Duration {
 	return w.options.Interval
 }
 
-// captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some.
-func (w *Writer) captureUpTo(revision int64, beyond bool) (again bool, err error) {
+// captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some. Where there is
+// nothing, it makes none, unless an empty one is wanted.
+func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, err error) {
 	applied := w.options.Etcd.AppliedIndex() // before the transaction begins: what comes between is looked at again
 	drawn, err := w.draw(revision, beyond, w.bucketsDue(applied))
 	if err != nil {
@@ -111,7 +119,7 @@ func (w *Writer) captureUpTo(revision int64, beyond bool) (again bool, err error
 	}
 	changed := w.changed(drawn.small)
 	w.chain.examined = time.Now()
-	if drawn.Rows() > 0 || len(changed) > 0 {
+	if drawn.Rows() > 0 || len(changed) > 0 || empty {
 		w.chain.captured = w.chain.examined
 		if err := w.keep(drawn, changed); err != nil {
 			return false, err
@@ -225,7 +233,17 @@ func (w *Writer) keep(d *drawn, changed []*segment.Bucket) error {
 		return err
 	}
 	etcd := w.options.Etcd
-	object, err := d.Finish(segment.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied})
+	source := segment.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied, Session: w.options.Session}
+	if err := w.wait(d.Builder, source); err != nil {
+		return err
+	}
+	w.chain.markers = d.markers
+	return nil
+}
+
+// wait finishes a segment, and has it wait for the store behind the others.
+func (w *Writer) wait(builder *segment.Builder, source segment.Source) error {
+	object, err := builder.Finish(source)
 	if err != nil {
 		return err
 	}
@@ -238,7 +256,7 @@ func (w *Writer) keep(d *drawn, changed []*segment.Bucket) error {
 	}
 	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: w.changedAt()})
 	tail := object.Start()
-	w.chain.tail, w.chain.markers = &tail, d.markers
+	w.chain.tail = &tail
 	return nil
 }
 
@@ -308,6 +326,7 @@ func (w *Writer) gapped(found *capture.GapError) {
 		return
 	}
 	w.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", found)
+	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
 	w.post(broken, payload{err: fmt.Errorf("gap: %w", found)})
 }
 

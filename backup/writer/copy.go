@@ -11,7 +11,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/internal/steady"
 )
 
 // copied is a database in the spool.
@@ -95,11 +94,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 	if err := may(ctx, *c.there); err != nil {
 		return archive.Full{}, err
 	}
-	if err := to.Commit(ctx, *c.there); err != nil {
-		return *c.there, err
-	}
-	_ = steady.Remove(ctx, c.path) // whoever forgets the copy removes what is left
-	return *c.there, nil
+	return *c.there, to.Commit(ctx, *c.there)
 }
 
 func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {

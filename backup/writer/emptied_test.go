@@ -77,7 +77,7 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	_, err := archive.New(kept, keys).Found(t.Context(), "c1", time.Now())
 	require.NoError(t, err)
 	for _, begin := range []bool{false, true} {
-		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", begin, time.Now())
+		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", "session", begin, time.Now())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }
@@ -135,7 +135,7 @@ func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
 	theirs, err := archive.New(s.store, keys).Found(t.Context(), s.options.Etcd.ClusterID(), time.Now())
 	require.NoError(t, err)
 	theirs.Cluster = "beef"
-	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", true, time.Now())
+	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", "session", true, time.Now())
 	require.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
 	assert.ErrorContains(t, err, s.options.Etcd.ClusterID())

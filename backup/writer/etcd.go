@@ -26,6 +26,8 @@ type Etcd interface {
 	// MemberID and ClusterID are etcd's ids, hexadecimal.
 	MemberID() string
 	ClusterID() string
+	// Members is how many the cluster has.
+	Members() int
 	// Hashes are those that etcd found when it compacted, the last few of them.
 	Hashes() []segment.CompactionHash
 	// Hash is etcd's own of the rows up to a revision. It reads the whole database under a lock of etcd's, so it is asked only
@@ -55,6 +57,8 @@ func (r running) Revision() int64   { return r.KV().Rev() }
 func (r running) IsLeader() bool    { return r.Leader() == r.EtcdServer.MemberID() }
 func (r running) MemberID() string  { return r.EtcdServer.MemberID().String() }
 func (r running) ClusterID() string { return r.Cluster().ID().String() }
+
+func (r running) Members() int { return len(r.Cluster().Members()) }
 
 func (r running) Hashes() (found []segment.CompactionHash) {
 	for _, one := range r.KV().HashStorage().Hashes() {

@@ -118,7 +118,7 @@ func (f *full) running() *Running {
 
 func (w *Writer) role() Role {
 	switch {
-	case w.core.State == foreign, w.remote.generation.Number == 0 && w.chain.tail == nil:
+	case w.refuses(), w.remote.generation.Number == 0 && w.chain.tail == nil:
 		return Unknown
 	case w.writes():
 		return Writing

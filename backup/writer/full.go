@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/internal/steady"
 )
 
 // guests is how much longer than the leader a member that took over waits before it begins a new chain.
@@ -69,7 +70,7 @@ func (w *Writer) askForFull(asked due) {
 func (w *Writer) leaveToOthers() {
 	var why error
 	switch {
-	case w.core.State == foreign && w.troubles[aboutLook] != nil:
+	case w.refuses() && w.troubles[aboutLook] != nil:
 		why = errors.New(w.troubles[aboutLook].text)
 	case w.remote.generation.Number != 0 && !w.writes():
 		why = ErrNotWriter
@@ -103,11 +104,11 @@ func (w *Writer) makeFull(ctx context.Context) {
 	if w.fulls.making != nil || len(w.fulls.due) == 0 || !w.readyForFull() {
 		return
 	}
-	w.fulls.making = &full{asked: w.fulls.due, doing: "waits until nothing else holds the database", begun: time.Now(), since: w.options.Now()}
-	w.fulls.due = nil
+	f := &full{asked: w.fulls.due, doing: "waits until nothing else holds the database", begun: time.Now(), since: w.options.Now()}
+	w.fulls.making, w.fulls.due = f, nil
 	w.job(func() func() {
 		end, err := w.options.Gate.Begin(ctx, "a full backup")
-		return func() { w.passed(ctx, end, err) }
+		return func() { w.passed(ctx, f, end, err) }
 	})
 }
 
@@ -147,7 +148,13 @@ func (w *Writer) readyForFull() bool {
 
 // passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
 // segment ends, so the full is part of the chain. Then the database is copied.
-func (w *Writer) passed(ctx context.Context, end func(), err error) {
+func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
+	if w.fulls.making != f { // it was given up
+		if err == nil {
+			end()
+		}
+		return
+	}
 	if err != nil {
 		w.dropFull(ctx, err)
 		return
@@ -158,7 +165,6 @@ func (w *Writer) passed(ctx context.Context, end func(), err error) {
 		w.dropFull(ctx, err)
 		return
 	}
-	f := w.fulls.making
 	f.tried = time.Now()
 	f.doing = "copies the database"
 	if f.opens {
@@ -200,7 +206,7 @@ func (w *Writer) catchUp(revision int64) error {
 		if w.chain.held != nil {
 			return errors.New("a segment still waits in memory for room")
 		}
-		if _, err := w.captureUpTo(revision, false); err != nil {
+		if _, err := w.captureUpTo(revision, false, false); err != nil {
 			return err
 		}
 	}
@@ -226,7 +232,7 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.second()
 	f.Term, f.Member, f.Buckets = w.options.Etcd.Term(), w.options.Etcd.MemberID(), capture.SmallBuckets()
 	f.Applied = w.options.Etcd.AppliedIndex()
-	f.Reason = f.asked[0].reason
+	f.Reason, f.Session = f.asked[0].reason, w.options.Session
 	f.database = snapshot.Size
 	if w.core.State == opening {
 		w.discard() // what is kept of the chain before
@@ -238,6 +244,9 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 		w.chain.tail.Last, _, _ = w.digest(f.Revision) // for those who look later whether these are their rows
 		if w.remote.beyond.Compare(w.chain.tail.Position) > 0 {
 			w.chain.tail.Position = w.remote.beyond
+		}
+		if f.Behind = w.remote.link; f.Behind != nil && f.Behind.Compare(w.chain.tail.Position) >= 0 {
+			w.chain.tail.Position = segment.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
 		}
 		w.chain.markers, w.chain.buckets = nil, snapshot.Digests()
 		w.take(ctx, named, payload{})
@@ -321,11 +330,17 @@ func (w *Writer) storeFull(ctx context.Context) {
 	if f.opens {
 		w.goAlong() // nothing else would tell if the process were killed once the store has it
 	}
-	to, making, copied, may := w.remote.archive, f.Full, f.copied, w.mayCount(f)
+	to, making, copied, may, generation := w.remote.archive, f.Full, f.copied, w.mayCount(f), w.remote.generation
 	w.job(func() func() {
 		var stored archive.Full
 		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
 			stored, err = copied.put(ctx, to, making, may)
+			if err == nil {
+				err = to.Open(ctx, generation, stored, stored.Session)
+			}
+			if err == nil {
+				_ = steady.Remove(ctx, copied.path) // whoever forgets the copy removes what is left
+			}
 			return err
 		})
 		return func() { w.storedFull(ctx, f, stored, err) }
@@ -352,7 +367,11 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		w.dropFull(ctx, err)
 		return
 	}
-	if errors.Is(err, errOvertaken) {
+	if errors.Is(err, archive.ErrEnded) {
+		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
+		return
+	}
+	if errors.Is(err, errOvertaken) || errors.Is(err, archive.ErrMoved) {
 		w.take(ctx, overtaken, payload{err: err})
 		return
 	}

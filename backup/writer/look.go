@@ -32,6 +32,8 @@ type remote struct {
 	beyond   segment.Position // where a new chain leaves alone what is damaged; zero if nothing is
 	fence    fence            // a later leader's end of the chain
 	ahead    time.Time        // since when the chain has been ahead of this member's data; zero if it is not
+	link     *archive.Link    // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
+	heard    time.Time        // when it was last asked whether there is a successor
 	looked   looked           // at by a member that does not lead
 }
 
@@ -72,12 +74,13 @@ func (w *Writer) look(ctx context.Context) {
 		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation,
 		vet: time.Since(w.remote.vetted) >= w.pace.knows, last: w.remote.last, full: w.remote.newest,
 	}
+	session := w.options.Session
 	open, cluster, now := w.options.Open, w.options.Etcd.ClusterID(), w.options.Now()
 	begins := (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, lookPatience)
 		defer cancel()
-		seen, err := seen.find(patient, open, cluster, begins, now)
+		seen, err := seen.find(patient, open, cluster, session, begins, now)
 		return func() { w.saw(ctx, seen, err) }
 	})
 }
@@ -135,7 +138,9 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 	case errors.Is(err, archive.ErrUnsigned):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
 	case errors.Is(err, errSuperseded):
-		w.take(ctx, refused, payload{err: err})
+		w.take(ctx, succeeded, payload{err: err})
+	case err == nil && seen.head.Ending() != nil:
+		w.take(ctx, succeeded, payload{err: w.successor(seen.generation, seen.head.Ending().Successor)})
 	case nothing && (w.options.SegmentsOnly || !w.core.Facts.leads && seen.generation.Number == 0):
 		w.askAgainIn(w.pace.young)
 		w.take(ctx, nothingBegun, payload{err: ErrNoChain})
@@ -312,6 +317,10 @@ func (w *Writer) remember(head archive.Head) {
 // clearChain is for a store that has no chain: what waits goes on from a full snapshot that is not there.
 func (w *Writer) clearChain() {
 	w.remember(archive.Head{})
+	if w.remote.link = nil; w.remote.generation.Parent != 0 {
+		next := archive.Head{}.Next(w.remote.generation)
+		w.remote.link = &next
+	}
 	w.discard()
 	w.chain.lastTime = time.Time{} // that of another history, whose clock may have been ahead
 }
@@ -343,9 +352,54 @@ func (w *Writer) abandonEnd(is payload) {
 	if w.remote.beyond != is.head.Beyond {
 		w.options.Log.Error().Err(is.err).Msg("backups: the end of the chain is damaged, and stays as it is; a full begins another chain")
 	}
-	w.remote.beyond = is.head.Beyond
+	next := is.head.Next(w.remote.generation)
+	w.remote.beyond, w.remote.link = is.head.Beyond, &next
 	w.discard()
 	w.openChain("damaged: " + is.err.Error())
+}
+
+// findSuccessor asks once in a while whether the next generation was begun: a member that does not write learns it by nothing else.
+func (w *Writer) findSuccessor(ctx context.Context) {
+	if w.remote.generation.Number == 0 || time.Since(w.remote.heard) < w.pace.successor {
+		return
+	}
+	w.remote.heard = time.Now()
+	in, is := w.remote.archive, w.remote.generation
+	w.job(func() func() {
+		patient, cancel := context.WithTimeout(ctx, successorPatience)
+		defer cancel()
+		next, err := in.Successor(patient, is.Number)
+		if err != nil {
+			return func() {} // there is none, or the store is away, which is told by those who need it
+		}
+		return func() { w.take(ctx, succeeded, payload{err: w.successor(is, next.Number)}) }
+	})
+}
+
+// successorPatience is how long that question may take.
+const successorPatience = 30 * time.Second
+
+// successor says who goes on.
+func (w *Writer) successor(of archive.Generation, number int) error {
+	stored := max(0, w.remote.stored.Revision-1)
+	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; what is only here can be exported from the data directory",
+		ErrSucceeded, number, w.remote.archive, of.Number, of.Cluster, w.options.Etcd.Revision(), stored)
+}
+
+// endHere gives up what is under way, and has etcd closed.
+func (w *Writer) endHere(why error) {
+	t := w.trouble(aboutLook)
+	t.text = why.Error()
+	w.options.Log.Error().Msg("backups: " + t.text)
+	for i := range w.fulls.due {
+		w.fulls.due[i].refused(why)
+	}
+	if f := w.fulls.making; f != nil {
+		w.tellAsked(f, fullResult{err: why})
+	}
+	w.fulls.due, w.fulls.making = nil, nil
+	w.result = why
+	w.superseded <- why
 }
 
 // finish notes how it ended for a closed etcd.
@@ -373,7 +427,7 @@ var errSuperseded = errors.New("backups of this cluster have ended")
 
 // find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
 // if this is the member to do so.
-func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster string, begin bool, at time.Time) (found, error) {
+func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster, session string, begin bool, at time.Time) (found, error) {
 	var err error
 	if f.archive == nil {
 		if f.archive, err = open(ctx); err != nil {
@@ -399,6 +453,12 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 	}
 	if err == nil {
 		err = f.believe(ctx)
+	}
+	if err == nil && begin && f.head.Unlinked != nil { // its writer has ended in between
+		err = f.archive.Open(ctx, f.generation, *f.head.Full, session)
+		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
+			err = &store.Unavailable{Cause: err} // to be looked at again
+		}
 	}
 	return f, err
 }

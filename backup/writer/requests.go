@@ -64,19 +64,44 @@ func (w *Writer) answer() {
 			flush.target = w.chain.tail.Position
 		}
 		switch {
-		case w.core.State == drained:
+		case w.core.State == drained, w.core.State == ended:
 			flush.done <- w.result
+		case !w.chain.released.IsZero() && w.remote.stored.Compare(w.chain.released) >= 0:
+			flush.done <- nil
 		case !flush.target.IsZero() && w.remote.stored.Compare(flush.target) >= 0:
+			if w.releases() {
+				flush.target = w.chain.released
+				left = append(left, flush)
+				continue
+			}
 			flush.done <- nil
 		case w.remote.generation.Number != 0 && !w.writes() && len(w.chain.waiting) == 0:
 			flush.done <- ErrNotWriter
-		case w.core.State == foreign && w.troubles[aboutLook] != nil:
+		case w.refuses() && w.troubles[aboutLook] != nil:
 			flush.done <- errors.New(w.troubles[aboutLook].text)
 		default:
 			left = append(left, flush)
 		}
 	}
 	w.flushes = left
+}
+
+// releases makes the last object of an orderly stop, once, and tells whether it did.
+func (w *Writer) releases() bool {
+	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
+		return false
+	}
+	builder, err := segment.NewBuilder(w.options.Keys, *w.chain.tail)
+	if err == nil {
+		err = w.wait(builder, segment.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
+	}
+	if err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")
+		return false
+	}
+	w.chain.released = w.chain.tail.Position
+	w.again = true
+	return true
 }
 
 // giveUp answers everybody who still waits.

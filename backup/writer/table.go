@@ -30,6 +30,7 @@ const (
 	beginning State = "Beginning"
 	foreign   State = "Foreign"
 	drained   State = "Drained"
+	ended     State = "Ended"
 )
 
 // States describes every state, in the order of a run.
@@ -41,6 +42,7 @@ var States = []statemachine.StateInfo{
 	{Name: opening, Meaning: "there is no chain to go on with, so a full snapshot is due", Bound: statemachine.NoBound, Deadline: "until nothing else holds the database"},
 	{Name: beginning, Meaning: "store the full snapshot that begins a chain; capture what comes behind it", Bound: statemachine.NoBound, Deadline: "none: a large database takes long"},
 	{Name: foreign, Meaning: "nothing may be written to this store; one sentence says why", Bound: statemachine.NoBound, Deadline: "a look each minute"},
+	{Name: ended, Meaning: "the generation has ended, and another one goes on: etcd is closed", Bound: statemachine.AtEnd, Deadline: "final"},
 	{Name: drained, Meaning: "a closed etcd has nothing more to bring", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
@@ -60,6 +62,7 @@ const (
 	storeAhead   Event = "store ahead"   // the store has revisions that this member has not
 	emptied      Event = "emptied"       // what the store had is gone
 	surpassed    Event = "surpassed"     // the store has all that a closed etcd can bring
+	succeeded    Event = "succeeded"     // the generation has an end, or a successor
 
 	expired    Event = "expired"     // too long ago that anybody saw where the backups end
 	doubted    Event = "doubted"     // the store does not have what it had
@@ -109,6 +112,8 @@ const (
 	keepWatching  Action = "keep watching"  // quietly
 	await         Action = "await"          // what this member has not applied
 	finish        Action = "finish"         // tell how bringing ended
+	findSuccessor Action = "find successor" // of the generation, if it is time
+	endHere       Action = "end here"       // give up what is under way, and have etcd closed
 )
 
 // known is what the guards ask about.
@@ -166,6 +171,8 @@ var (
 	looking = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// settled is where the end of the backups is known.
 	settled = statemachine.Group{watching, opening, writing}
+	// serving is wherever the generation may still be this cluster's.
+	serving = statemachine.Group{unknown, watching, aligning, opening, beginning, writing, foreign}
 	// asking is where nothing is known of this cluster's backups.
 	asking = statemachine.Group{unknown, foreign}
 )
@@ -178,15 +185,19 @@ var Table = statemachine.Expand(written)
 var written = []entry{
 	{unknown, tick, ours, unknown, []Action{look, captureRows}, "etcd compacts whether or not the store answers"},
 	{unknown, tick, always, unknown, []Action{look}, "what changes is captured by the member that writes"},
-	{watching, tick, always, watching, []Action{look, storeFull, storeSegment}, "what waits on the volume is brought by whoever has it"},
-	{aligning, tick, ours, aligning, []Action{look, storeFull, captureRows}, "etcd compacts whether or not the store answers"},
-	{aligning, tick, always, aligning, []Action{look, storeFull}, "what changes is captured by the member that writes"},
-	{writing, tick, guest, writing, []Action{look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "the leader may write again"},
-	{writing, tick, always, writing, []Action{storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "nobody else extends the chain, so there is nothing to look for"},
-	{opening, tick, always, opening, []Action{storeFull, makeFull, storeSegment, keepReserved}, "what waits of the chain before is stored first"},
-	{beginning, tick, ours, beginning, []Action{storeFull, captureRows, keepReserved}, "nothing is stored behind it before it is"},
-	{beginning, tick, always, beginning, []Action{storeFull}, "before it counts, it is asked whether this member writes"},
+	{watching, tick, always, watching, []Action{findSuccessor, look, storeFull, storeSegment}, "what waits on the volume is brought by whoever has it"},
+	{aligning, tick, ours, aligning, []Action{findSuccessor, look, storeFull, captureRows}, "etcd compacts whether or not the store answers"},
+	{aligning, tick, always, aligning, []Action{findSuccessor, look, storeFull}, "what changes is captured by the member that writes"},
+	{writing, tick, guest, writing, []Action{findSuccessor, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "the leader may write again"},
+	{writing, tick, always, writing, []Action{findSuccessor, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "nobody else extends the chain, so there is nothing to look for"},
+	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}, "what waits of the chain before is stored first"},
+	{beginning, tick, ours, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}, "nothing is stored behind it before it is"},
+	{beginning, tick, always, beginning, []Action{findSuccessor, storeFull}, "before it counts, it is asked whether this member writes"},
 	{foreign, tick, always, foreign, []Action{look, storeFull}, "somebody may point the store at another place, or empty it"},
+
+	{ended, tick, always, ended, nil, "nothing follows the end of a generation"},
+	{ended, elected, always, ended, nil, "nothing follows the end of a generation"},
+	{ended, deposed, always, ended, nil, "nothing follows the end of a generation"},
 
 	{asking, elected, always, statemachine.Stays, []Action{lookSoon}, "whoever leads founds a store that nobody has used"},
 	{settled, elected, always, aligning, []Action{lookSoon}, "the leader before may have extended the chain meanwhile"},
@@ -222,6 +233,8 @@ var written = []entry{
 	{looking, emptied, always, unknown, []Action{forgetStore}, "the store is founded again"},
 	{looking, surpassed, always, drained, []Action{finish}, "another member goes on with the rest"},
 
+	{serving, succeeded, always, ended, []Action{endHere}, "of two clusters that go on with one, the one that the store has counts"},
+
 	{settled, expired, always, aligning, nil, "what is known of the end holds for so long"},
 	{settled, doubted, always, aligning, []Action{doubtStore}, "somebody has emptied the store, or taken it"},
 	{settled, collided, always, aligning, nil, "another member was first, and this one goes on behind it"},
@@ -246,11 +259,12 @@ var Elsewhere = []statemachine.Default{
 	{On: chainFound, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: noChain, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: endDamaged, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: refused, Answer: statemachine.Reject, Why: "every state answers it"},
+	{On: refused, Answer: statemachine.Ignore, Why: "the generation has ended"},
 	{On: unrelated, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: storeAhead, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: emptied, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: surpassed, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
+	{On: succeeded, Answer: statemachine.Ignore, Why: "it is known"},
 	{On: expired, Answer: statemachine.Ignore, Why: "the store is looked at already"},
 	{On: doubted, Answer: statemachine.Ignore, Why: "the store is looked at already"},
 	{On: collided, Answer: statemachine.Ignore, Why: "the store is looked at already"},
@@ -268,6 +282,7 @@ var drawing = statemachine.Drawing{
 	Shapes: map[State]string{
 		drained: `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
 		foreign: `fillcolor="#f8e8e8", color="#804040", `,
+		ended:   `peripheries=2, fillcolor="#f8e8e8", color="#804040", `,
 	},
 	Defaults: Elsewhere,
 }

@@ -166,22 +166,25 @@ func (w *Writer) troubleNow() *Trouble {
 
 // pace is how long is waited for what.
 type pace struct {
-	tick    time.Duration // between looks at etcd's revision: markers of the time are that far apart at least
-	gap     time.Duration // another member has so long to bring what it has in its spool, before a gap counts
-	rest    time.Duration // at least between a full and one for a gap; see restFactor
-	ahead   time.Duration // a leader may take so long to apply what was acknowledged before it led
-	foreign time.Duration // a store that must not be written is left alone
-	watch   time.Duration // at least between looks of a member that does not lead at whether the chain grows
-	young   time.Duration // the same where there is no chain yet
-	knows   time.Duration // what is known of the end of the chain is good for so long
-	merge   time.Duration // between merges
-	bear    time.Duration // whoever waits for a full waits no longer while there is trouble
-	retry   time.Duration // about so long after a failure it is tried again first, then later and later
+	tick      time.Duration // between looks at etcd's revision: markers of the time are that far apart at least
+	gap       time.Duration // another member has so long to bring what it has in its spool, before a gap counts
+	rest      time.Duration // at least between a full and one for a gap; see restFactor
+	ahead     time.Duration // a leader may take so long to apply what was acknowledged before it led
+	foreign   time.Duration // a store that must not be written is left alone
+	watch     time.Duration // at least between looks of a member that does not lead at whether the chain grows
+	young     time.Duration // the same where there is no chain yet
+	knows     time.Duration // what is known of the end of the chain is good for so long
+	merge     time.Duration // between merges
+	successor time.Duration // between questions whether another cluster goes on in this one's place
+	beat      time.Duration // an idle writer shows that it lives
+	bear      time.Duration // whoever waits for a full waits no longer while there is trouble
+	retry     time.Duration // about so long after a failure it is tried again first, then later and later
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
 	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
+	successor: 10 * time.Second, beat: 30 * time.Second,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

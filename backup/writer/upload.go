@@ -35,6 +35,12 @@ func (w *Writer) storeSegment(ctx context.Context) {
 			return func() { w.storedSegment(ctx, next, size, err) }
 		}
 		winner, err := to.Manifest(patient, generation.Number, next.position)
+		if err == nil && winner.Ends != nil {
+			return func() {
+				w.answered()
+				w.take(ctx, succeeded, payload{err: w.successor(generation, winner.Ends.Successor)})
+			}
+		}
 		return func() { w.collided(ctx, next, winner, err) }
 	})
 }

@@ -49,6 +49,11 @@ type Options struct {
 	// full snapshot is made, and Flush fails; where the chain has its rows, Flush says ErrRowsOnly. It is for an etcd that is closed
 	// and did not write the backups.
 	SegmentsOnly bool
+	// Release has Flush end with an object that says that nothing follows, so that somebody else need not wait to see whether this
+	// cluster lives. It is for a closed etcd that was its cluster's only member.
+	Release bool
+	// Session is of this process: random, hexadecimal. New makes one if it is empty.
+	Session string
 	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
 	Former *Writer
 	// Gate is passed around the read transaction of a full snapshot; nil means that there is nobody to keep apart from.
@@ -65,6 +70,8 @@ var (
 	ErrNoChain = errors.New("there is no chain of backups to go on with, and to begin one is for the member that writes them")
 	// ErrRowsOnly says that the store has every revision of a member that is closed, and that this member cannot tell more.
 	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users is for the member that writes the backups to bring")
+	// ErrSucceeded says that the generation of this cluster has ended: another cluster was restored from its backups, and goes on.
+	ErrSucceeded = errors.New("another cluster was restored from the backups of this one, and goes on in its place")
 	// ErrEnded says that Run has ended.
 	ErrEnded = errors.New("backups have ended")
 )
@@ -77,10 +84,11 @@ type Writer struct {
 	spool   *spool.Spool
 	room    func(size int64) error // says whether the volume has so many bytes to spare
 
-	events chan func() // what the owner is told, and does
-	ended  chan struct{}
-	jobs   sync.WaitGroup
-	facts  atomic.Pointer[Facts]
+	superseded chan error  // has one error once the generation has ended
+	events     chan func() // what the owner is told, and does
+	ended      chan struct{}
+	jobs       sync.WaitGroup
+	facts      atomic.Pointer[Facts]
 
 	// The rest is owned by the goroutine of Run.
 
@@ -121,12 +129,15 @@ func New(options Options) (*Writer, error) {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
+	if options.Session == "" {
+		options.Session = archive.NewSession()
+	}
 	if options.Gate == nil {
 		options.Gate = unlocked{}
 	}
 	w := &Writer{
 		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
-		events: make(chan func()), ended: make(chan struct{}),
+		events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
 	}
 	w.work = w.actions()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
@@ -199,6 +210,9 @@ func (w *Writer) Run(ctx context.Context) {
 		}
 	}
 }
+
+// Superseded has one error, a sentence, once the generation of this cluster has ended and another one goes on: etcd must be closed.
+func (w *Writer) Superseded() <-chan error { return w.superseded }
 
 // Facts are what can be told of backups now.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
@@ -277,6 +291,8 @@ func (w *Writer) actions() map[Action]func(context.Context, payload) {
 		refuse:        func(_ context.Context, told payload) { w.refuse(told.err) },
 		keepWatching:  func(context.Context, payload) { w.askAgainIn(w.watchInterval()) },
 		await:         func(context.Context, payload) { w.askAgainIn(time.Second) },
+		findSuccessor: func(ctx context.Context, _ payload) { w.findSuccessor(ctx) },
+		endHere:       func(_ context.Context, told payload) { w.endHere(told.err) },
 		finish:        func(_ context.Context, told payload) { w.finish(told.err) },
 	}
 }
@@ -356,9 +372,12 @@ func (w *Writer) observe(ctx context.Context) {
 	}
 }
 
+// refuses tells whether nothing may be written, whoever leads.
+func (w *Writer) refuses() bool { return w.core.State == foreign || w.core.State == ended }
+
 // writes tells whether this member extends the chain.
 func (w *Writer) writes() bool {
-	return w.core.State != foreign && w.core.Facts.ours()
+	return !w.refuses() && w.core.Facts.ours()
 }
 
 // time is now, in milliseconds, but never before a time that was written already: the times of a generation do not go back,

@@ -152,7 +152,23 @@ func (w *World) Usage() (endpoint, page string) {
 }
 
 // Watch implements lifecycle.Member.
-func (w *World) Watch(ctx context.Context) error { return w.etcd.Watch(ctx) }
+func (w *World) Watch(ctx context.Context) error {
+	if w.backups == nil {
+		return w.etcd.Watch(ctx)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	failed := make(chan error, 1)
+	go func() { failed <- w.etcd.Watch(ctx) }()
+	select {
+	case err := <-failed:
+		return err
+	case why := <-w.backups.Superseded():
+		stop(why)
+		<-failed
+		return why
+	}
+}
 
 // Close implements lifecycle.Member. The monitor goes first: it must not look at an etcd that is being closed.
 func (w *World) Close() (opened bool, err error) {

@@ -22,6 +22,7 @@ const lockPatience = time.Second
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
 	Leader              bool   // it wrote the cluster's backups
+	Members             int    // of its cluster; 0 if that is not known
 	Term                uint64 // raft's; 0: that of the last entry of the log that the database has
 }
 
@@ -76,6 +77,9 @@ func (e *Closed) MemberID() string { return e.Identity.MemberID }
 
 // ClusterID is etcd's, hexadecimal.
 func (e *Closed) ClusterID() string { return e.Identity.ClusterID }
+
+// Members is how many the cluster had.
+func (e *Closed) Members() int { return e.Identity.Members }
 
 // Hashes are none: etcd has forgotten them.
 func (*Closed) Hashes() []segment.CompactionHash { return nil }
