@@ -17,7 +17,7 @@ import (
 	. "etcd-wrapper/backup/format/segment/segmenttest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/spool"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // waiting is a spool with segments of the revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision 10.
@@ -75,7 +75,7 @@ func (w *waiting) flush() error { return w.FlushSpool(w.Context(), 0, 0) }
 func (w *waiting) requireLeft(waits, moved []segment.Object) {
 	w.Helper()
 	here, there := names(w.T, w.dir), []string(nil)
-	for _, kept := range aside.Beside(w.dir) {
+	for _, kept := range preserved.Copies(w.dir) {
 		there = append(there, names(w.T, kept.Path)...)
 	}
 	require.ElementsMatch(w, positions(waits), here, "in the spool")

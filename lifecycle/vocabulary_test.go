@@ -20,7 +20,7 @@ import (
 
 // vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
 // among them.
-var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/initialization.go")
+var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
@@ -186,7 +186,7 @@ func assertDocumented[T ~string](t *testing.T, introduction, beforeLast string) 
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
 func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
-	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/initialization.go)")
+	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus
 	for _, h := range phrases {
 		if h.event == Replied && h.payload.Word != unknownWord {

@@ -29,10 +29,10 @@ type Options struct {
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
-	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
+	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What stands on the volume as well need
 	// not be brought; the zero value says that nothing does. It is nil if nothing can wait.
-	FlushSpool func(ctx context.Context, stands datadir.Standing) error
+	FlushSpool func(ctx context.Context, stands datadir.Position) error
 	SpoolDir   string // where that waits; empty if nothing can
 
 	Log   zerolog.Logger
@@ -130,7 +130,7 @@ type run struct {
 	waitsFor string   // why the peers are waited for
 
 	verdict  error            // against the volume
-	stands   datadir.Standing // of the volume
+	stands   datadir.Position // of the volume
 	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
 	asked    bool             // a restore is asked for that is not done
 	kept     inStore          // what the store has

@@ -146,7 +146,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, founded(t, w))
 
-	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	err = w.run()
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))
@@ -159,7 +159,7 @@ func TestGoingBackHappensOnce(t *testing.T) {
 	w.put("a mistake")
 	w.backUp(1)
 	var flushed []string
-	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Standing) error {
+	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
 		flushed = append(flushed, dataDir)
 		return nil
 	}

@@ -104,7 +104,7 @@ func (r *run) sayLoss() {
 	case r.verdict != nil:
 		volume = "the volume is broken"
 	case r.stands.ClusterID != 0:
-		volume = fmt.Sprintf("the volume is at revision %d", r.stands.Reach)
+		volume = fmt.Sprintf("the volume is at revision %d", r.stands.HighestRevision)
 	}
 	what := "comes back with"
 	if r.asked {
@@ -119,7 +119,7 @@ func (r *run) sayLoss() {
 		return // it was said, and nothing has come into the store since
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
-	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
+	r.options.Log.Warn().Int64("volume_revision", r.stands.HighestRevision).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved.Revision).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
 }
 
@@ -134,7 +134,7 @@ func (r *run) endOfBackups() int64 {
 func (r *run) undone() string {
 	known := r.endOfBackups()
 	if r.kept.successor.Number == 0 {
-		known = max(known, r.stands.Reach)
+		known = max(known, r.stands.HighestRevision)
 	}
 	switch gone := known - r.kept.path.Revision; {
 	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
@@ -161,7 +161,7 @@ func (r *run) flushVolume() (Event, Payload) {
 		r.sayKeptBack(err)
 		return Flushed, Payload{Err: err}
 	}
-	if beyond := r.stands.Reach - r.stands.Revision; beyond > 0 {
+	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
 		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log alone, as it was killed, and the store does not get them; they stay on the volume, set aside", beyond)
 	}
 	return Flushed, Payload{}

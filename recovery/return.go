@@ -158,7 +158,7 @@ func (r *run) adoptCluster() (Event, Payload) {
 }
 
 // barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
-func barelyBegun(stands datadir.Standing) bool { return stands.Members == 0 && stands.Index == 0 }
+func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
 func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason string) bool {

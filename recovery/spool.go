@@ -21,7 +21,7 @@ func (r *run) flushSpool() (Event, Payload) {
 	}
 	stands := r.stands
 	if r.verdict != nil {
-		stands = datadir.Standing{}
+		stands = datadir.Position{}
 	}
 	err := r.options.FlushSpool(r.ctx, stands)
 	switch {

@@ -157,7 +157,7 @@ func (r *run) behind(now inStore) bool {
 	case now.newest.Cluster != hex(r.stands.ClusterID):
 		return true
 	default:
-		return !now.head.Empty() && now.head.Revision() > r.stands.Reach
+		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
 	}
 }
 
@@ -221,7 +221,7 @@ func (r *run) buildData() (Event, Payload) {
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	highest := max(r.kept.path.Revision, r.stands.Reach)
+	highest := max(r.kept.path.Revision, r.stands.HighestRevision)
 	if !r.kept.head.Empty() {
 		highest = max(highest, r.kept.head.Revision())
 	}
@@ -234,7 +234,7 @@ func (r *run) plan(result seed.Result) position {
 		Generation: archive.Generation{
 			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
-			Session: archive.NewSession(),
+			Session:  archive.NewSession(),
 			Restored: r.kept.restores, // retention may let the generations go that tell
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,

@@ -56,9 +56,9 @@ func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 
 // perhapsPutBack says that names tell of more than a valid volume has; nil if they do not.
 func (r *run) perhapsPutBack(told int64, why error) error {
-	if told <= r.stands.Reach {
+	if told <= r.stands.HighestRevision {
 		return nil
 	}
 	return fmt.Errorf("the data end with revision %d, and names in the store tell of revision %d, so the volume was perhaps put back, "+
-		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.Reach, told, why)
+		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.HighestRevision, told, why)
 }

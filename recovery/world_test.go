@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 // used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
 func (w *world) used() {
 	w.t.Helper()
-	require.NoError(w.t, os.Rename(datadirtest.Born(w.t), w.member.DataDir))
+	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 	w.backUp(1)
 }
 
@@ -83,9 +83,9 @@ func (w *world) backUp(generation int) {
 }
 
 // stand is where a volume that can be read stands.
-func stand(t *testing.T, dataDir string) datadir.Standing {
+func stand(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
-	stands, err := datadir.Stand(dataDir)
+	stands, err := datadir.ReadPosition(dataDir)
 	require.NoError(t, err)
 	return stands
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/store"
@@ -35,6 +36,8 @@ type Archive struct {
 	store store.Store
 	keys  *seal.Keys
 	ends  ends
+
+	pretences sync.Map // why merged objects that were looked into are not what their names say, by name, size and time
 }
 
 // New returns the archive in a store. It looks at nothing yet.

@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"etcd-wrapper/backup/format/segment"
@@ -50,6 +52,9 @@ func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 	}
 	chain.index = x.before(chain.bound)
 	end, err := a.lead(ctx, &chain, first)
+	if err == nil {
+		end, err = a.leadAcross(ctx, &chain, fulls, end)
+	}
 	if err != nil {
 		return chain, 0, err
 	}
@@ -86,6 +91,53 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 		chain.Beyond = err
 		chain.index = chain.index.without(func(o Object) bool { return o.Name() == last.Name() })
 	}
+}
+
+// leadAcross looks whether the chain that ends somewhere by the names of its objects goes on behind each of its fulls. Where nothing is
+// listed that begins there, the segment may be missing from the listing alone, the full may lie within a segment, so that nothing
+// leads on from it, or the chain ends there.
+func (a *Archive) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull, end segment.Position) (segment.Position, error) {
+	for i := range fulls {
+		full := &fulls[i]
+		if full.Err != nil || full.Passed || full.Next.Compare(end) > 0 {
+			continue
+		}
+		if _, found := chain.index.at(full.Next); found || chain.index.after(full.Next).IsZero() {
+			continue
+		}
+		hidden, err := a.hiddenAt(ctx, full.Full)
+		if err != nil {
+			return end, err
+		}
+		if hidden != nil {
+			chain.index = chain.index.with(*hidden)
+		} else if full.Next == fulls[0].Next {
+			continue // the chain has no more than its first full
+		} else if full.Passed, err = a.passed(ctx, full.Full, chain.index); err != nil {
+			return end, err
+		} else if !full.Passed {
+			chain.index = chain.index.upTo(full.Next, fmt.Errorf("%w: nothing begins at %s", ErrHole, full.Next))
+		}
+		if end, err = a.lead(ctx, chain, fulls[0]); err != nil {
+			return end, err
+		}
+	}
+	return end, nil
+}
+
+// hiddenAt is the segment behind a full that no listing has, though it is there; nil if there is none.
+func (a *Archive) hiddenAt(ctx context.Context, full Full) (*Object, error) {
+	object := Object{Level: Segment, Generation: full.Generation, Start: full.Next, Modified: full.Time}
+	manifest, err := a.firstManifest(ctx, object)
+	switch {
+	case Unusable(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case manifest.Before != full.Chain || manifest.Cluster != full.Cluster:
+		return nil, nil
+	}
+	return &object, nil
 }
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
@@ -131,7 +183,8 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 // end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
 func (a *Archive) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
 	if last.Level != Segment {
-		return last.Next, last.Modified, nil
+		why, err := a.pretence(ctx, last)
+		return last.Next, last.Modified, cmp.Or(why, err)
 	}
 	manifest, err := a.firstManifest(ctx, last)
 	if err == nil && manifest.Cluster != cluster {

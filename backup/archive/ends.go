@@ -22,6 +22,10 @@ type stored struct {
 	modified   int64 // nanoseconds since 1970
 }
 
+func (o Object) stored() stored {
+	return stored{o.Generation, o.Start, o.Size, o.Modified.UnixNano()}
+}
+
 // forget drops what was not asked for since it was called last.
 func (e *ends) forget() {
 	e.mu.Lock()
@@ -46,7 +50,7 @@ func (e *ends) learn(one stored, end segment.Position) {
 
 // endOf is end for a segment that was examined before, or is now.
 func (a *Archive) endOf(ctx context.Context, object Object, cluster string) (segment.Position, error) {
-	one := stored{object.Generation, object.Start, object.Size, object.Modified.UnixNano()}
+	one := object.stored()
 	end, known := a.ends.of(one)
 	if !known {
 		var err error

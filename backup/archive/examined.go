@@ -23,10 +23,26 @@ func (a *Archive) Examined(ctx context.Context) (*History, error) {
 			merged++
 			continue
 		}
-		if err != nil || len(found) == 0 {
-			return history, err
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			a.tellEnds(history)
+			return history, nil
 		}
 		known = append(known, found...)
+	}
+}
+
+// tellEnds has the segments of a history tell where they end, as far as they were read.
+func (a *Archive) tellEnds(history *History) {
+	for g := range history.Generations {
+		objects := history.Generations[g].Objects
+		for i, object := range objects {
+			if object.Level == Segment {
+				objects[i].Next, _ = a.ends.of(object.stored())
+			}
+		}
 	}
 }
 

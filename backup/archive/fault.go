@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"etcd-wrapper/backup/format/segment"
-	"etcd-wrapper/backup/store"
 )
 
 // Fault is an error about something on a path that is missing, damaged or not to be believed.
@@ -24,7 +23,7 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 // faulty makes a Fault of an error if it is about what lies in the store, and not about getting there.
 func faulty(err error, object string, from segment.Position) error {
-	if Disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound) {
+	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
 	}
 	return err

@@ -100,7 +100,9 @@ func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.P
 			return err
 		}
 		useless[newest.Name()] = true
-		head.overlook(*newest, err)
+		if _, first := a.firstManifest(ctx, *newest); newest.Level == Segment || !Disbelieved(first) {
+			head.overlook(*newest, err) // else it has nothing of a merged object but the name
+		}
 	}
 }
 
@@ -227,7 +229,7 @@ func (a *Archive) across(ctx context.Context, full Full, from segment.Position) 
 	if err != nil {
 		return nil, err
 	}
-	x := &index{segments: segments}
+	x := newIndex(segments, nil, nil)
 	last, found := x.lastBefore(full.Next)
 	if !found {
 		return nil, nil

@@ -131,3 +131,9 @@ func (a *Archive) generational(ctx context.Context, generation Generation, known
 func Disbelieved(err error) bool {
 	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
+
+// Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
+// another. Other errors say that it could not be read.
+func Unusable(err error) bool {
+	return Disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
+}

@@ -103,9 +103,8 @@ func (w *world) deleteMerged() {
 }
 
 func (w *world) deleteHeld(objects, merged []archive.Object) {
-	left := merge.Uncovered(objects, merged)
-	for _, object := range objects {
-		if !slices.Contains(left, object) {
+	for _, one := range merged {
+		for _, object := range merge.Covered(objects, one) {
 			require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
 		}
 	}

@@ -58,31 +58,33 @@ type walk struct {
 	done     bool
 }
 
-// all reads object after object. Which one is next is known when the one before was read.
+// all reads object after object. Which one is next is known when the one before was read: the name of a segment can be computed, so it
+// is read even where a listing lacks it.
 func (w *walk) all() error {
 	for listed := false; !w.done; {
 		object, found := w.index.at(w.position)
-		if !found && w.complete() {
-			return nil
+		if !found {
+			if w.complete() {
+				return nil
+			}
+			object = Object{Level: Segment, Generation: w.path.Generation.Number, Start: w.position}
 		}
-		if found {
-			opened, err := w.open(object)
-			if opened {
-				listed = false
-			}
-			if opened || !errors.Is(err, store.ErrNotFound) || listed {
-				if err != nil {
-					return faulty(err, object.Name(), w.position)
-				}
-				continue
-			}
-		} else if listed {
+		opened, err := w.open(object)
+		switch {
+		case opened && err == nil:
+			listed = false
+		case opened || !errors.Is(err, store.ErrNotFound):
+			return faulty(err, object.Name(), w.position)
+		case listed && !found:
 			return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.archive.store, w.position), "", w.position)
+		case listed:
+			return faulty(err, object.Name(), w.position)
+		default: // it was merged since the path was found
+			if err := w.list(); err != nil {
+				return err
+			}
+			listed = true
 		}
-		if err := w.list(); err != nil { // it was merged since the path was found
-			return err
-		}
-		listed = true
 	}
 	return nil
 }

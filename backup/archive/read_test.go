@@ -132,21 +132,33 @@ func TestWhatTheCallerFailsWithComesThrough(t *testing.T) {
 	assert.Equal(t, assert.AnError, err)
 }
 
-func TestAMergedObjectThatLiesAboutItsEndIsDamage(t *testing.T) {
+func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(12)
 	w.segment(14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
 	content, _ := w.store.Content(minute.Name())
 	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
-	_, err := w.try(archive.Target{})
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	head := w.head()
 	assert.ErrorIs(t, head.Damaged, seal.ErrDamaged)
 	assert.EqualValues(t, 14, head.Revision())
 	liar := w.objects(archive.Minute)[1]
-	_, err = w.Merge(w.ctx, archive.Hour, []archive.Object{liar})
+	_, err := w.Merge(w.ctx, archive.Hour, []archive.Object{liar})
 	assert.ErrorIs(t, err, archive.ErrHole)
+}
+
+func TestAMergedObjectThatLiesAboutItsEndAloneIsDamage(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	w.segment(14)
+	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
+	content, _ := w.store.Content(minute.Name())
+	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
+	require.NoError(t, w.store.Delete(w.ctx, minute.Name()))
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 10, path.Revision)
+	assert.ErrorIs(t, path.Beyond, seal.ErrDamaged)
 }
 
 func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {

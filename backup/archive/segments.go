@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,26 +36,31 @@ func (a *Archive) PutStored(ctx context.Context, generation int, position segmen
 // late looks at a segment whose writer was stopped while it put it: another one may have been there in its place, and be merged and
 // deleted by now. Then this one goes again.
 func (a *Archive) late(ctx context.Context, generation int, position segment.Position, name string) error {
-	_, merged, err := a.covering(ctx, generation, position, Minute, Hour)
-	if err == nil && merged {
+	held, err := a.held(ctx, generation, position)
+	if err == nil && held {
 		_ = a.store.Delete(ctx, name) // readers overlook it, too
 		err = a.named(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
 	}
 	return err
 }
 
-// covering finds an object of a level that holds what begins at a position.
-func (a *Archive) covering(ctx context.Context, generation int, position segment.Position, levels ...Level) (Object, bool, error) {
-	for _, level := range levels {
+// held tells whether a merged object that can be believed holds what begins at a position.
+func (a *Archive) held(ctx context.Context, generation int, position segment.Position) (bool, error) {
+	for _, level := range []Level{Minute, Hour} {
 		merged, err := a.Objects(ctx, generation, level, segment.Position{})
 		if err != nil {
-			return Object{}, false, err
+			return false, err
 		}
-		if i := slices.IndexFunc(merged, func(o Object) bool { return o.covers(position) }); i >= 0 {
-			return merged[i], true, nil
+		for _, object := range merged {
+			if !object.covers(position) {
+				continue
+			}
+			if _, err := a.Examine(ctx, object); err == nil || !Unusable(err) {
+				return err == nil, err
+			}
 		}
 	}
-	return Object{}, false, nil
+	return false, nil
 }
 
 // Manifest returns that of the segment at a position. store.ErrNotFound says that there is none, or that it was merged.
@@ -69,7 +73,7 @@ type Object struct {
 	Level      Level
 	Generation int
 	Start      segment.Position
-	Next       segment.Position // where the object behind it begins; zero for a Segment, whose manifest knows
+	Next       segment.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
 	Size       int64            // bytes
 	Modified   time.Time        // when it was created, by the store's clock
 }

@@ -68,3 +68,20 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrHole)
 	assert.Empty(t, w.objects(archive.Minute))
 }
+
+// The newest object by its name is nothing but a name: it does not move the end, and nobody has to begin anew behind it.
+func TestANameDoesNotMoveTheEnd(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(14)
+	w.segment(20)
+	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000", []byte("x"))
+	}
+	head := w.head()
+	assert.NoError(t, head.Damaged)
+	assert.EqualValues(t, 20, head.Revision())
+	assert.True(t, head.Beyond.IsZero())
+	chains := w.history().Newest().Chains
+	require.Len(t, chains, 1)
+	assert.EqualValues(t, 20, chains[0].To)
+}

@@ -105,7 +105,7 @@ func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Ob
 	for _, source := range sources {
 		require.NoError(w.t, w.store.Delete(w.ctx, source.Name()))
 	}
-	return merged
+	return merged.Object
 }
 
 func (w *world) head() archive.Head {

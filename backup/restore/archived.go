@@ -26,7 +26,7 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 		Revision:      path.Full.Revision,
 		DatabaseBytes: path.Full.Database.Bytes,
 	}
-	if len(path.Objects) == 0 {
+	if len(path.Objects) == 0 && path.Revision <= path.Full.Revision {
 		return source
 	}
 	for _, object := range path.Objects {
@@ -38,7 +38,7 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 			*reading = read
 		}
 		return Changes{
-			Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
+			Revision: read.Revision, Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
 			Stated: func(ctx context.Context) (*segment.Bucket, error) { return a.Stated(ctx, path, leaseBucket) },
 		}, err
 	}

@@ -71,6 +71,9 @@ func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.F
 	}
 	db.NoFreelistSync = false
 	return db.Update(func(tx *bolt.Tx) error {
+		if err := holds(tx, changed.Revision); err != nil {
+			return err
+		}
 		if err := finish(tx, changed, options); err != nil || source.Rows == nil {
 			return err
 		}

@@ -31,6 +31,7 @@ type Source struct {
 
 // Changes is what has become of the full beside its rows.
 type Changes struct {
+	Revision  int64             // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
 	Buckets   []*segment.Bucket // that differ from the full's, as they are now
 	Compacted int64             // etcd's scheduled compaction; 0 for that of the full
 	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one

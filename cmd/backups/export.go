@@ -34,6 +34,7 @@ type Exported struct {
 	Full       string    `json:"full"`                 // that it begins with
 	Rows       int64     `json:"rows"`                 // that were added to it
 	Bytes      int64     `json:"bytes"`                // of the file
+	Unsigned   bool      `json:"unsigned,omitempty"`   // it has no signature, though trusted keys are given; --accept-unsigned
 	Lost       int64     `json:"lost,omitempty"`       // revisions behind it at least that were backed up, and cannot be read
 	Damaged    []string  `json:"damaged,omitempty"`    // what of the store could not be used: sentences
 }
@@ -55,8 +56,14 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	if listed != nil || len(theirs.Chains) == 0 {
 		return Exported{}, errors.Join(err, listed)
 	}
+	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
+		return Exported{}, fmt.Errorf("%w; etcd-backup-restore has left backups there, which are %w: nobody signed them, and with --accept-unsigned they are read all the same",
+			err, seal.ErrUntrusted)
+	}
 	from := sidecarExport{theirs, sidecarstore.Target{Revision: target.Revision, Time: target.Time}, file, options}
-	return from.export(ctx)
+	exported, err = from.export(ctx)
+	exported.Unsigned = err == nil && settings.Keys.Trusts()
+	return exported, err
 }
 
 // before tells whether a target may lie in what etcd-backup-restore wrote, which is what came before our backups: what these should
@@ -133,9 +140,17 @@ func complete(made string, path archive.Path, lost int64, damaged []string) erro
 
 // Print prints the document for people, with times in their zone.
 func (e Exported) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; etcdutl snapshot restore takes it\n%s",
-		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), leftOut(e.Damaged, e.Lost))
+	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; etcdutl snapshot restore takes it\n%s%s",
+		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), unsigned(e.Unsigned), leftOut(e.Damaged, e.Lost))
 	return err
+}
+
+// unsigned is what people are told of a backup that was read with --accept-unsigned.
+func unsigned(is bool) string {
+	if !is {
+		return ""
+	}
+	return "nobody signed that full: whoever may write to the store can have made it\n"
 }
 
 // leftOut is what people are told of what could not be used.

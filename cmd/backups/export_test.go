@@ -172,6 +172,31 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 
+// Whoever may put an object into the store can name it as the sidecar does.
+func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testing.T) {
+	l := live(t)
+	settings := l.keepAsSidecar(t)
+	settings.Keys = sealtest.New(t).Load(t)
+	require.True(t, settings.Keys.Trusts())
+	path := filepath.Join(t.TempDir(), "out.db")
+	_, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+	require.ErrorIs(t, err, seal.ErrUntrusted)
+	require.ErrorContains(t, err, "--accept-unsigned")
+	require.NoFileExists(t, path)
+	_, err = Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
+	require.ErrorIs(t, err, seal.ErrUntrusted)
+
+	settings.AcceptUnsigned = true
+	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
+	require.NoError(t, err)
+	assert.True(t, exported.Unsigned)
+	assert.Contains(t, printed(t, exported), "nobody signed that full")
+	l.requireSnapshot(t, path, l.last)
+	restored, err := Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
+	require.NoError(t, err)
+	assert.True(t, restored.Unsigned)
+}
+
 // A full that is damaged is left for the one before it.
 func TestTheSidecarsDamagedFullIsLeftForAnOlderOne(t *testing.T) {
 	l := live(t)

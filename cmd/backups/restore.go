@@ -27,6 +27,8 @@ type Restored struct {
 	Bytes     int64  `json:"bytes"`      // of the database
 	From      string `json:"from"`       // for people
 
+	Unsigned bool `json:"unsigned,omitempty"` // it has no signature, though trusted keys are given; --accept-unsigned
+
 	Lost    int64    `json:"lost,omitempty"`    // revisions behind it at least that were backed up, and cannot be read
 	Damaged []string `json:"damaged,omitempty"` // what of the store could not be used: sentences
 }
@@ -34,8 +36,8 @@ type Restored struct {
 // Print prints the document for people.
 func (r Restored) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and goes on at revision %d as cluster %s. That cluster is none of the store's: "+
-		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n%s",
-		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, leftOut(r.Damaged, r.Lost))
+		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n%s%s",
+		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, unsigned(r.Unsigned), leftOut(r.Damaged, r.Lost))
 	return err
 }
 
@@ -110,11 +112,12 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
 	file := filepath.Join(own, "snapshot")
-	if _, err := Export(ctx, settings, target, file, meter); err != nil {
+	exported, err := Export(ctx, settings, target, file, meter)
+	if err != nil {
 		return Restored{}, err
 	}
 	restored, err = RestoreSnapshot(ctx, file, plan, settings.Inspect, meter)
-	restored.From = settings.Store.String()
+	restored.From, restored.Unsigned = settings.Store.String(), exported.Unsigned
 	return restored, err
 }
 

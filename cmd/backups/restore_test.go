@@ -56,7 +56,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			assert.Greater(t, restored.GoesOn, restored.Revision+archive.Margin)
 			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 			require.NoError(t, err)
-			stands, err := datadir.Stand(plan.DataDir)
+			stands, err := datadir.ReadPosition(plan.DataDir)
 			require.NoError(t, err)
 			assert.Equal(t, restored.GoesOn, stands.Revision)
 			assert.NoFileExists(t, plan.DataDir+".snapshot")

@@ -29,6 +29,8 @@ type Settings struct {
 	Interval   time.Duration
 	SpoolLimit int64 // bytes
 	Inspect    Inspect
+	// AcceptUnsigned is --accept-unsigned: what etcd-backup-restore left is read although it has no signature and trusted keys are given.
+	AcceptUnsigned bool
 }
 
 // Inspect looks at a database in a process of its own, before it is opened to be changed: rebuild.Options has more about it.

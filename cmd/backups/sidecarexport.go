@@ -62,6 +62,9 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 	}
 	defer db.Close()
 	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
+	if err == nil && e.target.Revision != 0 && result.Revision != e.target.Revision {
+		err = errors.Join(fmt.Errorf("%w: it leads to revision %d and not to %d", sidecarstore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
+	}
 	return Exported{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
 

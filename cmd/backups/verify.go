@@ -33,8 +33,8 @@ type Choice struct {
 	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
 }
 
-// Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document. restore restores a path and
-// says what that showed.
+// Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document, and so does
+// ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
 func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(context.Context, archive.Path) (archive.Verdict, error)) (Verified, error) {
 	kept := settings.Archive()
 	path, err := wanted(ctx, kept, chosen)
@@ -53,8 +53,11 @@ func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(
 		err = kept.PutVerdict(ctx, verdict)
 		verified.Recorded = err == nil
 	}
-	if verdict.Outcome != archive.Verified {
+	switch {
+	case verdict.Outcome != archive.Verified:
 		err = errors.Join(fmt.Errorf("%w: %s", ErrNotVerified, verdict.Why), err)
+	case path.Beyond != nil:
+		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, verdict.Revision, path.Beyond), err)
 	}
 	return verified, err
 }
@@ -79,7 +82,11 @@ func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.
 	if full.Label != full.Name() { // its manifest cannot be read
 		return archive.Path{}, full.Err
 	}
-	return archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}, nil
+	path := archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}
+	if len(of.Chains) > 0 {
+		path.Beyond = of.Chains[len(of.Chains)-1].Behind
+	}
+	return path, nil
 }
 
 // Print prints the document for people.

@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -54,6 +55,23 @@ func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	_, err = Verify(t.Context(), settings, of(3), restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.ErrorContains(t, err, "a full of generation 3 is not kept")
+}
+
+func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
+	l := live(t)
+	settings := l.keep(t)
+	stored := settings.Store.(*memory.Store)
+	first := archive.SegmentName(1, segment.After(l.revision))
+	content, there := stored.Content(first)
+	require.True(t, there)
+	stored.SetContent(archive.SegmentName(1, segment.After(l.last)), content) // what followed it
+	require.NoError(t, stored.Delete(t.Context(), first))
+	for _, choice := range []Choice{newest, {}} {
+		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
+		require.ErrorIs(t, err, ErrIncomplete)
+		require.ErrorContains(t, err, "nothing begins at "+segment.After(l.revision).String())
+		assert.Equal(t, l.revision, verified.Revision)
+	}
 }
 
 func TestAHashThatWasComparedIsTold(t *testing.T) {

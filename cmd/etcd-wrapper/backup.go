@@ -170,6 +170,7 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	}
 	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		settings.AcceptUnsigned = c.AcceptUnsigned
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
 		return c.told(exported, err)
 	})
@@ -177,7 +178,8 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 
 // acceptance is the consent of whoever makes something of backups that cannot all be read.
 type acceptance struct {
-	AcceptLoss bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
+	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
+	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
 }
 
 // told is a document if something was made, and the error, unless it is one that was agreed to.

@@ -52,16 +52,16 @@ func validate() standalone.VerifyFunc {
 }
 
 // flusher brings into the store what a database has that no etcd has open.
-func flusher(kept *backup.Backups) func(context.Context, string, datadir.Standing) error {
-	return func(ctx context.Context, dataDir string, stands datadir.Standing) error {
+func flusher(kept *backup.Backups) func(context.Context, string, datadir.Position) error {
+	return func(ctx context.Context, dataDir string, stands datadir.Position) error {
 		return kept.FlushAtRest(ctx, dataDir, stands.MemberID, stands.ClusterID)
 	}
 }
 
 // spoolFlusher brings into the store what waits for it.
-func spoolFlusher(kept *backup.Backups) func(context.Context, datadir.Standing) error {
-	return func(ctx context.Context, stands datadir.Standing) error {
-		return kept.FlushSpool(ctx, stands.ClusterID, stands.Reach)
+func spoolFlusher(kept *backup.Backups) func(context.Context, datadir.Position) error {
+	return func(ctx context.Context, stands datadir.Position) error {
+		return kept.FlushSpool(ctx, stands.ClusterID, stands.HighestRevision)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
@@ -43,7 +44,17 @@ func (w *World) Configure(yaml []byte) error {
 		FindsPlace: w.flags.Standalone, User: root.User, Password: root.Password, AskForVote: w.askForVote, BeforeCompaction: w.beforeCompaction(),
 	})
 	w.opening.Store(w.etcd)
+	w.record.Describe(w.describeData)
 	return nil
+}
+
+// describeData is what the next start compares the data with. Where they can't be looked at, nothing compares equal.
+func (w *World) describeData() []byte {
+	taken, err := datadir.TakeFingerprint(w.config.Etcd.Dir, w.config.Etcd.WalDir)
+	if err != nil {
+		w.log.Warn().Err(err).Msg("the next start validates in full")
+	}
+	return taken.Note()
 }
 
 // askForVote asks the other members as recovery does, with the certificate that it shows them.

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -90,7 +91,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 func (w *World) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.World {
 	return lifecycle.World{
 		Sidecar: &countedSidecar{Sidecar: sidecar, counts: w.counts}, Volume: w, Record: w.record, Member: w, Server: w,
-		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(w.record) },
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(w.record, datadir.ChangedSince) },
 		LeaveReason: w.note.Leave,
 	}
 }

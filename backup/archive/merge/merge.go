@@ -33,13 +33,14 @@ type Merger struct {
 	now     func() time.Time          // the wall clock
 	clock   func() time.Time          // one that doesn't jump
 	seen    map[string]time.Time      // since when a merged object has been known to be there, by the monotonic clock
+	read    map[string]*contents      // what merged objects hold, of those that were made or read
 	holes   map[string]bool           // objects that the one behind does not follow
 	gaps    map[segment.Position]bool // where one ends and nothing begins
 }
 
 // New returns a merger; now is the clock that the ages of objects are reckoned by.
 func New(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, holes: map[string]bool{}, gaps: map[segment.Position]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, read: map[string]*contents{}, holes: map[string]bool{}, gaps: map[segment.Position]bool{}}
 }
 
 // Done is what was done.
@@ -78,7 +79,10 @@ func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
 
 // merge makes the objects of a step.
 func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Done) error {
-	fresh := Uncovered(levels[step.from], levels[step.to])
+	fresh, err := m.notMerged(ctx, levels[step.from], levels[step.to])
+	if err != nil {
+		return fmt.Errorf("cannot merge: %w", err)
+	}
 	groups, left := Groups(fresh, step.span, m.now().Add(-step.age))
 	done.Left = done.Left || left
 	for _, group := range groups {
@@ -86,8 +90,8 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 			continue
 		}
 		made, err := m.archive.Merge(ctx, step.to, group)
-		if errors.Is(err, archive.ErrHole) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
-			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted or merged it: it stays as it is
+		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
+			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted it or put something in its place: it stays as it is
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
 				done.Holes++
 			}
@@ -97,7 +101,8 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 			return fmt.Errorf("cannot merge: %w", err)
 		}
 		made.Modified = m.now() // about what the next listing says
-		levels[step.to] = append(levels[step.to], made)
+		m.read[made.Name()] = newContents(made.Size, made.Segments, group...)
+		levels[step.to] = append(levels[step.to], made.Object)
 		done.Merged++
 	}
 	return nil
@@ -112,14 +117,22 @@ func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level]
 	for _, merged := range levels[step.to] {
 		due := m.clock().Sub(m.since(merged)) >= archive.Grace
 		for _, source := range Covered(levels[step.from], merged) {
-			switch {
-			case last(source, levels[step.from]):
-			case !due:
+			if last(source, levels[step.from]) {
+				continue
+			}
+			if !due {
 				done.Left = true
-			default:
-				if err := c.delete(ctx, source); err != nil {
-					return err
-				}
+				continue
+			}
+			held, err := m.holds(ctx, merged, source)
+			if err != nil {
+				return fmt.Errorf("cannot see whether %s was merged: %w", source.Name(), err)
+			}
+			if held {
+				err = c.delete(ctx, source)
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}
@@ -182,6 +195,11 @@ func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
 	for name := range m.seen {
 		if !there[name] {
 			delete(m.seen, name)
+		}
+	}
+	for name := range m.read {
+		if !there[name] {
+			delete(m.read, name)
 		}
 	}
 	for name := range m.holes {

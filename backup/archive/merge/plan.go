@@ -18,22 +18,6 @@ func Covered(objects []archive.Object, merged archive.Object) (held []archive.Ob
 	return held
 }
 
-// Uncovered are the objects that no merged one holds.
-func Uncovered(objects, merged []archive.Object) (left []archive.Object) {
-	held := map[string]bool{}
-	for _, m := range merged {
-		for _, object := range Covered(objects, m) {
-			held[object.Name()] = true
-		}
-	}
-	for _, object := range objects {
-		if !held[object.Name()] {
-			left = append(left, object)
-		}
-	}
-	return left
-}
-
 // Groups are the objects that become one each: neighbours that were created within the same span, which ended before a time. A
 // single object is a group, too, so that each level has everything that is older. Left tells whether there are younger ones.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {

@@ -16,5 +16,4 @@ func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) 
 	short := archive.Object{Level: archive.Minute, Start: at(2), Next: at(5)}
 	hour := archive.Object{Level: archive.Hour, Start: at(2), Next: at(5)}
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
-	assert.Equal(t, []archive.Object{long}, Uncovered([]archive.Object{long, short}, []archive.Object{hour}))
 }

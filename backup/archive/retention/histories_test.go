@@ -35,8 +35,12 @@ func chain(fulls ...archive.KeptFull) archive.Chain {
 	c := archive.Chain{Fulls: fulls, From: fulls[0].Revision, Begin: fulls[0].Time}
 	last := fulls[len(fulls)-1]
 	c.To, c.End = last.Revision+10, last.Time.Add(10*time.Minute)
-	for _, full := range fulls {
-		c.Objects = append(c.Objects, archive.Object{Level: archive.Segment, Generation: 1, Start: full.Next, Size: 10, Modified: full.Time})
+	for i, full := range fulls {
+		object := archive.Object{Level: archive.Segment, Generation: 1, Start: full.Next, Size: 10, Modified: full.Time}
+		if i+1 < len(fulls) {
+			object.Next = fulls[i+1].Next
+		}
+		c.Objects = append(c.Objects, object)
 	}
 	return c
 }

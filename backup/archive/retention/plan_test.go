@@ -86,6 +86,23 @@ func TestAMergedObjectThatReachesIntoTheWindowStays(t *testing.T) {
 	assert.Equal(t, []string{g.Objects[0].Name()}, goes)
 }
 
+// Where a segment ends only its manifest tells, and no name that somebody has put behind it.
+func TestASegmentGoesOnlyIfItWasReadToEndBeforeTheWindow(t *testing.T) {
+	h := history(chain(hourly(2*day, 0)...))
+	g := &h.Generations[0]
+	base := fullAt(past(25 * time.Hour))
+	g.Objects = []archive.Object{
+		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 60), Next: segment.After(base.Revision - 30)},
+		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 30), Next: segment.After(base.Revision + 30)},
+		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 1)}, // which nobody could read
+	}
+	var goes []string
+	for _, item := range plan(h).Goes() {
+		goes = append(goes, item.names...)
+	}
+	assert.Equal(t, []string{g.Objects[0].Name()}, goes)
+}
+
 // Two fulls of a cluster at rest have one revision, and nothing between them.
 func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	var fulls []archive.KeptFull

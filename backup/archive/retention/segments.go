@@ -8,16 +8,17 @@ import (
 	"etcd-wrapper/backup/format/segment"
 )
 
-// segments is one item for those that lie wholly before the floor, and one for the rest.
+// segments is one item for those that lie wholly before the floor, and one for the rest. The name of a segment does not tell where it
+// ends, and what others are called does not, either: one that was not read stays.
 func segments(g archive.Generational, floor segment.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full that the window of points begins with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
 	if floor.IsZero() {
 		stays.Why = notCovered
 	}
-	for i, object := range g.Objects {
+	for _, object := range g.Objects {
 		item := &stays
-		if end := endsBefore(g.Objects[i:]); !end.IsZero() && end.Compare(floor) <= 0 {
+		if !object.Next.IsZero() && object.Next.Compare(floor) <= 0 {
 			item = &goes
 		}
 		item.add(object)
@@ -37,21 +38,6 @@ func (i *Item) add(object archive.Object) {
 	i.Objects++
 	i.Bytes += object.Size
 	i.names = append(i.names, object.Name())
-}
-
-// endsBefore is a position that the first of some objects, which are in order, does not go beyond. The name of a segment has
-// no end, but what begins behind it is a bound. Zero if there is none.
-func endsBefore(objects []archive.Object) segment.Position {
-	first := objects[0]
-	if first.Level != archive.Segment {
-		return first.Next
-	}
-	for _, object := range objects[1:] {
-		if object.Start.Compare(first.Start) > 0 {
-			return object.Start
-		}
-	}
-	return segment.Position{}
 }
 
 // remains is one item for objects of fulls that never became any, so old that nobody makes them any longer.

@@ -61,7 +61,7 @@ func TestWhatAzureAnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
 	} {
 		s := against(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("comp") == "block" {
-				w.WriteHeader(http.StatusCreated)
+				created(w)
 				return
 			}
 			w.Header().Set("X-Ms-Error-Code", one.code)
@@ -77,6 +77,12 @@ func TestWhatAzureAnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
 			assert.ErrorIs(t, s.Delete(t.Context(), "a"), one.remove, one)
 		})
 	}
+}
+
+// created answers as Azure does to what was put.
+func created(w http.ResponseWriter) {
+	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
+	w.WriteHeader(http.StatusCreated)
 }
 
 func TestClocksThatDifferAreToldApart(t *testing.T) {
@@ -98,7 +104,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 		if asked = append(asked, r); r.URL.Query().Get("comp") == "blocklist" {
 			list = string(body)
 		}
-		w.WriteHeader(http.StatusCreated)
+		created(w)
 	})
 	require.NoError(t, s.Put(t.Context(), "small", strings.NewReader("x")))
 	assert.Equal(t, "*", asked[0].Header.Get("If-None-Match"))

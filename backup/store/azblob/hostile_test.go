@@ -28,7 +28,7 @@ func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		},
-		Created: func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated) },
+		Created: func(w http.ResponseWriter, _ *http.Request) { created(w) },
 		Exists:  refused(http.StatusConflict, "BlobAlreadyExists"),
 		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusAccepted) },
 

@@ -72,6 +72,16 @@ func (u *upload) block(piece []byte) error {
 		return u.put(query, piece)
 	}, http.StatusCreated)
 	u.blocks = append(u.blocks, id)
+	return confirmed(response, err)
+}
+
+// confirmed is wire.Created for an answer that has to be the store's: each of Azure's has the id of its request
+// (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
+func confirmed(response *http.Response, err error) error {
+	if err == nil && response.Header.Get("X-Ms-Request-Id") == "" {
+		wire.Discard(response)
+		return wire.Unconfirmed("a request id")
+	}
 	return wire.Created(response, err)
 }
 
@@ -99,7 +109,7 @@ func (u *upload) create(query url.Values, body []byte) error {
 		}
 		return request, nil
 	}, http.StatusCreated)
-	return wire.Created(response, err)
+	return confirmed(response, err)
 }
 
 func (u *upload) put(query url.Values, body []byte) (*http.Request, error) {

@@ -1,10 +1,14 @@
 package gcs
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -33,6 +37,28 @@ func against(t *testing.T, handler http.HandlerFunc) *Store {
 func refuse(w http.ResponseWriter, status int, reason, message string) {
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, status, message, reason)
+}
+
+// created answers as Google does to an object that was put in one request.
+func created(w http.ResponseWriter, r *http.Request) {
+	_, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil { // an upload in pieces begins
+		w.Header().Set("Location", "/session")
+		return
+	}
+	parts := multipart.NewReader(r.Body, parameters["boundary"])
+	var object struct {
+		Name     string `json:"name"`
+		Checksum string `json:"crc32c"`
+		Size     int64  `json:"size,string"`
+	}
+	if part, err := parts.NextPart(); err == nil {
+		_ = json.NewDecoder(part).Decode(&object)
+	}
+	if part, err := parts.NextPart(); err == nil {
+		object.Size, _ = io.Copy(io.Discard, part)
+	}
+	_ = json.NewEncoder(w).Encode(object)
 }
 
 func TestWhatGoogleAnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
@@ -188,6 +214,8 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 		if asked = append(asked, r.URL); r.URL.Query().Get("uploadType") == "multipart" {
 			body, _ := io.ReadAll(r.Body)
 			assert.Contains(t, string(body), `"crc32c":"`+encode(crc32.Checksum([]byte("x"), castagnoli))+`"`)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			created(w, r)
 			return
 		}
 		u.serve(w, r)

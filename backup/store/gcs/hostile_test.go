@@ -21,7 +21,7 @@ func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		},
-		Created: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
+		Created: created,
 		Exists:  func(w http.ResponseWriter) { refuse(w, http.StatusPreconditionFailed, "conditionNotMet", "") },
 		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
 

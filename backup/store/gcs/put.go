@@ -54,7 +54,28 @@ func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
 		}
 		return request, err
 	}, http.StatusOK)
-	return wire.Created(response, err)
+	if err != nil {
+		return wire.Created(nil, err)
+	}
+	defer wire.Discard(response)
+	return s.confirm(response.Body, name, piece)
+}
+
+// confirm makes sure that what was answered of success is Google's answer about these bytes: the object's resource
+// (https://cloud.google.com/storage/docs/json_api/v1/objects/insert).
+func (s *Store) confirm(answer io.Reader, name string, piece []byte) error {
+	var created struct {
+		Name     string `json:"name"`
+		Size     int64  `json:"size,string"`
+		Checksum string `json:"crc32c"`
+	}
+	if err := decode(answer, &created); err != nil {
+		return wire.Unconfirmed("the object's JSON")
+	}
+	if created.Name != s.prefix+name || created.Size != int64(len(piece)) || created.Checksum != encode(crc32.Checksum(piece, castagnoli)) {
+		return wire.Unconfirmed("the name, the size and the checksum of what was sent")
+	}
+	return nil
 }
 
 // around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them

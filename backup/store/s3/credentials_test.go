@@ -32,7 +32,7 @@ func withoutCredentials(t *testing.T) {
 }
 
 func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
-	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
+	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)
 	path := filepath.Join(t.TempDir(), "credentials")
@@ -51,7 +51,7 @@ func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
 
 // As a Secret has it that was made of a file.
 func TestALineBreakBehindACredentialIsNoPartOfIt(t *testing.T) {
-	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
+	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)
 	sign := func(end string) string {
@@ -70,7 +70,7 @@ func TestALineBreakBehindACredentialIsNoPartOfIt(t *testing.T) {
 }
 
 func TestNoCredentialsAreNoAnonymousRequest(t *testing.T) {
-	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
+	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
@@ -80,7 +80,7 @@ func TestNoCredentialsAreNoAnonymousRequest(t *testing.T) {
 }
 
 func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
-	f := &fake{reply: func(http.ResponseWriter, *http.Request) {}}
+	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)
 	token := filepath.Join(t.TempDir(), "token")

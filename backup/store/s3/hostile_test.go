@@ -23,7 +23,7 @@ func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		},
-		Created: func(w http.ResponseWriter) { w.Header().Set("ETag", `"1"`) },
+		Created: created,
 		Exists:  func(w http.ResponseWriter) { refuse(w, http.StatusPreconditionFailed, "PreconditionFailed", "") },
 		Deleted: func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
 

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"time"
 
@@ -39,6 +40,8 @@ type upload struct {
 	key   string
 	id    string
 	parts []minio.CompletePart
+	sums  []byte // the MD5 of each part
+	size  int64  // bytes of all parts
 }
 
 func ifAbsent() minio.PutObjectOptions {
@@ -48,10 +51,30 @@ func ifAbsent() minio.PutObjectOptions {
 }
 
 func (u *upload) whole(piece []byte) error {
-	md5, sha256 := sums(piece)
-	_, err := u.store.core.PutObject(
-		u.ctx, u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), md5, sha256, ifAbsent())
+	inTransit, signed := sums(piece)
+	put, err := u.store.core.PutObject(
+		u.ctx, u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), inTransit, signed, ifAbsent())
+	if err == nil {
+		err = u.confirm(put.ETag, hexMD5(piece), int64(len(piece)))
+	}
 	return u.failed(u.doing, err)
+}
+
+// confirm makes sure that what was answered of success is the store's answer about these bytes. Its ETag is their MD5, unless the
+// bucket encrypts with a key of its own: then S3 says what it has
+// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
+func (u *upload) confirm(etag, sum string, size int64) error {
+	switch etag {
+	case sum:
+		return nil
+	case "":
+		return wire.Unconfirmed("an ETag")
+	}
+	stored, err := u.store.core.StatObject(u.ctx, u.store.bucket, u.key, minio.StatObjectOptions{})
+	if err == nil && (stored.ETag != etag || stored.Size != size) {
+		err = wire.Unconfirmed("the ETag and the size of what was sent")
+	}
+	return err
 }
 
 func (u *upload) begin() (_ wire.Parts, err error) {
@@ -69,16 +92,24 @@ func (u *upload) Send(piece []byte, last bool) error {
 	if !last {
 		return nil
 	}
-	_, err := u.store.core.CompleteMultipartUpload(u.ctx, u.store.bucket, u.key, u.id, u.parts, ifAbsent())
+	put, err := u.store.core.CompleteMultipartUpload(u.ctx, u.store.bucket, u.key, u.id, u.parts, ifAbsent())
+	if err == nil {
+		err = u.confirm(put.ETag, fmt.Sprintf("%s-%d", hexMD5(u.sums), len(u.parts)), u.size)
+	}
 	return u.failed(u.doing, err)
 }
 
 func (u *upload) part(piece []byte) error {
-	md5, sha256 := sums(piece)
+	inTransit, signed := sums(piece)
 	number := len(u.parts) + 1
 	part, err := u.store.core.PutObjectPart(u.ctx, u.store.bucket, u.key, u.id, number, bytes.NewReader(piece),
-		int64(len(piece)), minio.PutObjectPartOptions{Md5Base64: md5, Sha256Hex: sha256, DisableContentSha256: unchunked})
+		int64(len(piece)), minio.PutObjectPartOptions{Md5Base64: inTransit, Sha256Hex: signed, DisableContentSha256: unchunked})
+	if err == nil && part.ETag == "" {
+		err = wire.Unconfirmed("an ETag")
+	}
 	if err == nil {
+		sum := md5.Sum(piece)
+		u.sums, u.size = append(u.sums, sum[:]...), u.size+int64(len(piece))
 		u.parts = append(u.parts, minio.CompletePart{PartNumber: number, ETag: part.ETag})
 	}
 	return err
@@ -90,6 +121,12 @@ func (u *upload) Abort() {
 	defer cancel()
 	ctx = u.store.begin(ctx).ctx // also where nothing moved
 	_ = u.store.core.AbortMultipartUpload(ctx, u.store.bucket, u.key, u.id)
+}
+
+// hexMD5 is how S3 writes an MD5 in an ETag.
+func hexMD5(of []byte) string {
+	sum := md5.Sum(of)
+	return hex.EncodeToString(sum[:])
 }
 
 // sums are what a server checks: with an object lock it insists on the MD5; the SHA-256 belongs to the signature.

@@ -1,7 +1,9 @@
 package s3
 
 import (
+	"bytes"
 	"context"
+	"crypto/md5"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,7 +31,8 @@ type fake struct {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
+	content, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(content))
 	f.mu.Lock()
 	f.asked = append(f.asked, r)
 	f.mu.Unlock()
@@ -57,6 +60,12 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, endpoint, "bucket")
 }
 
+// created answers as S3 does to an object that was put.
+func created(w http.ResponseWriter, r *http.Request) {
+	content, _ := io.ReadAll(r.Body)
+	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
+}
+
 func refusing(status int, code, message string) *fake {
 	return &fake{reply: func(w http.ResponseWriter, _ *http.Request) { refuse(w, status, code, message) }}
 }
@@ -74,11 +83,13 @@ func multipart(complete func(w http.ResponseWriter)) *fake {
 		case r.URL.Query().Has("uploads"):
 			fmt.Fprint(w, "<InitiateMultipartUploadResult><UploadId>U1</UploadId></InitiateMultipartUploadResult>")
 		case r.URL.Query().Has("partNumber"):
-			w.Header().Set("ETag", `"part"`)
+			created(w, r)
 		case r.Method == http.MethodPost:
 			complete(w)
 		case r.Method == http.MethodDelete:
 			w.WriteHeader(http.StatusNoContent)
+		default:
+			created(w, r)
 		}
 	}}
 }
@@ -86,8 +97,15 @@ func multipart(complete func(w http.ResponseWriter)) *fake {
 const large = wire.PieceSize + 1
 
 func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
+	content, err := io.ReadAll(storetest.Pattern(1, large))
+	require.NoError(t, err)
 	f := multipart(func(w http.ResponseWriter) {
-		fmt.Fprint(w, "<CompleteMultipartUploadResult><Bucket>bucket</Bucket></CompleteMultipartUploadResult>")
+		var sums []byte
+		for _, piece := range [][]byte{content[:wire.PieceSize], content[wire.PieceSize:]} {
+			sum := md5.Sum(piece)
+			sums = append(sums, sum[:]...)
+		}
+		fmt.Fprintf(w, "<CompleteMultipartUploadResult><Bucket>bucket</Bucket><ETag>&quot;%s-2&quot;</ETag></CompleteMultipartUploadResult>", hexMD5(sums))
 	})
 	s := against(t, f)
 	require.NoError(t, s.Put(t.Context(), "large", storetest.Pattern(1, large)))
@@ -230,4 +248,23 @@ func TestUploadsThatNobodyGoesOnWithAreAborted(t *testing.T) {
 	require.Len(t, f.find(http.MethodDelete, "uploadId"), 1)
 	assert.Equal(t, "old", f.find(http.MethodDelete, "uploadId")[0].URL.Query().Get("uploadId"))
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
+}
+
+// A bucket that encrypts with a key of its own has ETags that are no MD5: then the object itself is asked for.
+func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
+	size := "1"
+	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"0123456789abcdef0123456789abcdef"`)
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		if r.Method == http.MethodHead {
+			w.Header().Set("Content-Length", size)
+		}
+	}}
+	s := against(t, f)
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	assert.Len(t, f.find(http.MethodHead, ""), 1)
+	size = "2"
+	err := s.Put(t.Context(), "a", strings.NewReader("x"))
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "something else than the store has answered")
 }

@@ -123,7 +123,7 @@ func (d Dialect) overwrites(t *testing.T) {
 			d.Deleted(w)
 			return
 		}
-		d.Created(w)
+		d.Created(w, r)
 	})
 	abilities, err := store.Probe(within(t), s)
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func (d Dialect) locked(t *testing.T) {
 			begin(w, "1")
 			_, _ = io.WriteString(w, "x")
 		case r.Method != http.MethodDelete && created.CompareAndSwap(false, true):
-			d.Created(w)
+			d.Created(w, r)
 		default:
 			d.Locked(w)
 		}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,14 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
 )
 
 // Dialect is how the servers of a store answer, for one that a test makes as hostile as it wants.
 type Dialect struct {
 	// Open returns a store at an endpoint that gives a request up when nothing moves for so long.
 	Open func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store
-	// What a server answers to creating an object, to creating it once more, and to deleting one.
-	Created, Exists, Deleted func(w http.ResponseWriter)
+	// What a server answers to creating an object with a request that it has read, to creating it once more, and to deleting one.
+	Created         func(w http.ResponseWriter, r *http.Request)
+	Exists, Deleted func(w http.ResponseWriter)
 	// What it answers to what is not allowed, is not allowed any longer, is not allowed yet, and is asked of a bucket that is not there.
 	Denied, Expired, Locked, NoBucket func(w http.ResponseWriter)
 	// Refuse answers with an HTTP status and what servers say with it.
@@ -39,6 +42,7 @@ func Hostile(t *testing.T, dialect Dialect) {
 	t.Run("an answer that drips is given up", dialect.drips)
 	t.Run("an answer that ends too early does not seem complete", dialect.truncated)
 	t.Run("a lost reply after success is resolved", dialect.lost)
+	t.Run("what something else answers is not stored", dialect.somethingElse)
 	t.Run("who may not delete can make backups", dialect.keeps)
 	t.Run("a store that overwrites is found out", dialect.overwrites)
 	t.Run("what is locked is there", dialect.locked)
@@ -52,7 +56,8 @@ const soon = 100 * time.Millisecond
 
 func (d Dialect) against(t *testing.T, patience time.Duration, handler http.HandlerFunc) store.Store {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // so that it is noticed when the client leaves
+		content, _ := io.ReadAll(r.Body) // so that it is noticed when the client leaves
+		r.Body = io.NopCloser(bytes.NewReader(content))
 		handler(w, r)
 	}))
 	t.Cleanup(server.Close)
@@ -152,6 +157,21 @@ func (d Dialect) lost(t *testing.T) {
 	assert.ErrorIs(t, err, store.ErrExists)
 }
 
+// somethingElse is a console, a proxy or a captive portal: it says yes to everything, with a page for people.
+func (d Dialect) somethingElse(t *testing.T) {
+	for _, status := range []int{http.StatusOK, http.StatusCreated} {
+		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "<!DOCTYPE html><html><body>Welcome</body></html>")
+		})
+		assert.Error(t, s.Put(within(t), "a", strings.NewReader("x")))
+		assert.Error(t, s.Put(within(t), "a", Pattern(1, wire.PieceSize+1)))
+		_, err := store.PutOnce(within(t), s, "a", strings.NewReader("x"))
+		assert.Error(t, err)
+	}
+}
+
 func (d Dialect) keeps(t *testing.T) {
 	var created atomic.Bool
 	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
@@ -159,7 +179,7 @@ func (d Dialect) keeps(t *testing.T) {
 		case r.Method == http.MethodDelete:
 			d.Denied(w)
 		case created.CompareAndSwap(false, true):
-			d.Created(w)
+			d.Created(w, r)
 		default:
 			d.Exists(w)
 		}

@@ -74,6 +74,12 @@ func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), 
 	return nil, c.Refusal(response)
 }
 
+// Unconfirmed is for an answer of success that lacks what the store's own protocol says of an object that it has created: a console, a
+// proxy or a captive portal has answered. Nothing is known to be stored.
+func Unconfirmed(lacks string) error {
+	return &store.Unavailable{Cause: fmt.Errorf("something else than the store has answered (without %s); does endpoint= lead to the store?", lacks)}
+}
+
 // Created is how a request to create something in a bucket ended: what can be missing then is the bucket.
 func Created(response *http.Response, err error) error {
 	if errors.Is(err, store.ErrNotFound) {

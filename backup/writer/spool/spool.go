@@ -17,8 +17,8 @@ import (
 
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
-	"etcd-wrapper/internal/aside"
 	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/preserved"
 )
 
 // ErrFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -346,7 +346,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil
 	}
-	where = aside.Name(s.dir, time.Now())
+	where = preserved.Name(s.dir, time.Now())
 	to := filepath.Join(where, segments)
 	err = os.MkdirAll(to, 0o700)
 	for _, name := range names {

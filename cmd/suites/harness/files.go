@@ -12,9 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FlipBits inverts a part of a file.
+// FlipBits inverts a part of a file as a disk does, whose files then look as before.
 func FlipBits(t *testing.T, path string, from int64, size int) {
 	t.Helper()
+	before, err := os.Stat(path)
+	require.NoError(t, err)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer file.Close() // a test file
@@ -26,6 +28,7 @@ func FlipBits(t *testing.T, path string, from int64, size int) {
 	}
 	_, err = file.WriteAt(part, from)
 	require.NoError(t, err)
+	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
 // HoldClose keeps etcd's close from returning, for up to 7 s, with a request whose body never comes; release ends that.

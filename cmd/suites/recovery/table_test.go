@@ -147,7 +147,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	database, err := os.ReadFile(l.Database())
 	require.NoError(t, err)
 	datadirtest.Contradict(database)
-	stands, err := datadir.Stand(l.DataDir())
+	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
 	cluster := strconv.FormatUint(stands.ClusterID, 16)
 	_, err = other.archive().Found(t.Context(), cluster, time.Now())
