@@ -151,19 +151,24 @@ func (a *Archive) Successor(ctx context.Context, of int) (Generation, error) {
 	return a.generation(ctx, of+1)
 }
 
-// linked finds out whether a full that begins a chain counts. Where something else lies in its place, the chain before went on.
-func (a *Archive) linked(ctx context.Context, full Full, head *Head) error {
+// linked finds out whether a full that begins a chain counts. Where something else lies in its place, the chain before went on, or
+// nobody can.
+func (a *Archive) linked(ctx context.Context, full Full, head *Head) (counts bool, err error) {
 	there, err := a.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		head.Unlinked = full.Behind
-		return nil
+		return true, nil
+	case Disbelieved(err):
+		return false, nil
 	case err != nil:
-		return err
+		return false, err
 	case there.Ends != nil:
 		head.Segment = &there
+		return true, nil
+	default:
+		return there.Opens == full.Next, nil
 	}
-	return nil
 }
 
 // unopened is the head of a generation without a full, which may have ended all the same.

@@ -53,6 +53,11 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 	if err != nil {
 		return Head{}, err
 	}
+	return a.headOf(ctx, generation, names)
+}
+
+// headOf is the head as far as some of the fulls tell, those that do not count left out.
+func (a *Archive) headOf(ctx context.Context, generation int, names []string) (Head, error) {
 	if len(names) == 0 {
 		return a.unopened(ctx, generation)
 	}
@@ -69,8 +74,13 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
-		if err := a.linked(ctx, full, &head); err != nil || head.Ending() != nil {
-			return head, err
+		switch counts, err := a.linked(ctx, full, &head); {
+		case err != nil:
+			return Head{}, err
+		case !counts:
+			return a.headOf(ctx, generation, slices.DeleteFunc(names, func(name string) bool { return name == full.Name() }))
+		case head.Ending() != nil:
+			return head, nil
 		}
 	}
 	further, err := a.Advance(ctx, head)
