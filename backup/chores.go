@@ -138,7 +138,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Err(err).Str("chore", name).Stringer("next_try", pause).Msg("backups: a chore is not done")
+			c.backups.options.Log.Warn().Err(err).Str("chore", name).Dur("next_try_ms", pause).Msg("backups: a chore is not done")
 		}
 		c.failing[name] = before.again(err, pause)
 	}
@@ -195,19 +195,19 @@ type Kept struct {
 	End      time.Time         // when To was
 	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
 	LastFull *archive.KeptFull // the newest that is believed
-	Verdict  *archive.Verdict  // the newest, on a full or of a drill
+	Verdict  *archive.Result   // the newest, on a full or of a drill
 }
 
 // list looks at what is kept, and when the last drill was.
 func (c *chores) list(ctx context.Context) error {
 	stored := c.writer.Facts().Stored
-	history, err := c.backups.archive.Examined(ctx) // by names alone a segment that is lost would not be missed
+	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
 		return err
 	}
 	kept := summary(history)
 	if newest := history.Newest(); newest != nil {
-		drills, err := c.backups.archive.Drills(ctx, newest.Number, time.Now().Add(-daily))
+		drills, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (c *chores) list(ctx context.Context) error {
 }
 
 // judge notes a verdict if it is the newest. Of two within the same second, a failure is the one to tell.
-func (k *Kept) judge(verdict *archive.Verdict) {
+func (k *Kept) judge(verdict *archive.Result) {
 	is := k.Verdict
 	if is == nil || verdict.At.After(is.At) || verdict.At.Equal(is.At) && is.Outcome == archive.Verified {
 		k.Verdict = verdict
@@ -258,15 +258,15 @@ func summary(history *archive.History) Kept {
 	}
 	if count := len(newest.Chains); count > 0 {
 		chain := newest.Chains[count-1]
-		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.Behind
+		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.PastEnd
 	}
 	for i := range newest.Fulls {
 		full := &newest.Fulls[i]
 		if full.Err == nil {
 			kept.LastFull = full
 		}
-		if full.Verdict != nil {
-			kept.judge(full.Verdict)
+		if full.Result != nil {
+			kept.judge(full.Result)
 		}
 	}
 	return kept
@@ -288,12 +288,12 @@ func (c *chores) verify(ctx context.Context) error {
 	switch {
 	case full == nil || full.Err != nil:
 		return nil
-	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
+	case full.Result != nil && full.Result.Outcome == archive.Failed:
 		_, err := c.replace(ctx, failedTest)
 		return err
 	case full.Encrypted && !c.backups.options.Keys.Encrypts():
 		return errInTheClear
-	case full.Verdict != nil || full.Label == c.judged:
+	case full.Result != nil || full.Label == c.judged:
 		return nil
 	}
 	if !c.canOpen() {
@@ -332,10 +332,10 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 		return err
 	}
 	verdict.Member = c.member
-	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
+	if err := c.backups.archive.PutResult(ctx, verdict); err != nil {
 		return err
 	}
-	if verdict.Drill {
+	if verdict.Segments {
 		c.suspect = false
 	} else {
 		c.judged = verdict.Full

@@ -12,6 +12,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -56,7 +57,7 @@ func (w *waiting) found(cluster string) {
 	w.Helper()
 	_, err := w.archive.Found(w.Context(), cluster, Noon)
 	require.NoError(w, err)
-	_, err = w.archive.PutFull(w.Context(), archive.Full{
+	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 10, Chain: segment.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
 	}, strings.NewReader("database"))
 	require.NoError(w, err)

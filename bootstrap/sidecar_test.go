@@ -55,8 +55,8 @@ func TestStatusUnderstandsTheFourWords(t *testing.T) {
 }
 
 func TestAnUnknownWordIsQuoted(t *testing.T) {
-	_, err := sidecar(t, saying("Restoring\n")).Status(t.Context())
-	assert.ErrorContains(t, err, `unknown initialization status "Restoring"`)
+	_, err := sidecar(t, saying("Polishing\n")).Status(t.Context())
+	assert.ErrorContains(t, err, `unknown initialization status "Polishing"`)
 }
 
 func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {

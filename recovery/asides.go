@@ -60,7 +60,7 @@ func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 		return false
 	}
 	return slices.ContainsFunc(history.Newest().Fulls, func(full archive.KeptFull) bool {
-		return full.Err == nil && full.Time.After(at) && full.Verdict != nil && full.Verdict.Outcome == archive.Verified
+		return full.Err == nil && full.Time.After(at) && full.Result != nil && full.Result.Outcome == archive.Verified
 	})
 }
 

@@ -102,7 +102,7 @@ func (r *run) endParent(ctx context.Context) (lost, err error) {
 		return nil, err
 	}
 	head, err := a.Head(ctx, newest.Number)
-	if archive.Disbelieved(err) {
+	if archive.NotVerified(err) {
 		return nil, nil
 	}
 	if err == nil && r.position.Head != 0 && head.Revision() > r.position.Head {

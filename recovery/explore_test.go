@@ -69,7 +69,11 @@ func (e *explorer) ends(here place) (all []place) {
 		return nil
 	}
 	action, rest, _ := strings.Cut(here.chain, "|")
-	for _, o := range outcomes(Action(action), here.lot, here.truth) {
+	ways := outcomes(Action(action), here.lot, here.truth)
+	if len(ways) == 0 {
+		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
+	}
+	for _, o := range ways {
 		there := here
 		there.truth, there.chain = o.after, rest
 		if o.event != "" {
@@ -124,7 +128,11 @@ func (e *explorer) calm(p place) place {
 		been[p] = true
 		switch {
 		case p.chain != "":
-			p = e.ends(p)[0]
+			next := e.ends(p)
+			if len(next) == 0 {
+				return p // it was blamed
+			}
+			p = next[0]
 		case p.timer:
 			p = e.take(p, Elapsed, Payload{})
 		default:

@@ -112,7 +112,7 @@ func (r *run) sayLoss() {
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
 		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
-	if beyond := r.kept.path.Beyond; beyond != nil {
+	if beyond := r.kept.path.PastEnd; beyond != nil {
 		loss += "; what follows in the store cannot be read: " + beyond.Error()
 	}
 	if r.Progress().Loss == loss {

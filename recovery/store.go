@@ -215,7 +215,7 @@ func (r *run) buildData() (Event, Payload) {
 	}
 	r.position = r.plan(result)
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
-		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
 	return Built, Payload{}
 }
 

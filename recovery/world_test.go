@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
@@ -75,7 +76,7 @@ func (w *world) backUp(generation int) {
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
-	_, err = w.archive.PutFull(w.t.Context(), archive.Full{
+	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(cluster, generation, stands.Revision),
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)

@@ -37,8 +37,8 @@ func (h Head) Next(generation Generation) Link {
 	switch {
 	case h.Unlinked != nil:
 		return *h.Unlinked
-	case !h.Beyond.IsZero():
-		return Link{h.Beyond, h.Before}
+	case !h.PastEnd.IsZero():
+		return Link{h.PastEnd, h.Before}
 	case h.Empty():
 		return Link{Origin, segment.Seed(generation.Cluster, generation.Number, 0)}
 	default:
@@ -72,38 +72,38 @@ func (h Head) Session() string {
 // End ends a generation behind a head, so that the one that wants to be its successor has all that the store ever confirmed. It may
 // be repeated with one nonce. ErrMoved says that something was added behind the head, and ErrEnded that somebody else has ended it:
 // whoever comes next completes that.
-func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending segment.Ending) error {
+func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending segment.Ending) error {
 	if ending := head.Ending(); ending != nil {
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, ErrEnded)
+		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
 	}
 	source := segment.Source{Session: session, Ends: &ending}
-	there, err := a.place(ctx, generation, head.Next(generation), source)
+	there, err := w.place(ctx, generation, head.Next(generation), source)
 	switch {
 	case !errors.Is(err, store.ErrExists):
 		return err
 	case there.Ends == nil:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, ErrMoved)
+		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrMoved)
 	case there.Ends.Nonce == ending.Nonce:
 		return nil
 	default:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, ErrEnded)
+		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
 	}
 }
 
 // Open makes a full count that begins a chain. ErrEnded says that the generation has ended, and ErrMoved that another writer has added
 // something in its place. It may be repeated.
-func (a *Archive) Open(ctx context.Context, generation Generation, full Full, session string) error {
+func (w *Writer) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
 	}
-	there, err := a.place(ctx, generation, *full.Behind, segment.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
+	there, err := w.place(ctx, generation, *full.Behind, segment.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
 	switch {
 	case !errors.Is(err, store.ErrExists), there.Opens == full.Next:
 		return notExists(err)
 	case there.Ends != nil:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, ErrEnded)
+		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
 	default:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, ErrMoved)
+		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrMoved)
 	}
 }
 
@@ -115,8 +115,8 @@ func notExists(err error) error {
 }
 
 // place puts an empty segment, and returns what is there with store.ErrExists.
-func (a *Archive) place(ctx context.Context, generation Generation, at Link, source segment.Source) (there segment.Manifest, err error) {
-	builder, err := segment.NewBuilder(a.keys, segment.Start{
+func (w *Writer) place(ctx context.Context, generation Generation, at Link, source segment.Source) (there segment.Manifest, err error) {
+	builder, err := segment.NewBuilder(w.reader.keys, segment.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
 	if err != nil {
@@ -126,11 +126,11 @@ func (a *Archive) place(ctx context.Context, generation Generation, at Link, sou
 	if err != nil {
 		return there, err
 	}
-	if err = a.PutSegment(ctx, object); !errors.Is(err, store.ErrExists) {
+	if err = w.PutStored(ctx, object.Generation, object.Position, object.Reader()); !errors.Is(err, store.ErrExists) {
 		return there, err
 	}
-	there, failed := a.Manifest(ctx, generation.Number, at.Position)
-	if Disbelieved(failed) {
+	there, failed := w.reader.Manifest(ctx, generation.Number, at.Position)
+	if NotVerified(failed) {
 		return segment.Manifest{}, err
 	}
 	if failed != nil {
@@ -147,19 +147,19 @@ func NewSession() string {
 }
 
 // Successor returns the generation behind one, by one request; store.ErrNotFound says that there is none.
-func (a *Archive) Successor(ctx context.Context, of int) (Generation, error) {
-	return a.generation(ctx, of+1)
+func (r *Reader) Successor(ctx context.Context, of int) (Generation, error) {
+	return r.generation(ctx, of+1)
 }
 
 // linked finds out whether a full that begins a chain counts. Where something else lies in its place, the chain before went on, or
 // nobody can.
-func (a *Archive) linked(ctx context.Context, full Full, head *Head) (counts bool, err error) {
-	there, err := a.Manifest(ctx, full.Generation, full.Behind.Position)
+func (r *Reader) linked(ctx context.Context, full Full, head *Head) (counts bool, err error) {
+	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		head.Unlinked = full.Behind
 		return true, nil
-	case Disbelieved(err):
+	case NotVerified(err):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -172,12 +172,12 @@ func (a *Archive) linked(ctx context.Context, full Full, head *Head) (counts boo
 }
 
 // unopened is the head of a generation without a full, which may have ended all the same.
-func (a *Archive) unopened(ctx context.Context, generation int) (Head, error) {
-	there, err := a.Manifest(ctx, generation, Origin)
+func (r *Reader) unopened(ctx context.Context, generation int) (Head, error) {
+	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
 		return Head{Segment: &there}, nil
 	}
-	if errors.Is(err, store.ErrNotFound) || Disbelieved(err) {
+	if errors.Is(err, store.ErrNotFound) || NotVerified(err) {
 		err = nil
 	}
 	return Head{}, err

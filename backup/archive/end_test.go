@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -32,7 +33,7 @@ func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
 	require.NoError(t, err)
 	object, err := builder.Finish(segment.Source{Member: "late"})
 	require.NoError(t, err)
-	require.ErrorIs(t, w.PutSegment(t.Context(), object), store.ErrExists)
+	require.ErrorIs(t, archivetest.PutSegment(t.Context(), w.Archive, object), store.ErrExists)
 
 	path, err := w.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -45,7 +46,7 @@ func writes(from segment.Start, left int) step {
 	}
 	return step{fmt.Sprint("writes ", from.Position, left), func(s *scene) step {
 		object := s.row(from)
-		switch err := s.PutSegment(s.ctx, object); {
+		switch err := archivetest.PutSegment(s.ctx, s.Archive, object); {
 		case err == nil:
 			s.confirm(object.End)
 			return writes(object.Start(), left-1)

@@ -292,7 +292,7 @@ func (w *Writer) copied(ctx context.Context, f *full, copied *copied, err error)
 		return
 	}
 	f.copied, f.held, f.Hash = copied, copied.held, copied.hash
-	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
+	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", f.held).Msg("backups: the database was copied")
 }
 
 // storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
@@ -385,7 +385,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	f.Full = stored
 	w.finished(ctx, f.done())
 	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
-		Dur("held", f.held).Dur("took", time.Since(f.begun)).Msg("backups: a full is in the store")
+		Dur("held_ms", f.held).Dur("took_ms", time.Since(f.begun)).Msg("backups: a full is in the store")
 }
 
 // done is what is to be told of it.

@@ -122,7 +122,7 @@ func (w *Writer) went(is func(origin) bool) (along, left bool) {
 // as that is remembered beside them. Older rows that are left would not do instead: clusters that were set up alike have
 // the same, and a writer that encrypts cannot always read it. A member that looked before there was a chain has seen it begin.
 func (w *Writer) related(ctx context.Context, head archive.Head) bool {
-	if head.Empty() && head.Beyond.IsZero() {
+	if head.Empty() && head.PastEnd.IsZero() {
 		return true
 	}
 	compared, same, err := w.compare(head.Start)

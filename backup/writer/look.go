@@ -131,7 +131,7 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 		w.remote.archive = seen.archive
 	}
 	nothing := errors.Is(err, store.ErrNotFound)
-	damaged := errors.Is(err, seal.ErrDamaged) && !seen.head.Beyond.IsZero()
+	damaged := errors.Is(err, seal.ErrDamaged) && !seen.head.PastEnd.IsZero()
 	switch {
 	case errors.Is(err, archive.ErrForeign):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
@@ -179,7 +179,7 @@ func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error)
 	}
 	extends := w.core.Facts.Learn(chainFound, is).ours()
 	switch {
-	case damaged != nil && (!extends || head.Beyond.Revision > w.revision+1):
+	case damaged != nil && (!extends || head.PastEnd.Revision > w.revision+1):
 		w.failed(aboutLook, "cannot go on from what the store has", damaged)
 		if !extends {
 			w.take(ctx, endDamaged, is)
@@ -349,11 +349,11 @@ func (w *Writer) refuse(why error) {
 // abandonEnd leaves a chain alone whose end is damaged: a full snapshot begins another one behind it.
 func (w *Writer) abandonEnd(is payload) {
 	w.remote.storedAt = time.Now()
-	if w.remote.beyond != is.head.Beyond {
+	if w.remote.beyond != is.head.PastEnd {
 		w.options.Log.Error().Err(is.err).Msg("backups: the end of the chain is damaged, and stays as it is; a full begins another chain")
 	}
 	next := is.head.Next(w.remote.generation)
-	w.remote.beyond, w.remote.link = is.head.Beyond, &next
+	w.remote.beyond, w.remote.link = is.head.PastEnd, &next
 	w.discard()
 	w.openChain("damaged: " + is.err.Error())
 }

@@ -98,7 +98,7 @@ func (w *Writer) succeeded(what about) {
 	}
 	w.remote.after = time.Time{}
 	if w.well() {
-		w.options.Log.Info().Dur("after", time.Since(began)).Msg("backups: they go on")
+		w.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: they go on")
 	}
 }
 

@@ -20,7 +20,7 @@ var (
 	// command is a call of make, in backquotes or at the beginning of a line of code.
 	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
 	// place is a path below one of the folders of the top level.
-	place = regexp.MustCompile(`^(cmd|lifecycle|bootstrap|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
+	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
 func TestEveryMakeTargetOfTheDocumentationExists(t *testing.T) {

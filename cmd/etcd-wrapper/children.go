@@ -84,13 +84,13 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 }
 
 // restorer restores what lies at the end of a path, and says what that showed.
-type restorer func(context.Context, archive.Path) (archive.Verdict, error)
+type restorer func(context.Context, archive.Path) (archive.Result, error)
 
 // verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
 func verifyBackupInChild(flags commandline.Backups, scratch string) restorer {
 	executable, err := os.Executable()
 	if err != nil {
-		return func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, err }
+		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }
 	}
 	return verification.InChild(executable, func(job verification.Job) []string {
 		return append([]string{

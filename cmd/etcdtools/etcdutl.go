@@ -23,7 +23,7 @@ func Etcdutl(args []string, out io.Writer) error {
 		etcdutl.NewMigrateCommand(),
 	)
 	root.SetArgs(slices.Concat([]string{}, args)) // without any the tool would read those of the process
-	root.SetOut(out)                              // what was asked for; usage that nobody asked for goes where errors go
+	root.SetOut(out)                              // what was asked for; unasked-for usage goes where errors go
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {

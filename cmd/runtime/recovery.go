@@ -11,11 +11,11 @@ import (
 )
 
 // Recovery is how far data are that come back from the store; nil where there is nothing to tell of.
-func (w *World) Recovery() *status.Recovery {
-	if w.recovery == nil {
+func (r *Runtime) Recovery() *status.Recovery {
+	if r.recovery == nil {
 		return nil
 	}
-	is := w.recovery.Progress()
+	is := r.recovery.Progress()
 	if is.State == "" || is.State == recovery.Ready && !is.Restores() {
 		return nil
 	}
@@ -32,11 +32,11 @@ var lasting = []recovery.State{
 }
 
 // Awaits says what recovery waits for or how far it is, since when, and until when at most; empty if that is no matter.
-func (w *World) Awaits() string {
-	if w.recovery == nil {
+func (r *Runtime) Awaits() string {
+	if r.recovery == nil {
 		return ""
 	}
-	return awaits(w.recovery.Progress())
+	return awaits(r.recovery.Progress())
 }
 
 func awaits(is recovery.Progress) string {

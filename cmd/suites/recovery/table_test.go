@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -152,7 +153,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	cluster := strconv.FormatUint(stands.ClusterID, 16)
 	_, err = other.archive().Found(t.Context(), cluster, time.Now())
 	require.NoError(t, err)
-	_, err = other.archive().PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
 	}, bytes.NewReader(database))
 	require.NoError(t, err)
