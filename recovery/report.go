@@ -13,14 +13,15 @@ import (
 
 // Progress is how far a run is, for people.
 type Progress struct {
-	State  State // empty before the first run
-	Since  time.Time
-	Reason string  // why it is in that state: a sentence
-	Loss   string  // what is lost, or undone, in numbers; empty if nothing is restored
-	Bytes  int64   // rebuilt so far
-	Of     int64   // about how many that will be; 0 if that is not known
-	Rate   float64 // bytes a second
-	Aside  string  // where the data directory that was replaced is; empty if none was
+	State      State // empty before the first run
+	Since      time.Time
+	Reason     string  // why it is in that state: a sentence
+	Uncompared bool    // etcd may open the data, and the store has not told whether it has more
+	Loss       string  // what is lost, or undone, in numbers; empty if nothing is restored
+	Bytes      int64   // rebuilt so far
+	Of         int64   // about how many that will be; 0 if that is not known
+	Rate       float64 // bytes a second
+	Aside      string  // where the data directory that was replaced is; empty if none was
 }
 
 // Left is how long building will still take, if it goes on as until now; 0 if that is not known.
@@ -48,7 +49,8 @@ func (r *Recovery) tell(change func(*Progress)) {
 }
 
 // report tells people of a step, and keeps why a run is refused.
-func (r *run) report(from State, event Event, payload Payload, decision statemachine.Decision) {
+func (r *run) report(after learned, decision statemachine.Decision) {
+	from, event, payload := after.from, after.event, after.payload
 	reason := decision.Why
 	if payload.Err != nil {
 		reason += ": " + payload.Err.Error()
@@ -57,6 +59,9 @@ func (r *run) report(from State, event Event, payload Payload, decision statemac
 	if decision.To == Refused {
 		r.ended = r.refusal(row, reason, payload)
 		reason = r.ended.Error()
+	}
+	if decision.To != Refused && event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
+		reason += "; " + r.decision.WayOut
 	}
 	now := time.Now()
 	if event != Elapsed { // what is waited for stays the reason while it is asked for again
@@ -67,9 +72,10 @@ func (r *run) report(from State, event Event, payload Payload, decision statemac
 			p.State, p.Since = decision.To, now
 		}
 		p.Reason = r.reason
+		p.Uncompared = decision.Why == notCompared
 	})
 	line := r.options.Log.Debug()
-	if (event == StoreSilent || event == Alive) && r.silent == 0 || event == Missing || r.waitsAnew(event, decision, reason) {
+	if (event == StoreSilent || event == Alive) && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()

@@ -26,14 +26,14 @@ func (r *run) askThePeers() (Event, Payload) {
 	}
 	r.findSuccessor(c)
 	return PeersTold, Payload{
-		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Err: r.because(c),
+		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
 }
 
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
 	switch r.core.Facts.Condition {
-	case Broken:
+	case Corrupt:
 		return peers.Ruins
 	case Empty:
 		return peers.Nothing

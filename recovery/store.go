@@ -39,12 +39,13 @@ type inStore struct {
 
 // askTheStore finds out whose the store is and what is kept.
 func (r *run) askTheStore() (Event, Payload) {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
 	if err != nil {
 		return r.untold(ctx, err)
 	}
+	r.silentSince = time.Time{}
 	if why := r.lives(now); why != nil {
 		return Alive, Payload{Err: why}
 	}
@@ -122,7 +123,7 @@ func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
-	case owner != Nobody && r.core.Facts.mayBeFounded() && r.kept.first.Cluster != "":
+	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()

@@ -133,7 +133,7 @@ func (r *run) stand(there bool) (err error) {
 func condition(there bool, verdict error) Condition {
 	switch {
 	case verdict != nil:
-		return Broken
+		return Corrupt
 	case !there:
 		return Empty
 	default:

@@ -119,6 +119,14 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
+// ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
+func (w *world) ticks(each time.Duration) time.Time {
+	now := at
+	w.now = func() time.Time { return now }
+	w.options.Pause = func(context.Context, int) { now = now.Add(each) }
+	return now
+}
+
 func (w *world) run() error { return w.runWith(nil) }
 
 func (w *world) runWith(interrupt func(Action) error) error {
@@ -132,7 +140,7 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
-	r.interrupt = interrupt
+	r.interrupt, r.lateMounts = interrupt, 0
 	if w.now != nil {
 		r.now = w.now
 	}

@@ -312,7 +312,7 @@ func reservationName(revision int64) string {
 	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
 }
 
-// Told is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
+// Reported is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
 // it was begun with. It is for whoever does not believe what lies below the names. They prove nothing, as anybody who may write can
 // make them, and that of the last segment does not tell its end.
 func (r *Reader) Reported(ctx context.Context) (last int64, err error) {

@@ -22,8 +22,8 @@ type Position struct {
 	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
 	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
 	Revision            int64    // of the last row in the database
-	// HighestRevision is what etcd can come to at most with what its log holds beyond the database. It may be less: not every
-	// request in the log has changed something.
+	// HighestRevision is what etcd can come to at most with what its log holds beyond the database, entries included that are
+	// not known to be committed. It may be less: not every request in the log has changed something.
 	HighestRevision int64
 	Index           uint64 // of the last entry in the log, or of what stands for it
 }
@@ -83,22 +83,28 @@ type beyond struct {
 	last    uint64 // index of the last entry
 }
 
-// beyond reads the log behind an index. The error says that a segment can't be read; a record that can't be tells nothing.
+// beyond reads the log behind an index, what is not known to be committed included: a follower learns of a commit one message
+// later. The error says that a segment can't be read; a record that can't be tells nothing.
 func (m *member) beyond(index uint64) (b beyond, unread error) {
-	changing := map[uint64]bool{} // an entry is written again after a change of leader
+	type entry struct{ changes, members bool }
+	entries := map[uint64]entry{}
 	unread = m.eachRecord(m.segmentsFrom(index), func(r record) {
 		switch r.kind {
 		case wal.SnapshotType:
 			b.last = max(b.last, varint(r.data, snapshotIndexField))
 		case wal.EntryType:
-			if b.last = entryIndex(r.data); b.last > index {
-				b.members = b.members || changesMembers(r.data)
-				changing[b.last] = changing[b.last] || mayChange(r.data)
+			at := entryIndex(r.data)
+			if at <= b.last { // another leader's entries take the place of those that were not committed
+				maps.DeleteFunc(entries, func(behind uint64, _ entry) bool { return behind >= at })
+			}
+			if b.last = at; at > index {
+				entries[at] = entry{changes: mayChange(r.data), members: changesMembers(r.data)}
 			}
 		}
 	})
-	for _, changes := range changing {
-		if changes {
+	for _, e := range entries {
+		b.members = b.members || e.members
+		if e.changes {
 			b.changes++
 		}
 	}

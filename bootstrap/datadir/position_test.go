@@ -1,16 +1,24 @@
 package datadir
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/pkg/v3/pbutil"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -44,6 +52,67 @@ func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 	is := position(t, dir)
 	assert.Equal(t, before.Revision, is.Revision)
 	assert.Equal(t, before.Revision+3, is.HighestRevision)
+}
+
+// What a former leader could not commit is in its log, until another leader's entries take its place.
+func TestThePositionCountsNoEntryWhosePlaceAnotherLeaderHasTaken(t *testing.T) {
+	for name, written := range map[string]struct {
+		entries []raftpb.Entry
+		changes int64
+		last    uint64
+	}{
+		"not committed":       {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c"))}, 3, 3},
+		"all replaced":        {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(1, 4, nil)}, 0, 1},
+		"replaced in part":    {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(2, 4, nil), entry(3, 4, puts("d"))}, 2, 3},
+		"replaced by its own": {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(2, 3, puts("b"))}, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			before := position(t, dir)
+			log, err := wal.Open(zap.NewNop(), filepath.Join(dir, "member", "wal"), walpb.Snapshot{})
+			require.NoError(t, err)
+			_, state, _, err := log.ReadAll()
+			require.NoError(t, err)
+			for _, e := range written.entries {
+				e.Index += before.Index
+				require.NoError(t, log.Save(state, []raftpb.Entry{e}))
+			}
+			require.NoError(t, log.Close())
+			is := position(t, dir)
+			assert.Equal(t, before.Revision+written.changes, is.HighestRevision)
+			assert.Equal(t, before.Index+written.last, is.Index)
+		})
+	}
+}
+
+// entry is one of that index, counted from the end of a log, and term; without a request it is that of a new leader.
+func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
+	e := raftpb.Entry{Index: index, Term: term}
+	if request != nil {
+		e.Data = pbutil.MustMarshal(request)
+	}
+	return e
+}
+
+// A leader may have entries that a majority has, and not know it.
+func TestThePositionCountsWhatIsNotKnownToBeCommitted(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	before := position(t, dir)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client := v3client.New(server.Server)
+	_, err = client.MemberAdd(t.Context(), []string{"http://127.0.0.1:2"}) // from now on it has no quorum
+	require.NoError(t, err)
+	short, end := context.WithTimeout(t.Context(), time.Second)
+	defer end()
+	_, err = client.Put(short, "key", "in doubt")
+	require.Error(t, err)
+	server.Server.HardStop()
+	server.Close()
+	is := position(t, dir)
+	assert.Equal(t, before.Revision, is.Revision)
+	assert.Equal(t, before.Revision+1, is.HighestRevision)
+	assert.Greater(t, is.Index, before.Index+1)
 }
 
 // It must not look as if it were behind its own first backup.

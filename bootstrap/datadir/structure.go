@@ -27,6 +27,12 @@ func isUnrelated(name string) bool {
 	})
 }
 
+// IsEmpty says that a directory is there and holds nothing yet of a member.
+func IsEmpty(dataDir string) bool {
+	initialized, err := checkStructure(survey(dataDir, ""))
+	return err == nil && !initialized && exists(dataDir)
+}
+
 // checkStructure judges what files there are and how they are called, without opening one but for the log's head. initialized
 // is false if there is nothing yet that could be read: the directory belongs to a new member.
 func checkStructure(m *member) (initialized bool, err error) {

@@ -48,6 +48,17 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 
 func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
+// Oddities are sentences about what has no effect, and what etcd may take in another way than was meant.
+func (c *Checked) Oddities() (oddities []string) {
+	for _, key := range c.Unknown {
+		oddities = append(oddities, fmt.Sprintf("%s is no key that etcd knows; it is ignored", key))
+	}
+	if len(c.Ignored) > 0 {
+		oddities = append(oddities, "the wrapper owns the log; ignored: "+strings.Join(c.Ignored, ", "))
+	}
+	return append(oddities, c.Warnings...)
+}
+
 // Parse checks yaml and returns etcd's configuration made from it. It reads the certificate and key files that are named
 // there, looks whether there is a log where etcd will look for one, and touches no other file. Every error is a
 // *KeyError, except when the process has no file descriptor left. It is bootstrap.ErrCertificates, too, if only the files

@@ -79,7 +79,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger)
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
 			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
-			Recover: c.recovers(recoverer),
+			Recover: recoverer.Recover,
 		})
 		if err := initializer.CheckConfig(); err != nil {
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)

@@ -74,7 +74,7 @@ type commandLine struct {
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Tell whether the data directory of an etcd that does not run is valid, and change nothing."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -111,6 +113,21 @@ func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 			assert.Equal(t, wanted, len(flag.Envs) == 1, "--%s of %s", flag.Name, command.Name)
 		}
 	}
+}
+
+// People are sent to it by the runbook.
+func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
+	dir := t.TempDir()
+	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
+	assert.Equal(t, exitcode.Usage, status)
+	assert.Contains(t, log, "there is no data directory")
+	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.Clean, status)
+	assert.JSONEq(t, `{"valid":true,"empty":true}`, out)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
+	out, _, status = said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.ToolFailed, status)
+	assert.Contains(t, out, `"valid":false`)
 }
 
 func TestEveryEndpointIsDocumented(t *testing.T) {

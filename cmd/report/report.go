@@ -33,6 +33,7 @@ type Runtime interface {
 	Progress() string      // of etcd's start or close, a clause; empty before
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
+	ConfigOddities() []string         // of etcd's configuration; nil before it was read
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
 	Backup() *facts.Backups           // nil without a store
@@ -112,8 +113,8 @@ func (r *Report) Document() status.Document {
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
-		Versions:     status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
-		Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Upkeep: r.runtime.Upkeep(),
+		Versions: status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
+		Oddities: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Upkeep: r.runtime.Upkeep(),
 		Leases: r.runtime.Leases(),
 		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,

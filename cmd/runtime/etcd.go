@@ -89,6 +89,8 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
 		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
+	oddities := checked.Oddities()
+	r.oddities.Store(&oddities)
 	for _, key := range checked.Unknown {
 		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}

@@ -79,6 +79,14 @@ func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 // Certificates are those in use.
 func (r *Runtime) Certificates() []status.Certificate { return r.certificates.Now() }
 
+// ConfigOddities are those of etcd's configuration.
+func (r *Runtime) ConfigOddities() []string {
+	if oddities := r.oddities.Load(); oddities != nil {
+		return *oddities
+	}
+	return nil
+}
+
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
 func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
 

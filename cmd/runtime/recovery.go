@@ -16,7 +16,7 @@ func (r *Runtime) Recovery() *status.Recovery {
 		return nil
 	}
 	is := r.recovery.Progress()
-	if is.State == "" || is.State == recovery.Ready && !is.Restores() {
+	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !r.uncompared(is) {
 		return nil
 	}
 	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
@@ -24,6 +24,12 @@ func (r *Runtime) Recovery() *status.Recovery {
 		told.Bytes, told.Of, told.Rate, told.Seconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
 	}
 	return told
+}
+
+// uncompared says that etcd was started without the store's word. Who makes backups compares the data first of all, so what is made
+// by now was compared.
+func (r *Runtime) uncompared(is recovery.Progress) bool {
+	return is.Uncompared && (r.backups == nil || r.backups.Facts().Shipped.Stored == 0)
 }
 
 // lasting are the states of recovery that may take long: others are waited for, or much is read and written.

@@ -59,7 +59,8 @@ type Runtime struct {
 	durations    durations
 	certificates *certificates.Files
 	config       *etcdconf.Checked
-	warned       []byte // the configuration whose oddities were named last
+	warned       []byte                   // the configuration whose oddities were named last
+	oddities     atomic.Pointer[[]string] // of the configuration, for readers
 	etcd         *member.Member
 	opening      atomic.Pointer[member.Member] // the same, for readers
 

@@ -109,6 +109,7 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 	for _, said := range []string{`"key":"nonsense"`, `"keys":["logger"]`, "force-new-cluster is set"} {
 		assert.Contains(t, log.String(), said)
 	}
+	assert.Equal(t, []string{"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger"}, w.ConfigOddities())
 }
 
 func TestHowTheLastRunEnded(t *testing.T) {

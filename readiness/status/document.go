@@ -33,15 +33,16 @@ type Document struct {
 	Started      time.Time      `json:"started"`   // when the process started
 	LastExit     string         `json:"last_exit"` // how the run before this one ended, one of LastExits
 	Versions     Versions       `json:"versions"`
-	Checks       []Check        `json:"checks"`                 // of /readyz, without the lifecycle's own
-	DataVersion  *DataVersion   `json:"data_version,omitempty"` // once etcd is ready
-	Upkeep       *Upkeep        `json:"upkeep,omitempty"`       // once etcd is opened
-	Backup       *facts.Backups `json:"backup,omitempty"`       // with a store for backups
-	Recovery     *Recovery      `json:"recovery,omitempty"`     // while data come back from the store, after they did, or if they cannot
-	Leases       []Lease        `json:"leases,omitempty"`       // with --leases, once there is something to write into them
-	Certificates []Certificate  `json:"certificates,omitempty"` // those in use, once they are known
-	Transitions  []Transition   `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
-	Edges        []Edge         `json:"edges"`                  // every way that was gone since the process started
+	Checks       []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
+	DataVersion  *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
+	Upkeep       *Upkeep        `json:"upkeep,omitempty"`          // once etcd is opened
+	Backup       *facts.Backups `json:"backup,omitempty"`          // with a store for backups
+	Recovery     *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
+	Leases       []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
+	Oddities     []string       `json:"config_oddities,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
+	Certificates []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
+	Transitions  []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
+	Edges        []Edge         `json:"edges"`                     // every way that was gone since the process started
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known

@@ -18,7 +18,7 @@ type fact struct{ name, is string }
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
 		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
-		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
+		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.Oddities), process(d, now),
 	)
 }
 
@@ -57,6 +57,14 @@ func expiring(files []status.Certificate, now time.Time) (all []fact) {
 		if file.ExpiresSoon(now) {
 			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path)})
 		}
+	}
+	return all
+}
+
+// configured is what is odd about etcd's configuration.
+func configured(oddities []string) (all []fact) {
+	for _, oddity := range oddities {
+		all = append(all, fact{"configuration", oddity})
 	}
 	return all
 }
