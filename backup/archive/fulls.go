@@ -20,6 +20,8 @@ type Full struct {
 	Generation int              `json:"generation"`        //
 	Revision   int64            `json:"revision"`          // read in the transaction that the database comes from
 	Next       segment.Position `json:"next"`              // where the segment behind it begins
+	Behind     *Link            `json:"behind,omitempty"`  // where the generation went on when this one began a chain; nil if it began none, or the first of all
+	Session    string           `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
 	Compacted  int64            `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
 	Time       time.Time        `json:"time"`              // of that transaction, cut to the second
 	Chain      segment.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or segment.Seed

@@ -30,6 +30,7 @@ type Generation struct {
 	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
 	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
 	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
+	Session        string    `json:"session,omitempty"`  // of the process that began it: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -87,11 +88,18 @@ func (w *Writer) first(ctx context.Context, cluster string, at time.Time) (Gener
 	return w.reader.GenerationOf(ctx, cluster)
 }
 
-// BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
+// BeginGeneration writes a generation. store.ErrExists says that its number is another's: of two that complete one end, one begins what
+// follows. It may be repeated within a session. Heading is filled in.
 func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = heading(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
-	return w.state(ctx, generationName(generation.Number), generation)
+	err := w.state(ctx, generationName(generation.Number), generation)
+	if errors.Is(err, store.ErrExists) && generation.Session != "" {
+		if there, failed := w.reader.generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+			return nil
+		}
+	}
+	return err
 }
 
 // MayAdd is an ErrUnsigned if this process must not add anything to a generation that was read. Ask it before anything is written.
