@@ -37,7 +37,7 @@ type Changes struct {
 	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
 	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
 	Later []*segment.Bucket
-	// Stated is the bucket of leases as it was stated next behind the revision, nil if nobody knows. It is called if a key belongs
+	// Recorded is the bucket of leases as it was recorded next behind the revision, nil if nobody knows. It is called if a key belongs
 	// to a lease that is in none of the others, and may be nil.
 	Recorded func(context.Context) (*segment.Bucket, error)
 
