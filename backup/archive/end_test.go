@@ -58,8 +58,9 @@ func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
 	assert.Equal(t, "a", w.head().Ending().Nonce)
 }
 
-// behind is a full that begins a chain behind a gap.
-func (w *world) behind(revision int64) archive.Full {
+// behind is a full of revision 20 that begins a chain behind a gap.
+func (w *world) behind() archive.Full {
+	const revision = 20
 	w.t.Helper()
 	next := w.head().Next(first)
 	return w.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
@@ -70,7 +71,7 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 		w := begin(t, &seal.Keys{})
 		w.segment(12)
 		read := w.head()
-		full := w.behind(20)
+		full := w.behind()
 		require.NotNil(t, w.head().Unlinked)
 		require.NoError(t, w.Open(t.Context(), first, full, "writer"))
 		require.NoError(t, w.Open(t.Context(), first, full, "another"), "whoever completes it says the same")
@@ -84,7 +85,7 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 		w := begin(t, &seal.Keys{})
 		w.segment(12)
 		read := w.head()
-		full := w.behind(20)
+		full := w.behind()
 		require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")))
 		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
 		require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
@@ -92,14 +93,14 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 	t.Run("whoever reads it ends it there", func(t *testing.T) {
 		w := begin(t, &seal.Keys{})
 		w.segment(12)
-		full := w.behind(20)
+		full := w.behind()
 		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
 		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
 	})
 	t.Run("another writer was", func(t *testing.T) {
 		w := begin(t, &seal.Keys{})
 		w.segment(12)
-		full := w.behind(20)
+		full := w.behind()
 		w.segment(13)
 		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrMoved)
 	})
