@@ -20,7 +20,7 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -30,6 +30,10 @@ run: build ## Run a single etcd member, without a sidecar, with its data in .run
 	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
 		--backup-store='$(BACKUP_STORE)'
+
+fetch: ## Download what is built: the program's modules, and those of etcd 3.5, which some tests start; make test needs no network then
+	$(GO) mod download
+	cd testdata/etcd35 && $(GO) mod download
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
@@ -69,7 +73,7 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
-test-downgrade: ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
+test-downgrade: fetch ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
@@ -97,8 +101,8 @@ test-recovery: ## Have ROUNDS (10) disasters happen to members that are written 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from the transition tables: diagram, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle ./recovery -run 'Committed|Readme' -update
+dot: ## Write again what is generated from transition tables and imports: diagrams, matrix, README; needs Graphviz
+	$(GO) test ./lifecycle ./recovery ./cmd/docs -run 'Committed|Readme' -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
@@ -125,7 +129,7 @@ cover: ## Run the tests and show how much of each package they cover
 	$(GO) test -coverprofile=coverage.out ./...
 	$(GO) tool cover -func=coverage.out | tail -n 1
 
-ci: lint build cross test mutate test-crash fuzz ## Do all that CI does: lint, build, cross, test, mutate, test-crash and fuzz
+ci: fetch lint build cross test mutate test-crash fuzz ## Do all that CI does: fetch, lint, build, cross, test, mutate, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
 	rm -rf bin .run coverage.out review.html

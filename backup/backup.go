@@ -36,7 +36,7 @@ type Options struct {
 	WayFile    string // among etcd's data, in which it is remembered which backups they go with
 	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
 	// out.
-	Verify func(ctx context.Context, path archive.Path) (archive.Verdict, error)
+	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
 	// ScratchDir is where Verify restores to; a command beside it adds a dash and something else. What is there at the beginning
 	// was left by a process that was killed.
 	ScratchDir string
@@ -117,7 +117,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 func (b *Backups) unable(err error) {
 	before := b.broken.Load()
 	if before == nil || before.Text != err.Error() {
-		b.options.Log.Error().Err(err).Stringer("next_try", again).Msg("backups: none can be made")
+		b.options.Log.Error().Err(err).Dur("next_try_ms", again).Msg("backups: none can be made")
 	}
 	b.broken.Store(before.again(err, again))
 }

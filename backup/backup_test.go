@@ -32,7 +32,7 @@ type proof struct {
 	paths   []archive.Path
 }
 
-func (p *proof) verify(_ context.Context, path archive.Path) (archive.Verdict, error) {
+func (p *proof) verify(_ context.Context, path archive.Path) (archive.Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paths = append(p.paths, path)
@@ -40,11 +40,11 @@ func (p *proof) verify(_ context.Context, path archive.Path) (archive.Verdict, e
 		p.before()
 	}
 	if p.err != nil {
-		return archive.Verdict{}, p.err
+		return archive.Result{}, p.err
 	}
-	return archive.Verdict{
-		Drill:   path.Revision != path.Full.Revision,
-		Cluster: path.Generation.Cluster, Generation: path.Generation.Number, Full: path.Full.Name(), Revision: path.Revision,
+	return archive.Result{
+		Segments: path.Revision != path.Full.Revision,
+		Cluster:  path.Generation.Cluster, Generation: path.Generation.Number, Full: path.Full.Name(), Revision: path.Revision,
 		Outcome: p.outcome, Why: "as the test wants it", At: time.Now().UTC().Truncate(time.Second), Member: "1",
 	}, nil
 }

@@ -134,7 +134,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Err(err).Str("chore", name).Stringer("next_try", pause).Msg("backups: a chore is not done")
+			c.backups.options.Log.Warn().Err(err).Str("chore", name).Dur("next_try_ms", pause).Msg("backups: a chore is not done")
 		}
 		c.failing[name] = before.again(err, pause)
 	}

@@ -16,19 +16,19 @@ type Kept struct {
 	End      time.Time         // when To was
 	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
 	LastFull *archive.KeptFull // the newest that is believed
-	Verdict  *archive.Verdict  // the newest, on a full or of a drill
+	Verdict  *archive.Result   // the newest, on a full or of a drill
 }
 
 // list looks at what is kept, and when the last drill was.
 func (c *chores) list(ctx context.Context) error {
 	stored := c.shipper.Facts().Stored
-	history, err := c.backups.archive.Examined(ctx) // by names alone a segment that is lost would not be missed
+	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
 		return err
 	}
 	kept := summary(history)
 	if newest := history.Newest(); newest != nil {
-		drills, err := c.backups.archive.Drills(ctx, newest.Number, time.Now().Add(-daily))
+		drills, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (c *chores) list(ctx context.Context) error {
 }
 
 // judge notes a verdict if it is the newest. Of two within the same second, a failure is the one to tell.
-func (k *Kept) judge(verdict *archive.Verdict) {
+func (k *Kept) judge(verdict *archive.Result) {
 	is := k.Verdict
 	if is == nil || verdict.At.After(is.At) || verdict.At.Equal(is.At) && is.Outcome == archive.Verified {
 		k.Verdict = verdict
@@ -79,15 +79,15 @@ func summary(history *archive.History) Kept {
 	}
 	if count := len(newest.Chains); count > 0 {
 		chain := newest.Chains[count-1]
-		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.Behind
+		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.PastEnd
 	}
 	for i := range newest.Fulls {
 		full := &newest.Fulls[i]
 		if full.Err == nil {
 			kept.LastFull = full
 		}
-		if full.Verdict != nil {
-			kept.judge(full.Verdict)
+		if full.Result != nil {
+			kept.judge(full.Result)
 		}
 	}
 	return kept

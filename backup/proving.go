@@ -26,12 +26,12 @@ func (c *chores) verify(ctx context.Context) error {
 	switch {
 	case full == nil || full.Err != nil:
 		return nil
-	case full.Verdict != nil && full.Verdict.Outcome == archive.Failed:
+	case full.Result != nil && full.Result.Outcome == archive.Failed:
 		_, err := c.replace(ctx, failedTest)
 		return err
 	case full.Encrypted && !c.backups.options.Keys.Encrypts():
 		return errInTheClear
-	case full.Verdict != nil || full.Label == c.judged:
+	case full.Result != nil || full.Label == c.judged:
 		return nil
 	}
 	if !c.canOpen() {
@@ -70,10 +70,10 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 		return err
 	}
 	verdict.Member = c.member
-	if err := c.backups.archive.PutVerdict(ctx, verdict); err != nil {
+	if err := c.backups.archive.PutResult(ctx, verdict); err != nil {
 		return err
 	}
-	if verdict.Drill {
+	if verdict.Segments {
 		c.suspect = false
 	} else {
 		c.judged = verdict.Full

@@ -38,7 +38,7 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
 	made := *s.Facts().Kept.LastFull
 	require.NoError(t, s.End(soon(t)))
-	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutVerdict(t.Context(), archive.Verdict{
+	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutResult(t.Context(), archive.Result{
 		Cluster: made.Cluster, Generation: made.Generation, Full: made.Label, Revision: made.Revision,
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
@@ -89,7 +89,7 @@ func TestWhatADrillShowedIsTold(t *testing.T) {
 	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
 	s.Begin(writer.Server(s.etcd.Server))
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil && f.Kept.Verdict.Outcome == archive.Failed }, "the failed drill")
-	assert.True(t, s.Facts().Kept.Verdict.Drill)
+	assert.True(t, s.Facts().Kept.Verdict.Segments)
 	require.NoError(t, s.End(soon(t)))
 }
 

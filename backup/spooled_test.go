@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -60,7 +61,7 @@ func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
 // Another member has stored segments that end elsewhere.
 func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 15))))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 15))))
 	require.NoError(t, w.flush())
 	head := w.head()
 	assert.Equal(t, int64(19), head.Revision())
@@ -78,7 +79,7 @@ func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfI
 		"up to one within":        {Row(11, 0, "another"), Row(12, 0, "another")},
 	} {
 		w := newWaiting(t)
-		require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, rows)))
+		require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, rows)))
 		require.ErrorContains(t, w.flush(), "it does not go on from there", name)
 		w.requireLeft(w.objects, nil)
 	}
@@ -94,14 +95,14 @@ func TestWhatBeginsBehindTheEndOfTheStoreStays(t *testing.T) {
 
 func TestWhatTheStoreMayHaveGoneAnotherWayFromIsNotDeleted(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 20))))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 20))))
 	require.NoError(t, w.flush())
 	w.requireLeft(w.objects, nil)
 }
 
 func TestWhatTheStoreHasDoesNotWaitAnyLonger(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, Rows(11, 19))))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 19))))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, nil)
 }
@@ -139,7 +140,7 @@ func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
 
 func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.archive.PutSegment(t.Context(), Build(t, unsealed, w.head().Start, []segment.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, []segment.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
@@ -156,7 +157,7 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 	require.NoError(t, newer.Bucket(Bucket("lease", "l", "newer")))
 	stated, err := newer.Finish(segment.Source{Term: 3, Member: "2"})
 	require.NoError(t, err)
-	require.NoError(t, w.archive.PutSegment(t.Context(), stated))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, stated))
 
 	w.dir = filepath.Join(t.TempDir(), "spool")
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})

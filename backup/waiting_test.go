@@ -12,12 +12,13 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/spool"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // waiting is a spool with segments of the revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision 10.
@@ -56,7 +57,7 @@ func (w *waiting) found(cluster string) {
 	w.Helper()
 	_, err := w.archive.Found(w.Context(), cluster, Noon)
 	require.NoError(w, err)
-	_, err = w.archive.PutFull(w.Context(), archive.Full{
+	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 10, Chain: segment.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
 	}, strings.NewReader("database"))
 	require.NoError(w, err)
@@ -75,7 +76,7 @@ func (w *waiting) flush() error { return w.FlushSpool(w.Context(), 0, 0) }
 func (w *waiting) requireLeft(waits, moved []segment.Object) {
 	w.Helper()
 	here, there := names(w.T, w.dir), []string(nil)
-	for _, kept := range aside.Beside(w.dir) {
+	for _, kept := range preserved.Copies(w.dir) {
 		there = append(there, names(w.T, kept.Path)...)
 	}
 	require.ElementsMatch(w, positions(waits), here, "in the spool")

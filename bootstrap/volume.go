@@ -3,8 +3,11 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,3 +88,148 @@ func (v *Volume) Unlock() (err error) {
 	}
 	return err
 }
+
+// ErrDataInUse says that another process has data open for writing, or has locked the data directory to do so.
+var ErrDataInUse = errors.New("an etcd that runs has its data on the volume")
+
+// Bounds of the search for databases. Real volumes have the data directory on their first level, and few others.
+const (
+	maxDepth       = 8     // levels below the volume
+	maxDirectories = 10000 // looked into, the shallow ones first
+)
+
+// Use is what other processes do with a database.
+type Use int
+
+// The uses that can be seen from bbolt's lock on the file.
+const (
+	Unused  Use = iota
+	Reading     // a shared lock: it keeps etcd waiting, and changes nothing
+	Writing     // an exclusive lock: an etcd that runs, of this program or not
+)
+
+// UseOf tells how a database file is used by others at this moment. It is for the time before this process opens the
+// database itself. A file that cannot be looked at counts as unused: etcd will say what is wrong with it.
+func UseOf(database string) Use {
+	switch {
+	case refused(database, unix.LOCK_SH):
+		return Writing
+	case refused(database, unix.LOCK_EX):
+		return Reading
+	default:
+		return Unused
+	}
+}
+
+// refused tries to take a lock, and lets go of it.
+func refused(database string, lock int) bool {
+	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer file.Close() // lets go of the lock
+	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// Probe returns ErrDataInUse, and where, while a database anywhere on the volume is open for writing, by whatever process:
+// an etcd that does not know the volume's lock. It looks 8 levels deep and follows no symbolic link to a directory.
+func (v *Volume) Probe() error {
+	for directory := range v.directories() {
+		database := filepath.Join(directory, "member", "snap", "db")
+		if refused(database, unix.LOCK_SH) { // which keeps no reader waiting
+			return fmt.Errorf("%s: %w", database, ErrDataInUse)
+		}
+	}
+	return nil
+}
+
+// Logs returns the directories on the volume that hold a log of etcd's, as deep as Probe looks.
+func (v *Volume) Logs() (found []string) {
+	for directory := range v.directories() {
+		log := filepath.Join(directory, "member", "wal")
+		segments, err := os.ReadDir(log)
+		if err == nil && slices.ContainsFunc(segments, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".wal") }) {
+			found = append(found, log)
+		}
+	}
+	return found
+}
+
+// directories are those on the volume that may be etcd's data directory, the shallow ones first.
+func (v *Volume) directories() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		level := []string{v.path}
+		for depth, seen := 0, 0; depth <= maxDepth && seen < maxDirectories; depth++ {
+			var next []string
+			for _, directory := range level[:min(len(level), maxDirectories-seen)] {
+				if !yield(directory) {
+					return
+				}
+				next = append(next, below(directory)...)
+			}
+			seen += len(level)
+			level = next
+		}
+	}
+}
+
+// below lists the directories in a directory. In etcd's own there is nothing to find.
+func below(directory string) (found []string) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return nil
+	}
+	for _, entry := range entries {
+		if entry.IsDir() && entry.Name() != "member" {
+			found = append(found, filepath.Join(directory, entry.Name()))
+		}
+	}
+	return found
+}
+
+// LockData takes a lock on etcd's data directory, creating the directory if need be, or returns ErrDataInUse at once:
+// another wrapper, with a volume of its own, was given the same data directory. It is to be called before anything is
+// opened there, after each configuration: one that was locked before is let go if the path leads elsewhere now. The
+// lock is held until the process ends.
+func (v *Volume) LockData(directory string) error {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return fmt.Errorf("cannot lock data directory: %w", err)
+	}
+	if isAt(v.locked, directory) || isAt(v.data, directory) {
+		return nil
+	}
+	locked, err := lockDirectory(directory)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return takenError(directory)
+	}
+	if err == nil && !isAt(locked, directory) {
+		err = errors.Join(errors.New("it was replaced meanwhile"), locked.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot lock data directory %s: %w", directory, err)
+	}
+	if v.data != nil {
+		err = v.data.Close()
+	}
+	v.data = locked
+	return err
+}
+
+// isAt reports whether the path leads to the directory that is open.
+func isAt(open *os.File, path string) bool {
+	if open == nil {
+		return false
+	}
+	here, errHere := open.Stat()
+	there, errThere := os.Stat(path)
+	return errHere == nil && errThere == nil && os.SameFile(here, there)
+}
+
+// takenError is ErrDataInUse for a whole data directory.
+type takenError string
+
+func (e takenError) Error() string {
+	return fmt.Sprintf("data directory %s is in use: another etcd-wrapper has locked it; end that one, or give this one a data-dir of its own", string(e))
+}
+
+func (takenError) Is(target error) bool { return target == ErrDataInUse }

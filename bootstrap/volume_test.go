@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/exitcode"
 )
 
 func TestOneVolumeHasOneHolder(t *testing.T) {
@@ -40,59 +41,88 @@ func TestAVolumeThatIsNoDirectoryCannotBeLocked(t *testing.T) {
 	assert.NotErrorIs(t, err, bootstrap.ErrVolumeBusy)
 }
 
-func TestTheModeFollowsTheExitRecord(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "exit_code")
-	record := exitcode.NewRecord(path)
-	mode, reason := bootstrap.ModeAfter(record)
-	assert.Equal(t, bootstrap.Full, mode)
-	assert.Contains(t, reason, "no clean exit record")
-
-	require.NoError(t, record.Write(exitcode.Interrupted))
-	mode, reason = bootstrap.ModeAfter(record)
-	assert.Equal(t, bootstrap.Sanity, mode)
-	assert.Contains(t, reason, "interrupt")
+// databaseAt makes a database of a data directory and opens it with a lock, as bbolt does.
+func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os.File) {
+	t.Helper()
+	path = filepath.Join(dataDir, "member", "snap", "db")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	holder, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { holder.Close() })
+	require.NoError(t, unix.Flock(int(holder.Fd()), lock))
+	return path, holder
 }
 
-func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "etcd.conf.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("a much longer older configuration"), 0o644))
-	require.NoError(t, bootstrap.StoreConfig(path, []byte("name: etcd-0")))
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, "name: etcd-0", string(content))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	assert.ErrorContains(t, bootstrap.StoreConfig(filepath.Join(path, "below", "a", "file"), nil), "cannot store etcd configuration")
-}
-
-func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheVerdict(t *testing.T) {
-	for config, want := range map[string]bool{
-		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: new":      true,
-		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: existing": false,
-		"initial-cluster: a=http://a:1,b=http://b:1\ninitial-cluster-state: new":         false,
-		"initial-cluster-state: new": false,
-		"":                           false,
-		"\tnot: yaml":                false,
-	} {
-		assert.Equal(t, want, bootstrap.Preview([]byte(config)).NewAlone, "%q", config)
+func TestADatabaseInUseIsFoundWhereverItLiesOnTheVolume(t *testing.T) {
+	for _, place := range []string{".", "new.etcd", "a/b", "a/b/c/d/e/f/g/h"} {
+		t.Run(place, func(t *testing.T) {
+			path := t.TempDir()
+			volume := bootstrap.NewVolume(path)
+			database, holder := databaseAt(t, filepath.Join(path, place), unix.LOCK_EX)
+			err := volume.Probe()
+			require.ErrorIs(t, err, bootstrap.ErrDataInUse)
+			require.ErrorContains(t, err, database)
+			require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_SH))
+			require.NoError(t, volume.Probe(), "a reader does no harm")
+		})
 	}
 }
 
-func TestTheLogThatAConfigurationNamesIsFoundOnTheVolume(t *testing.T) {
+func TestTheSearchForDatabasesIsBounded(t *testing.T) {
+	path, elsewhere := t.TempDir(), t.TempDir()
+	databaseAt(t, filepath.Join(path, strings.Repeat("deep/", 9)), unix.LOCK_EX)
+	databaseAt(t, elsewhere, unix.LOCK_EX)
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(path, "link")))
+	require.NoError(t, os.Symlink(path, filepath.Join(path, "circle")))
+	require.NoError(t, bootstrap.NewVolume(path).Probe())
+	require.NoError(t, bootstrap.NewVolume(filepath.Join(path, "absent")).Probe())
+}
+
+func TestAReaderIsDistinguishedFromAWriter(t *testing.T) {
+	database, holder := databaseAt(t, t.TempDir(), unix.LOCK_SH)
+	assert.Equal(t, bootstrap.Reading, bootstrap.UseOf(database))
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	assert.Equal(t, bootstrap.Writing, bootstrap.UseOf(database))
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
+	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database))
+	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database+".absent"))
+}
+
+func TestTwoVolumesCannotHaveOneDataDirectory(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "made", "on", "demand")
+	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.Lock())
+	require.NoError(t, second.Lock())
+	require.NoError(t, first.LockData(data))
+	require.NoError(t, first.LockData(data), "it stays held")
+	err := second.LockData(data)
+	require.ErrorIs(t, err, bootstrap.ErrDataInUse)
+	require.ErrorContains(t, err, data)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(data, link))
+	require.ErrorIs(t, second.LockData(link), bootstrap.ErrDataInUse, "by another name")
+	require.NoError(t, first.Unlock())
+	require.NoError(t, second.LockData(data))
+	require.NoError(t, second.Unlock())
+}
+
+func TestADataDirectoryThatIsTheVolumeIsLockedWithIt(t *testing.T) {
 	path := t.TempDir()
-	volume := bootstrap.NewVolume(path)
-	log := filepath.Join(path, "new.etcd", "member", "wal")
-	require.NoError(t, os.MkdirAll(log, 0o700))
-	assert.Empty(t, volume.Logs(), "a directory is no log")
-	require.NoError(t, os.WriteFile(filepath.Join(log, "0000000000000000-0000000000000000.wal"), nil, 0o600))
-	require.Equal(t, []string{log}, volume.Logs())
-	for config, want := range map[string]string{
-		"data-dir: " + filepath.Join(path, "new.etcd/"):     log,
-		"Data-Dir: " + filepath.Join(path, ".", "new.etcd"): log,
-		"{data-dir: /elsewhere, wal-dir: " + log + "/}":     log,
-		"name: etcd-0": "",
-	} {
-		assert.Equal(t, want, bootstrap.Preview([]byte(config)).LogDir, "%q", config)
-	}
+	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.Lock())
+	require.NoError(t, first.LockData(path))
+	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
+}
+
+// A sidecar that restores puts another directory in the place of the old one.
+func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
+	require.NoError(t, first.LockData(data))
+	require.NoError(t, os.Rename(data, data+".old"))
+	require.NoError(t, first.LockData(data))
+	require.ErrorIs(t, second.LockData(data), bootstrap.ErrDataInUse)
+	require.NoError(t, second.LockData(data+".old"), "nobody needs it any more")
+	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot lock data directory")
 }

@@ -1,4 +1,4 @@
-// Package exitcode owns what a run leaves behind for those who come after it: the exit status for whoever started the
+// Package exitcode owns what a run leaves behind for what comes after it: the exit status for the parent of the
 // process, the exit record on the volume for the next start, and the crash note and termination message for people.
 //
 // It decides nothing about the lifecycle; lifecycle says when something is removed or written, the command carries the

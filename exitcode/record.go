@@ -1,7 +1,10 @@
 package exitcode
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/smallfile"
@@ -17,21 +20,30 @@ const (
 	Interrupted Word = "interrupt"  // ended by SIGINT
 )
 
-// maxRecord bounds what is read of a record, in bytes: more than either word, so that a longer content shows.
-const maxRecord = 32
+// Bounds of what is read, in bytes: of a record more than either word, so that a longer content shows.
+const (
+	maxRecord = 32
+	maxNote   = 1 << 20
+)
 
-// Record is the exit record of one volume: a small file that says that the last etcd on it was closed in order.
+// Record is the exit record of one volume: a small file that says that the last etcd on it was closed in order. A note beside
+// it says what the data looked like then.
 //
 // A clean record exists only if the last etcd that ran on the volume was closed, its close returned, and none was
 // started since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
 type Record struct {
-	path      string
-	removed   Word // the clean word that Remove took away, for Restore
-	forfeited bool // nothing clean can be said any more, by Forfeit
+	path        string
+	describe    func() []byte // what the data look like; nil if that is not known
+	removed     Word          // the clean word that Remove took away, for Restore
+	removedNote []byte        // and what was noted beside it; nil if there was no note
+	forfeited   bool          // nothing clean can be said any more, by Forfeit
 }
 
 // NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
 func NewRecord(path string) *Record { return &Record{path: path} }
+
+// Describe has Write note what describe says of the data.
+func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 
 // Read returns the clean word, or an error that says why there is none. It follows no symbolic link and never blocks
 // on what it finds at the path, be it a FIFO.
@@ -48,20 +60,34 @@ func (r *Record) Read() (Word, error) {
 	}
 }
 
+// Note returns what was noted of the data when the word was written. The error is fs.ErrNotExist if there is no note: the
+// reference program writes none.
+func (r *Record) Note() ([]byte, error) {
+	note, err := smallfile.ReadHere(r.notePath(), maxNote)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", r.notePath(), err)
+	}
+	return note, nil
+}
+
+func (r *Record) notePath() string { return r.path + ".data" }
+
 // Remove makes the record absent, durably: when it returns nil, no crash brings the record back. It must succeed before
 // etcd opens the data.
 func (r *Record) Remove() error {
-	word, readErr := r.Read()
+	word, unclean := r.Read()
+	note, unknown := r.Note()
 	if err := durable.Remove(r.path); err != nil {
 		return fmt.Errorf("cannot remove exit record: %w", err)
 	}
-	if readErr == nil {
-		r.removed = word
+	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
+		r.removed, r.removedNote = word, note
 	}
+	_ = os.Remove(r.notePath()) // without a record it says nothing
 	return nil
 }
 
-// Restore puts back what Remove took away. It is for the stop that comes before etcd was opened, and for nothing else.
+// Restore puts back what Remove took away. It is for the end of a run in which etcd was never opened, and for nothing else.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -69,12 +95,12 @@ func (r *Record) Restore() error {
 	if r.removed == "" {
 		return nil
 	}
-	return r.Write(r.removed)
+	return r.put(r.removed, r.removedNote)
 }
 
 // Forfeit removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
-// removal fails. It is to be called as soon as somebody else is seen to have the data open for writing: how they end,
-// nobody will know.
+// removal fails. It is to be called as soon as another process is seen to have the data open for writing: how that
+// ends will not be known.
 func (r *Record) Forfeit() error {
 	r.forfeited = true
 	return r.Remove()
@@ -83,11 +109,25 @@ func (r *Record) Forfeit() error {
 // Forfeited reports whether Forfeit was called.
 func (r *Record) Forfeited() bool { return r.forfeited }
 
-// Write makes the record say word, durably. It must be called only after etcd's close has returned. A record that was
-// forfeited stays absent, which is no error.
+// Write makes the record say word, durably, and notes what the data look like. It must be called only after etcd's close has
+// returned. A record that was forfeited stays absent, which is no error.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
+	}
+	var note []byte
+	if r.describe != nil {
+		note = r.describe()
+	}
+	return r.put(word, note)
+}
+
+// put writes the note first: no crash leaves a word that lacks the note which goes with it.
+func (r *Record) put(word Word, note []byte) error {
+	if note != nil {
+		if err := durable.Replace(r.notePath(), note); err != nil {
+			return fmt.Errorf("cannot note what the data look like: %w", err)
+		}
 	}
 	if err := durable.Replace(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)

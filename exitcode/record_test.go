@@ -85,7 +85,7 @@ func TestOddThingsAtThePathAreNotClean(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatIsInTheWayIsMovedAsideWithItsContent(t *testing.T) {
+func TestADirectoryThatIsInTheWayIsMovedWithItsContent(t *testing.T) {
 	record, path := recordIn(t)
 	require.NoError(t, os.Mkdir(path, 0o700))
 	write(t, filepath.Join(path, "kept"), "precious")
@@ -112,6 +112,27 @@ func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
 		word, err := record.Read()
 		require.NoError(t, err)
 		assert.Equal(t, exitcode.Interrupted, word)
+	})
+	t.Run("a clean word and what was noted with it", func(t *testing.T) {
+		record, path := recordIn(t)
+		record.Describe(func() []byte { return []byte("at the close") })
+		require.NoError(t, record.Write(exitcode.Terminated))
+		record.Describe(func() []byte { return []byte("now") })
+		require.NoError(t, record.Remove())
+		assert.NoFileExists(t, path+".data")
+		require.NoError(t, record.Restore())
+		note, err := record.Note()
+		require.NoError(t, err)
+		assert.Equal(t, "at the close", string(note))
+		assert.FileExists(t, path)
+	})
+	t.Run("not a word whose note cannot be read", func(t *testing.T) {
+		record, path := recordIn(t)
+		require.NoError(t, record.Write(exitcode.Terminated))
+		require.NoError(t, os.Mkdir(path+".data", 0o700))
+		require.NoError(t, record.Remove())
+		require.NoError(t, record.Restore())
+		assert.NoFileExists(t, path)
 	})
 	t.Run("nothing", func(t *testing.T) {
 		record, path := recordIn(t)
@@ -174,6 +195,15 @@ func TestALeftoverOfAnInterruptedWriteIsNoObstacle(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, exitcode.Terminated, word)
 	assert.NoFileExists(t, path+".tmp")
+}
+
+// A word without its note would be taken at its word.
+func TestNoWordIsWrittenWithoutItsNote(t *testing.T) {
+	record, path := recordIn(t)
+	record.Describe(func() []byte { return []byte("at the close") })
+	require.NoError(t, os.MkdirAll(filepath.Join(path+".data", "something"), 0o700))
+	require.ErrorContains(t, record.Write(exitcode.Terminated), "cannot note what the data look like")
+	assert.NoFileExists(t, path)
 }
 
 func FuzzOnlyTheTwoWordsAreClean(f *testing.F) {

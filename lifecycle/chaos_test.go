@@ -1,7 +1,10 @@
 package lifecycle_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -14,6 +17,217 @@ import (
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
+
+// behaviour is how one call of the runtime goes.
+type behaviour struct {
+	Fails    bool
+	Takes    time.Duration // before it returns
+	Stubborn bool          // it does not notice that it is cancelled
+	Panics   bool
+	Word     bootstrap.InitializationStatus // what a status call says
+	Single   bool                           // a configuration is that of a new cluster of one
+}
+
+// chaos is a runtime that behaves as a schedule says and keeps an eye on the promises.
+type chaos struct {
+	mu     sync.Mutex
+	plan   schedule
+	calls  int
+	truth  truth
+	starts bool // etcd's start has begun, with the removal of the record
+	broken []string
+
+	asked   map[string]time.Time // when each configuration was asked for
+	verdict time.Time            // when Successful was read
+	log     bool                 // etcd's log was there all the time
+}
+
+func (c *chaos) expect(kept bool, promise string) {
+	if !kept {
+		c.broken = append(c.broken, promise)
+	}
+}
+
+// next plays the next call of the schedule; when it is used up every call is fine.
+func (c *chaos) next(ctx context.Context) (behaviour, error) {
+	c.mu.Lock()
+	is := behaviour{Word: bootstrap.Successful}
+	if c.calls < len(c.plan.Calls) {
+		is = c.plan.Calls[c.calls]
+	}
+	c.calls++
+	c.mu.Unlock()
+	if is.Stubborn {
+		ctx = context.Background()
+	}
+	select {
+	case <-time.After(is.Takes):
+	case <-ctx.Done():
+		return is, ctx.Err()
+	}
+	if is.Panics {
+		panic("by the schedule")
+	}
+	if is.Fails {
+		return is, errStage
+	}
+	return is, nil
+}
+
+// know changes or looks at the truth.
+func (c *chaos) know(look func(*truth)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	look(&c.truth)
+}
+
+func (c *chaos) Lock() error {
+	_, err := c.next(context.Background())
+	c.know(func(t *truth) { t.locked = t.locked || err == nil })
+	return err
+}
+
+func (c *chaos) Probe() error {
+	_, err := c.next(context.Background())
+	if err != nil {
+		return fmt.Errorf("%w: %w", bootstrap.ErrDataInUse, err)
+	}
+	return nil
+}
+
+func (c *chaos) Logs() []string {
+	if c.log {
+		return []string{"/chaos/member/wal"}
+	}
+	return nil
+}
+
+func (c *chaos) LockData() error { return c.Probe() }
+
+func (c *chaos) Forfeit() error {
+	_, err := c.next(context.Background())
+	c.know(func(t *truth) {
+		t.stranger = true
+		t.recorded = t.recorded && err != nil
+	})
+	return err
+}
+
+func (c *chaos) Forfeited() (is bool) {
+	c.know(func(t *truth) { is = t.stranger })
+	return is
+}
+
+func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
+	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
+	is, err := c.next(ctx)
+	if err != nil {
+		return "", err
+	}
+	c.know(func(t *truth) { t.word, t.triggered, c.verdict = is.Word, false, time.Now() })
+	return is.Word, nil
+}
+
+func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
+	c.know(func(t *truth) {
+		c.expect(t.locked && !t.opened, "initialization without the lock, or with an etcd")
+		t.triggered = true
+	})
+	_, err := c.next(ctx)
+	return err
+}
+
+func (c *chaos) Config(ctx context.Context) ([]byte, error) {
+	asked := time.Now()
+	is, err := c.next(ctx)
+	yaml := "{data-dir: /chaos, initial-cluster: 'a=http://a,b=http://b', initial-cluster-state: new}"
+	if is.Single {
+		yaml = "{data-dir: /chaos, initial-cluster: 'a=http://a', initial-cluster-state: new}"
+	}
+	c.know(func(*truth) {
+		yaml += fmt.Sprintf(" # %d", len(c.asked))
+		c.asked[yaml] = asked
+	})
+	return []byte(yaml), err
+}
+
+func (c *chaos) Configure(yaml []byte) error {
+	c.know(func(t *truth) {
+		c.expect(t.word == bootstrap.Successful, "configured without Successful")
+		age, single := c.verdict.Sub(c.asked[string(yaml)]), !strings.Contains(string(yaml), "b=")
+		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with what was asked for "+age.String()+" before the verdict")
+	})
+	_, err := c.next(context.Background())
+	return err
+}
+
+func (*chaos) Expose() error { return nil }
+
+func (c *chaos) Remove() error {
+	c.know(func(*truth) { c.starts = true })
+	if _, err := c.next(context.Background()); err != nil {
+		return err
+	}
+	c.know(func(t *truth) { t.removed, t.recorded = t.removed || t.recorded, false })
+	return nil
+}
+
+func (c *chaos) Open(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.know(func(t *truth) {
+		c.expect(t.word == bootstrap.Successful && !t.triggered, "opened without Successful")
+		c.expect(!t.recorded, "opened with a clean record on the volume")
+		t.opened = true
+	})
+	_, err := c.next(ctx)
+	return err
+}
+
+func (c *chaos) Watch(ctx context.Context) error {
+	is, err := c.next(ctx)
+	if err == nil && !is.Stubborn {
+		<-ctx.Done() // etcd runs until it is closed
+	}
+	return err
+}
+
+func (c *chaos) Close() (opened bool, err error) {
+	c.know(func(t *truth) { opened = t.opened })
+	if !opened {
+		return false, nil
+	}
+	if _, err = c.next(context.Background()); err == nil {
+		c.know(func(t *truth) { t.closed = true })
+	}
+	return true, err
+}
+
+func (c *chaos) Write(exitcode.Word) error {
+	c.know(func(t *truth) { c.expect(t.opened && t.closed, "written before the close had returned") })
+	if _, err := c.next(context.Background()); err != nil {
+		return err
+	}
+	c.know(func(t *truth) { t.recorded = !t.stranger })
+	return nil
+}
+
+func (c *chaos) Restore() error {
+	c.know(func(t *truth) {
+		c.expect(!t.opened, "restored although etcd was opened")
+		t.recorded = !t.stranger && (t.recorded || t.removed)
+	})
+	return nil
+}
+
+func (c *chaos) runtime() Runtime {
+	return Runtime{
+		Sidecar: c, Volume: c, Record: c, Member: c, Server: c,
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "chance" },
+		LeaveReason: func(string) error { return nil },
+	}
+}
 
 // stimulus comes from outside, after a pause.
 type stimulus struct {
@@ -55,7 +269,7 @@ var schedules = rapid.Custom(func(t *rapid.T) schedule {
 func play(t *testing.T, plan schedule) []string {
 	c := &chaos{plan: plan, truth: truth{recorded: true}, asked: map[string]time.Time{}, log: plan.Log}
 	synctest.Test(t, func(*testing.T) {
-		driver := NewDriver(Options{World: c.world(), Log: zerolog.Nop()})
+		driver := NewDriver(Options{Runtime: c.runtime(), Log: zerolog.Nop()})
 		var outcome Outcome
 		var at time.Time
 		ended := make(chan struct{})

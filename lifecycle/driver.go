@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,9 +15,9 @@ import (
 
 // Options configure a Driver.
 type Options struct {
-	World        World
+	Runtime      Runtime
 	Log          zerolog.Logger
-	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 waits for ever
+	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is no limit
 }
 
 // Driver carries out what the table answers. One goroutine, the one that calls Run, owns everything in it but the two
@@ -39,9 +40,9 @@ type Driver struct {
 	visit   int         // counts arrivals in a state; a timer belongs to one
 	tasks   int         // counts pieces of work; a completion belongs to one
 	work    task        // what the current row asked for
-	aside   task        // the prefetch, which goes on whatever else is done
+	early   task        // the prefetch, which runs beside everything else
 	working sync.WaitGroup
-	early   prefetched
+	fetched prefetched
 	config  []byte // the newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
@@ -62,7 +63,7 @@ type Outcome struct {
 	Reason string // one sentence for people
 }
 
-// NewDriver returns a driver that stands in Query and has done nothing yet.
+// NewDriver returns a driver in Query that has done nothing yet.
 func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
@@ -77,7 +78,7 @@ func NewDriver(options Options) *Driver {
 		over:    make(chan struct{}),
 		visit:   1,
 		work:    noTask(),
-		aside:   noTask(),
+		early:   noTask(),
 	}
 	d.timeline.arrive(Query, time.Now())
 	d.timeline.reason = "not begun"
@@ -85,20 +86,20 @@ func NewDriver(options Options) *Driver {
 	return d
 }
 
-// Signal tells the machine of SIGTERM or SIGINT. It may be called from any goroutine, at any time.
+// Signal reports SIGTERM or SIGINT to the machine. It may be called from any goroutine, at any time.
 func (d *Driver) Signal(signal syscall.Signal) {
 	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
-// Stop tells the machine of POST /stop. It may be called from any goroutine, at any time.
+// Stop reports POST /stop to the machine. It may be called from any goroutine, at any time.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash tells the machine that something of this process failed beyond repair. It may be called from any goroutine.
+// Crash reports to the machine that something in this process failed beyond repair. It may be called from any goroutine.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
-// ListenerLost tells the machine that the wrapper's own port cannot be served any longer. It may be called from any
+// ListenerLost reports to the machine that the wrapper's own port cannot be served any longer. It may be called from any
 // goroutine.
 func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
@@ -180,7 +181,7 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.
 func (d *Driver) late(m message) bool {
-	ofNoTask := m.task != d.work.number && m.task != d.aside.number
+	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
@@ -199,8 +200,8 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		case ok:
 			pause = limit
 			d.arm(limit)
-		case aside[action] != nil:
-			aside[action](d)
+		case beside[action] != nil:
+			beside[action](d)
 		default:
 			slow = append(slow, action)
 		}
@@ -236,5 +237,64 @@ func (d *Driver) post(to chan message, m message) {
 	select {
 	case to <- m:
 	case <-d.over:
+	}
+}
+
+// task is a piece of work that runs in a goroutine of its own and posts one completion.
+type task struct {
+	number int
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when its goroutine does nothing any more
+}
+
+// noTask is work that has ended before it began.
+func noTask() task {
+	ended := make(chan struct{})
+	close(ended)
+	return task{cancel: func() {}, ended: ended}
+}
+
+// start runs a row's blocking actions. Pieces of work never overlap: the last one is cancelled and waited for first,
+// which is what makes the exit record safe to use from them.
+func (d *Driver) start(actions []Action, payload Payload) {
+	d.work.cancel()
+	d.work = d.spawn(actions, payload, d.work.ended)
+}
+
+// startEarly runs an action beside the other work. It may ask the sidecar and must touch nothing else.
+func (d *Driver) startEarly(action Action) {
+	d.early.cancel()
+	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
+}
+
+func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}) task {
+	d.tasks++
+	ctx, cancel := context.WithCancel(context.Background())
+	spawned := task{number: d.tasks, cancel: cancel, ended: make(chan struct{})}
+	w := &work{runtime: &d.options.Runtime, facts: d.core.Facts, payload: payload, yaml: d.config}
+	d.working.Go(func() {
+		<-before
+		done := w.run(ctx, actions)
+		close(spawned.ended)
+		number := spawned.number
+		if done.event == Crashed {
+			number = 0 // a panic is never late
+		}
+		d.post(d.mailbox, message{event: done.event, payload: done.payload, task: number})
+	})
+	return spawned
+}
+
+// linger waits a moment for goroutines that were cancelled. One that hangs in a system call can't be waited for.
+func (d *Driver) linger() {
+	ended := make(chan struct{})
+	go func() {
+		d.working.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(lingering):
+		d.log.Warn().Msg("work is left behind that could not be cancelled")
 	}
 }

@@ -10,7 +10,7 @@ import (
 // How long before the verdict a configuration may have been asked for. What it says may have changed since: a mounted
 // ConfigMap is up to a minute behind anyway.
 const (
-	// youngWithLog is for a member that has a log: etcd goes by that, and does not look at the initial cluster.
+	// youngWithLog is for a member that has a log: etcd follows the log and ignores the initial cluster.
 	youngWithLog = time.Minute
 	// youngAlone is for the only member of a new cluster, which would found one of its own by an old answer. It leaves the
 	// real sidecar the 7 s that it needs.
@@ -59,20 +59,20 @@ func (d *Driver) inform(m *message) {
 	now := time.Now()
 	switch m.event {
 	case Accepted:
-		d.early = prefetched{before: m.payload.Logs}
+		d.fetched = prefetched{before: m.payload.Logs}
 	case Replied:
 		if m.payload.Word == bootstrap.Successful {
-			d.early.verdict, d.early.after = now, m.payload.Logs
+			d.fetched.verdict, d.fetched.after = now, m.payload.Logs
 		}
-		m.payload.Early = d.early.worth()
+		m.payload.Early = d.fetched.worth()
 	case ConfigPrefetched:
-		d.early.ended = now
-		d.aside = noTask()
+		d.fetched.ended = now
+		d.early = noTask()
 		if m.payload.Config != nil {
-			d.early.asked, d.early.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
+			d.fetched.asked, d.fetched.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
 			d.config = m.payload.Config
 		}
-		m.payload.Early = d.early.worth()
+		m.payload.Early = d.fetched.worth()
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
@@ -80,23 +80,23 @@ func (d *Driver) inform(m *message) {
 	}
 }
 
-// aside binds the actions that begin and end the early fetch, which goes on whatever else is done.
-var aside = map[Action]func(*Driver){
-	PrefetchConfig: func(d *Driver) { d.startAside(PrefetchConfig) },
+// beside binds the actions that begin and end the early fetch, which runs beside everything else.
+var beside = map[Action]func(*Driver){
+	PrefetchConfig: func(d *Driver) { d.startEarly(PrefetchConfig) },
 	RefreshConfig:  (*Driver).refresh,
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh asks for the configuration once more, if that is not under way and was not a moment ago: the newest answer
+// refresh asks for the configuration again, unless that is under way or was a moment ago: the newest answer
 // should be young when the verdict comes.
 func (d *Driver) refresh() {
-	if d.aside.number == 0 && time.Since(d.early.ended) >= refreshPause {
-		d.startAside(PrefetchConfig)
+	if d.early.number == 0 && time.Since(d.fetched.ended) >= refreshPause {
+		d.startEarly(PrefetchConfig)
 	}
 }
 
 // endPrefetch makes what the early fetch may still bring late.
 func (d *Driver) endPrefetch() {
-	d.aside.cancel()
-	d.aside = noTask()
+	d.early.cancel()
+	d.early = noTask()
 }

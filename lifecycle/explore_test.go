@@ -2,13 +2,282 @@ package lifecycle_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
+
+// truth is what is really the case, whatever the machine believes. Booleans start at the worst case: a
+// clean record is found on the volume.
+type truth struct {
+	locked    bool                           // the volume's lock is held
+	word      bootstrap.InitializationStatus // the newest word that was read
+	recorded  bool                           // a clean record is on the volume
+	removed   bool                           // this process removed it
+	opened    bool                           // etcd was opened
+	closed    bool                           // its close returned
+	triggered bool                           // an initialization was asked for after the newest Successful
+	failed    bool                           // the newest verdict was Failed
+	usable    bool                           // the newest configuration may be used after this verdict
+	stranger  bool                           // somebody else was seen to have the data open for writing
+}
+
+// place is the machine and the truth at one instant: a row's blocking actions are done up to the one at hand.
+type place struct {
+	core  Core
+	truth truth
+	chain string // the actions of the work in hand, joined; comparable
+	at    int    // the action at hand
+	timer bool   // the visit's timer is set
+	aside bool   // the prefetch is under way
+}
+
+// outcome is one way in which an action can end. Without an event the next action follows.
+type outcome struct {
+	happening
+	after func(truth) truth
+}
+
+// outcomes are all the ways in which an action can end, given what is true.
+func outcomes(action Action, now truth) []outcome {
+	same := func(t truth) truth { return t }
+	next := func(change func(*truth)) outcome {
+		return outcome{after: func(t truth) truth { change(&t); return t }}
+	}
+	ends := func(event Event, payload Payload) outcome { return outcome{happening{event, payload}, same} }
+	switch action {
+	case LockVolume:
+		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, Payload{})}
+	case AskStatus:
+		return append(words(), ends(NoAnswer, Payload{}))
+	case ProbeData:
+		return []outcome{intrusion, next(func(*truth) {}), ends(NotAccepted, Payload{})}
+	case AskInit, AskFullInit:
+		return []outcome{ends(Accepted, Payload{}), ends(NotAccepted, Payload{})}
+	case FetchEtcdConfig:
+		fetched := ends(ConfigFetched, Payload{Config: some})
+		fetched.after = func(t truth) truth { t.usable = true; return t }
+		return []outcome{fetched, ends(ConfigUnavailable, Payload{})}
+	case PrefetchConfig:
+		return prefetches()
+	case CheckEtcdConfig:
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
+	case ServeReadyz:
+		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.ServerTaken})}
+	case LockData:
+		return []outcome{intrusion, ends(ConfigValid, Payload{})}
+	case RemoveRecord:
+		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
+		return []outcome{removed, ends(EtcdFailed, Payload{Status: exitcode.BadRecord})}
+	case OpenEtcd:
+		return []outcome{ends(EtcdReady, Payload{}), ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
+	case WatchEtcd:
+		return []outcome{ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
+	case CloseEtcd:
+		return closes(now)
+	case RestoreRecord:
+		return settles(func(t *truth) { t.recorded = !t.stranger && (t.recorded || t.removed) })
+	case WriteRecord:
+		return settles(func(t *truth) { t.recorded = !t.stranger })
+	case LeaveReason:
+		return settles(func(*truth) {})
+	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
+	}
+	return nil
+}
+
+// unknownWord is one that no release of the sidecar says so far.
+const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
+
+func words() []outcome {
+	var all []outcome
+	all = append(all, outcome{happening{Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}}, func(t truth) truth {
+		t.word, t.triggered, t.usable, t.failed = bootstrap.Failed, false, false, true
+		return t
+	}})
+	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
+		for _, e := range earlies {
+			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: e.early}}, func(t truth) truth {
+				t.word, t.triggered, t.usable = word, false, e.usable
+				t.failed = word == bootstrap.Failed || t.failed && word != bootstrap.Successful
+				return t
+			}})
+			if word != bootstrap.Successful {
+				break // without that verdict it is worth nothing
+			}
+		}
+	}
+	return all
+}
+
+// earlies are early configurations on both sides of every border, and whether etcd may run with them.
+var earlies = []struct {
+	early  Early
+	usable bool
+}{
+	{Early{}, false},
+	{Early{Here: true, Alone: true, Age: 10 * time.Second}, true},
+	{Early{Here: true, Alone: true, Age: 10*time.Second + 1}, false},
+	{Early{Here: true, Log: true, Age: time.Minute}, true},
+	{Early{Here: true, Log: true, Age: time.Minute + 1}, false},
+	{Early{Here: true}, false},
+	{Early{Alone: true, Log: true}, false},
+}
+
+func prefetches() []outcome {
+	var all []outcome
+	for _, e := range earlies {
+		all = append(all, outcome{happening{ConfigPrefetched, Payload{Early: e.early}}, func(t truth) truth {
+			t.usable = e.usable
+			return t
+		}})
+	}
+	return all
+}
+
+// intrusion is to find that somebody else has the data open for writing. The record goes at once.
+var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
+	t.stranger, t.recorded = true, false
+	return t
+}}
+
+// closes are the ways in which a close can end: an etcd that was never opened has nothing to close.
+func closes(now truth) []outcome {
+	if !now.opened {
+		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
+	}
+	return []outcome{
+		{happening{EtcdClosed, Payload{ClosedInOrder: true}}, func(t truth) truth { t.closed = true; return t }},
+		{happening{EtcdClosed, Payload{Status: exitcode.EtcdFailed}}, func(t truth) truth { return t }},
+	}
+}
+
+func settles(change func(*truth)) []outcome {
+	return []outcome{
+		{happening{RecordSettled, Payload{}}, func(t truth) truth { change(&t); return t }},
+		{happening{RecordSettled, Payload{Status: exitcode.BadRecord}}, func(t truth) truth { return t }},
+	}
+}
+
+// begins is what becomes true in the instant in which an action starts.
+func begins(action Action, t truth) truth {
+	if action == OpenEtcd {
+		t.opened = true
+	}
+	if action == AskInit || action == AskFullInit {
+		t.triggered = true
+	}
+	return t
+}
+
+// anytime is what can happen whatever the machine does.
+var anytime = []happening{
+	{Signal, Payload{Signal: syscall.SIGTERM}},
+	{Signal, Payload{Signal: syscall.SIGINT}},
+	{StopPosted, Payload{}},
+	{Crashed, Payload{}},
+	{ListenerLost, Payload{Status: exitcode.ServerTaken}},
+}
+
+// timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
+var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
+
+// split takes the quick actions and those about the early fetch out of a row.
+func split(do []Action) (slow []Action, timer bool, aside Action) {
+	for _, action := range do {
+		switch {
+		case slices.Contains(timers, action):
+			timer = true
+		case IsBeside(action):
+			aside = action
+		default:
+			slow = append(slow, action)
+		}
+	}
+	return slow, timer, aside
+}
+
+// promises are what must hold at every instant.
+var promises = []struct {
+	what string
+	kept func(place, truth, Facts) bool
+}{
+	{"I1: etcd is opened only after Successful was read", func(p place, t truth, _ Facts) bool {
+		return p.action() != OpenEtcd || t.word == bootstrap.Successful && !t.triggered
+	}},
+	{"I1: a configuration that came early is checked only after Successful was read", func(p place, t truth, _ Facts) bool {
+		return p.action() != CheckEtcdConfig || t.word == bootstrap.Successful && !t.triggered
+	}},
+	{"I9: a configuration is checked only if it was asked for after the verdict, or shortly before it and nothing can have changed it", func(p place, t truth, _ Facts) bool {
+		return p.action() != CheckEtcdConfig || t.usable
+	}},
+	{"I9: no early configuration comes once one was chosen", func(p place, _ truth, _ Facts) bool {
+		return !p.aside || !slices.Contains([]Action{CheckEtcdConfig, ServeReadyz, LockData, RemoveRecord, OpenEtcd}, p.action())
+	}},
+	{"R8: once somebody else had the data open for writing, no clean record comes back", func(_ place, t truth, _ Facts) bool {
+		return !t.stranger || !t.recorded
+	}},
+	{"after Failed the next initialization is full", func(p place, t truth, _ Facts) bool {
+		return p.action() != AskInit || !t.failed
+	}},
+	{"I2: a clean record means that the last etcd was closed", func(_ place, t truth, _ Facts) bool {
+		return !t.recorded || !t.opened || t.closed
+	}},
+	{"I3: no initialization while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
+		return !asksInit(p) || !t.opened
+	}},
+	{"I3: nothing is asked without the volume's lock", func(p place, t truth, _ Facts) bool {
+		return !asksInit(p) && p.action() != AskStatus || t.locked
+	}},
+	{"I4: a stop has a budget", func(p place, _ truth, f Facts) bool {
+		return f.Ending == "" || p.core.State == Terminated || p.timer
+	}},
+	{"I4: whatever a state waits for ends, or its job is to go on", func(p place, _ truth, _ Facts) bool { return holdsBound(p) }},
+	{"I5: nothing is served again after the end has begun", func(p place, _ truth, f Facts) bool {
+		return f.Ending == "" || p.core.State == Terminating || p.core.State == Terminated
+	}},
+	{"I5: Serving means that etcd was opened", func(p place, t truth, _ Facts) bool { return p.core.State != Serving || t.opened }},
+	{"I6: status 0 only for a stop that was asked for", func(p place, _ truth, f Facts) bool {
+		return !endedClean(p) || f.Ending == Signal || f.Ending == StopPosted
+	}},
+	{"I6: status 0 only if etcd was closed or never opened", func(p place, t truth, _ Facts) bool {
+		return !endedClean(p) || !t.opened || t.closed
+	}},
+	{"R4, R5, R8: status 0 means that the record is clean, unless somebody else had the data open for writing", func(p place, t truth, _ Facts) bool {
+		return !endedClean(p) || t.recorded != t.stranger
+	}},
+	{"R1: a run that failed leaves no record once etcd was opened", func(p place, t truth, f Facts) bool {
+		failed := f.Ending != "" && f.Ending != Signal && f.Ending != StopPosted
+		return p.core.State != Terminated || !failed || !t.opened || !t.recorded
+	}},
+}
+
+// holdsBound holds a place against what its state says about the end of a visit.
+func holdsBound(p place) bool {
+	switch boundOf(p.core.State) {
+	case ByTimer:
+		return p.timer
+	case ByCalls, NoBound:
+		return p.timer || p.chain != ""
+	case AtEnd:
+		return !p.timer
+	}
+	return false
+}
+
+func asksInit(p place) bool { return p.action() == AskInit || p.action() == AskFullInit }
+
+func endedClean(p place) bool {
+	return p.core.State == Terminated && p.core.Facts.Status == exitcode.Clean
+}
 
 // explorer walks every reachable place, breadth first, and collects what is wrong anywhere.
 type explorer struct {
@@ -42,6 +311,9 @@ func (e *explorer) expand(here place) {
 	e.check(here)
 	if here.core.State == Terminated {
 		return
+	}
+	if action := here.action(); action != "" && len(outcomes(action, here.truth)) == 0 {
+		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
 	}
 	for _, h := range anytime {
 		e.take(here, here, h)
@@ -188,4 +460,8 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 			assert.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
 		}
 	}
+}
+
+func TestNoMutantOfTheTableSurvives(t *testing.T) {
+	tested.AssertNoMutantSurvives(t, stepFailures, func(table []Row, elsewhere []Default) []string { return explore(table, elsewhere).wrong })
 }

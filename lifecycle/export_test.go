@@ -39,11 +39,11 @@ func SetsTimer(action Action) bool {
 // IsBound reports whether the driver does anything for an action.
 func IsBound(action Action) bool {
 	_, slow := blocking[action]
-	return SetsTimer(action) || slow || IsAside(action)
+	return SetsTimer(action) || slow || IsBeside(action)
 }
 
-// IsAside reports whether an action begins or ends the early fetch.
-func IsAside(action Action) bool { return aside[action] != nil }
+// IsBeside reports whether an action begins or ends the early fetch.
+func IsBeside(action Action) bool { return beside[action] != nil }
 
 // PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
 // returned function has it handle the next of the two events that alternate.

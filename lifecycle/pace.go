@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,9 +10,44 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
+// What the whole process promises about its end. None of these is a flag: of the 30 s that Kubernetes leaves a pod between
+// SIGTERM and SIGKILL, StopBudget leaves some to the kubelet.
+const (
+	// StopBudget is how long a stop takes at most, from the signal to the exit, once etcd was started.
+	StopBudget = 25 * time.Second
+	// AbortBudget is the same before that, where there is nothing to close.
+	AbortBudget = 2 * time.Second
+	// TakingDown is the part of either that the command may use after Run has returned.
+	TakingDown = 250 * time.Millisecond
+	// ClosePatience is how long an orderly close of etcd may take before etcd's server is stopped under it.
+	ClosePatience = StopBudget - closeReserve
+
+	// closeReserve is for a close whose patience is over: it can take etcd's request timeout even then, 7 s, and the exit
+	// record has to be written.
+	closeReserve = 9 * time.Second
+
+	// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
+	lingering = 300 * time.Millisecond
+	// latency is for the goroutines of a busy machine to be scheduled.
+	latency = 250 * time.Millisecond
+
+	// stopLimit and abortLimit are what is left of the budgets for a visit of Terminating.
+	stopLimit  = StopBudget - TakingDown - lingering - latency
+	abortLimit = AbortBudget - TakingDown - lingering - latency
+)
+
+// Budgets that leave nothing for the close, or for the work of an abort, do not compile.
+const (
+	_ = uint64(ClosePatience - time.Second)
+	_ = uint64(abortLimit - time.Second)
+)
+
+// seconds writes a duration as people read it.
+func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
+
 // Durations that pace the machine. None of them is a flag: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause bound the pause before asking again how a running initialization goes. A validation of sanity
+	// firstPoll and maxPause bound the pause before asking again about a running initialization. A validation of sanity
 	// may be over in milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after a first failure.

@@ -1,3 +1,13 @@
+// Package lifecycle is the machine that takes an etcd pod from its first question to the sidecar to the exit record.
+//
+// Everything about the machine comes from one table (table.go), whose rows may name groups of states (vocabulary.go): the
+// looplab/fsm machine that decides whether a move is legal, the diagram, the README's picture and the transition tests.
+// A pure core, which package statemachine has for every table, looks up what the table answers; a driver with one goroutine,
+// one mailbox and one timer carries the answer out. Whatever can block runs in a goroutine that posts exactly one
+// completion event.
+//
+// The command wires the package to the sidecar, the volume, the exit record and the embedded etcd through the small
+// interfaces declared in work.go.
 package lifecycle
 
 import "etcd-wrapper/statemachine"
@@ -8,7 +18,7 @@ var Table = statemachine.Expand(written)
 // entry is a row as it is written here: it may start in a group.
 type entry statemachine.Entry
 
-// written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
+// written is the table as people read and change it. Rows that share From and On are neighbours, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
 var written = []entry{
 	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},

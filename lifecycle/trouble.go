@@ -42,11 +42,11 @@ const (
 	OfCrash         Class = "crash"         // a panic, or what etcd calls fatal
 )
 
-// live takes what a row has to tell of trouble: that there is some, that it goes on, or that it is over.
-func (t Trouble) live(row *Row, payload Payload, now time.Time) Trouble {
+// after is the trouble once a row was taken: new, the same as before, or over.
+func (t Trouble) after(row *Row, payload Payload, now time.Time) Trouble {
 	found := Trouble{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: wordsFor(row).said(payload), on: row.On}
 	switch {
-	case found.Class == "" && t.lasts() && t.overBy(row):
+	case found.Class == "" && t.lasts() && t.overBy(row, payload):
 		t.Ended = now
 		return t
 	case found.Class == "", t.echoedBy(row):
@@ -63,7 +63,7 @@ func (t Trouble) echoedBy(row *Row) bool { return t.on == EtcdFailed && row.On =
 func (t Trouble) lasts() bool { return t.Class != "" && t.Ended.IsZero() }
 
 // overBy reports whether a row that brings no trouble shows that this one is over.
-func (t Trouble) overBy(row *Row) bool {
+func (t Trouble) overBy(row *Row, payload Payload) bool {
 	forward := row.To == StartEtcd || row.To == Serving || row.To == FetchConfig && row.From == Query
 	switch {
 	case forward:
@@ -71,7 +71,7 @@ func (t Trouble) overBy(row *Row) bool {
 	case t.Class == OfValidation:
 		return false // a new attempt is no success
 	case t.on == NotAccepted:
-		return row.On == Accepted || row.When == SaysProgress
+		return row.On == Accepted || payload.Word.Running()
 	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
 		return row.On == Replied
 	default:
@@ -102,7 +102,7 @@ func classOf(row *Row, payload Payload) Class {
 	}
 }
 
-// classOfSource is the class of trouble that its cause does not tell.
+// classOfSource is the class of trouble whose cause is not enough to classify it.
 func classOfSource(event Event, status exitcode.Code) Class {
 	if status == exitcode.BadRecord {
 		return OfRecord

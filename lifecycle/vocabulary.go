@@ -1,6 +1,11 @@
 package lifecycle
 
-import "etcd-wrapper/statemachine"
+import (
+	"slices"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/statemachine"
+)
 
 // The states. Query is the initial one, Terminated the final one.
 const (
@@ -13,6 +18,18 @@ const (
 	Terminating State = "Terminating"
 	Terminated  State = "Terminated"
 )
+
+// States describes every state, in the order of a run.
+var States = []StateInfo{
+	{Name: Query, Meaning: "ask how far initialization is", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Trigger, Meaning: "ask for sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
+	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "at most " + seconds(maxPause)},
+	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz as it says, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},
+	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: ByTimer, Deadline: "--etcd-ready-timeout; 0 waits for ever"},
+	{Name: Serving, Meaning: "etcd runs, readiness is watched", Bound: NoBound, Deadline: "none: this is the job"},
+	{Name: Terminating, Meaning: "unready, close etcd in order, settle the exit record", Bound: ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Name: Terminated, Meaning: "the process exits", Bound: AtEnd, Deadline: "final"},
+}
 
 // The events. A completion ends the one piece of blocking work that its state started.
 const (
@@ -84,4 +101,16 @@ const (
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
 	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
 	LimitStop    Action = "limit stop"    // quick: the budget of a stop after that
+)
+
+// The groups. Every state but the two of the end is either BeforeEtcd or WithEtcd.
+var (
+	// BeforeVerdict is where this process has not read a verdict on the data yet.
+	BeforeVerdict = Group{Query, Trigger, Wait}
+	// BeforeEtcd is where nothing of etcd runs yet: a stop has nothing to close and leaves the exit record as it was.
+	BeforeEtcd = append(slices.Clone(BeforeVerdict), FetchConfig)
+	// WithEtcd is where an etcd may hold the data.
+	WithEtcd = Group{StartEtcd, Serving}
+	// BeforeEnd is where the end has not begun.
+	BeforeEnd = slices.Concat(BeforeEtcd, WithEtcd)
 )

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,7 +19,7 @@ import (
 
 // vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
 // among them.
-var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/initialization.go")
+var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
@@ -85,21 +84,21 @@ func usedIn[T ~string](words func(Row) []T) []T {
 }
 
 func TestNoStateIsForgotten(t *testing.T) {
-	assertKnown(t, tested.StateNames(), "describe it in States (states.go)")
+	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
-		"put it into BeforeEtcd or WithEtcd (groups.go), so that a stop or a crash is answered in it")
+		"put it into BeforeEtcd or WithEtcd (vocabulary.go), so that a stop or a crash is answered in it")
 	for _, state := range BeforeEnd {
 		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
-		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (groups.go)")
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
 	}
 	var bounds []Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
-		assert.NotEmpty(t, state.Meaning, "say what %s is for (states.go)", state.Name)
-		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (states.go)", state.Name)
+		assert.NotEmpty(t, state.Meaning, "say what %s is for (vocabulary.go)", state.Name)
+		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (vocabulary.go)", state.Name)
 	}
 	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
 }
@@ -111,14 +110,14 @@ func TestNoEventIsForgotten(t *testing.T) {
 	for _, h := range phrases {
 		told = append(told, h.event)
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
 	seen := []Event{Begun}
 	for _, by := range explored(t).from {
 		if by.by != "" {
 			seen = append(seen, by.by)
 		}
 	}
-	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (model_test.go)")
+	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (explore_test.go)")
 }
 
 func TestNoGuardIsForgotten(t *testing.T) {
@@ -133,8 +132,8 @@ func TestNoGuardIsForgotten(t *testing.T) {
 			}
 		}
 	}
-	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (facts.go)")
-	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (facts.go)")
+	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (core.go)")
+	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (core.go)")
 	assert.False(t, Facts{}.Holds("a guard that nobody wrote"), "what is unknown never holds")
 }
 
@@ -142,8 +141,8 @@ func TestNoActionIsForgotten(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row does it (table.go)")
 	for _, action := range declared[Action]() {
 		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go), newPaces (pace.go) or limits (driver.go)", action)
-		if !SetsTimer(action) && !IsAside(action) {
-			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (model_test.go)", action)
+		if !SetsTimer(action) && !IsBeside(action) {
+			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (explore_test.go)", action)
 		}
 	}
 	assert.False(t, IsBound("an action that nobody wrote"))
@@ -168,38 +167,34 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 			seen = append(seen, trouble.class)
 		}
 	}
-	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (observe_test.go)")
-	assertDocumented[Class](t, "the class is one of ", ", ")
+	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (timeline_test.go)")
+	assertDocumented[Class](t, "the class is one of ")
 }
 
-// assertDocumented looks for the words of a type in the documentation, in the order of their declaration.
-func assertDocumented[T ~string](t *testing.T, introduction, beforeLast string) {
+// assertDocumented holds that the documentation lists the words of a type behind an introduction.
+func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
-	var quoted []string
-	for _, word := range declared[T]() {
-		quoted = append(quoted, "`"+string(word)+"`")
-	}
-	last := len(quoted) - 1
-	list := introduction + strings.Join(quoted[:last], ", ") + beforeLast + quoted[last]
-	assert.True(t, strings.Contains(docs.Text(t), list), "README.md or docs/*.md should say: %s", list)
+	assert.ElementsMatch(t, declared[T](), docs.Listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
 func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
-	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/initialization.go)")
+	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus
 	for _, h := range phrases {
 		if h.event == Replied && h.payload.Word != unknownWord {
 			told = append(told, h.payload.Word)
 		}
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (phrases_test.go)")
-	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ", " or ")
+	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
-			"%q is answered like an unknown word: write a guard (vocabulary.go, facts.go) and a row for it (table.go)", word)
+			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
+		assert.True(t, word == bootstrap.New || word.Running() || word.Verdict(),
+			"say in Running or Verdict (bootstrap/initialization.go) whether %q goes on or ends an initialization", word)
 	}
 }
 

@@ -10,7 +10,7 @@ type wording struct {
 	Fail string // in the place of Say when the event brings an error, for a row that does not always
 	Next string // what to do about it, a clause; empty if there is nothing to do
 	Cert string // in the place of Next when the sidecar's certificate is the cause
-	Goes bool   // the row only goes on: what was said before still is what the state is about
+	Goes bool   // the row changes nothing: what was said before is still the state's reason
 }
 
 // What to do next, where several rows have the same.
@@ -23,7 +23,7 @@ const (
 
 // words has one entry for every row of the table, in its order; docs/troubleshooting.md has them all.
 var words = []wording{
-	{From: Query, On: Begun, Say: "asks where initialization stands"},
+	{From: Query, On: Begun, Say: "asks how far initialization is"},
 	{From: Query, On: VolumeBusy, Say: "the volume cannot be had", Next: "the process that holds it must end first"},
 	{From: Query, On: Replied, When: SaysNew, Say: "the data directory is not validated yet"},
 	{From: Query, On: Replied, When: NewAfterFailed, Say: "the data directory is not validated yet; as the last validation failed, the next one reads everything"},
@@ -107,7 +107,7 @@ func wordsFor(row *Row) wording {
 	return wording{Say: row.Why}
 }
 
-// message is what a row says, with what the event had to tell and what to do about it.
+// message is what a row says, with what came with the event and what to do about it.
 func (w wording) message(payload Payload) string {
 	said, next := w.said(payload), w.Next
 	if w.Cert != "" && unverified(payload.Err) {

@@ -67,7 +67,7 @@ func (l *logged) saying(t *testing.T, text string) (lines []map[string]any) {
 // loggedStage is a stage whose log is kept at level info.
 func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	s, log := newStage(words...), &logged{}
-	s.driver = NewDriver(Options{World: s.world(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
+	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
 	return s, log
 }
 
@@ -123,9 +123,9 @@ func (knowing) WhyFailed() error { return errors.New("db is corrupt") }
 func TestTheReasonOfAFailureIsSaidWhereItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed)
-		world := s.world()
-		world.Sidecar = knowing{world.Sidecar}
-		s.driver = NewDriver(Options{World: world, Log: zerolog.Nop()})
+		runtime := s.runtime()
+		runtime.Sidecar = knowing{runtime.Sidecar}
+		s.driver = NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
 		wait := s.run(t)
 		pass(time.Minute)
 		now := s.driver.Snapshot()

@@ -11,16 +11,96 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
+// Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
+type Sidecar interface {
+	// Status says where initialization is. It gives each verdict once.
+	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
+	// Trigger asks for an initialization, which then runs in the background.
+	Trigger(ctx context.Context, mode bootstrap.Mode) error
+	// Config returns etcd's configuration as YAML.
+	Config(ctx context.Context) ([]byte, error)
+}
+
+// Explainer is a Sidecar that knows why its last initialization failed.
+type Explainer interface {
+	// WhyFailed is the reason, one sentence that names the file; nil if there is none or it is not known.
+	WhyFailed() error
+}
+
+// Final is a reason that no further try can change: the run ends with that exit status. Clean means that one can.
+type Final interface {
+	error
+	Status() exitcode.Code
+}
+
+// Volume is what the exit record and the data lie on.
+type Volume interface {
+	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.
+	Lock() error
+	// Probe fails with bootstrap.ErrDataInUse while an etcd has a database on the volume open, whoever started it.
+	Probe() error
+	// Logs are the directories on the volume that hold a log of etcd's.
+	Logs() []string
+	// LockData takes the lock of the data directory that the configuration names, or fails at once, with
+	// bootstrap.ErrDataInUse if another process holds it. With any other error etcd goes on without the lock.
+	LockData() error
+}
+
+// Record is the exit record. Its methods are durable when they return.
+type Record interface {
+	Remove() error
+	Restore() error
+	Write(word exitcode.Word) error
+	// Forfeit removes it for good: from now on Restore and Write leave none behind.
+	Forfeit() error
+	Forfeited() bool
+}
+
+// Member is the embedded etcd.
+type Member interface {
+	// Configure stores and checks the configuration. Its error says, in one sentence, what etcd cannot run with; it is
+	// bootstrap.ErrCertificates if only certificate files are at fault, which may be in their place a moment later.
+	Configure(yaml []byte) error
+	// Open starts etcd and returns once it has joined its cluster, or with the reason why it will not. When ctx ends it
+	// returns at once; etcd itself is then Close's to end.
+	Open(ctx context.Context) error
+	// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
+	Watch(ctx context.Context) error
+	// Close ends what Open started, in order, and returns when nothing of etcd runs any more. An error means that etcd
+	// was not closed in order. opened says whether etcd ever touched the data, or they were found unfit for it.
+	Close() (opened bool, err error)
+}
+
+// Server is the wrapper's own server.
+type Server interface {
+	// Expose serves /readyz with the certificate that the configuration names, if it names one. Its error is
+	// bootstrap.ErrCertificates if that can't be used now.
+	Expose() error
+}
+
+// Runtime is everything the machine acts on. All fields are required.
+type Runtime struct {
+	Sidecar Sidecar
+	Volume  Volume
+	Record  Record
+	Member  Member
+	Server  Server
+	// Mode chooses the validation mode from the last exit and says why.
+	Mode func() (mode bootstrap.Mode, reason string)
+	// LeaveReason keeps the reason of a crash for people.
+	LeaveReason func(reason string) error
+}
+
 // completion is how a piece of work ends: with an event, or with the zero value if the next action of the row follows.
 type completion struct {
 	event   Event
 	payload Payload
 }
 
-// work is what the blocking actions of one row share: the world, the facts and the payload with which the row was taken,
+// work is what the blocking actions of one row share: the runtime, the facts and the payload with which the row was taken,
 // and what one action hands to the next.
 type work struct {
-	world   *World
+	runtime *Runtime
 	facts   Facts
 	payload Payload
 	yaml    []byte
@@ -68,22 +148,22 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 }
 
 func (w *work) lockVolume(context.Context) completion {
-	if err := w.world.Volume.Lock(); err != nil {
+	if err := w.runtime.Volume.Lock(); err != nil {
 		return completion{VolumeBusy, Payload{Err: err}}
 	}
 	return completion{}
 }
 
 func (w *work) askStatus(ctx context.Context) completion {
-	word, err := w.world.Sidecar.Status(ctx)
+	word, err := w.runtime.Sidecar.Status(ctx)
 	if err != nil {
 		return completion{NoAnswer, Payload{Err: err}}
 	}
 	payload := Payload{Word: word}
 	if word == bootstrap.Successful {
-		payload.Logs = w.world.Volume.Logs()
+		payload.Logs = w.runtime.Volume.Logs()
 	}
-	if explainer, is := w.world.Sidecar.(Explainer); is && word == bootstrap.Failed {
+	if explainer, is := w.runtime.Sidecar.(Explainer); is && word == bootstrap.Failed {
 		payload.Err = explainer.WhyFailed()
 		var final Final
 		if errors.As(payload.Err, &final) {
@@ -95,7 +175,7 @@ func (w *work) askStatus(ctx context.Context) completion {
 
 // probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
 func (w *work) probeData(context.Context) completion {
-	err := w.world.Volume.Probe()
+	err := w.runtime.Volume.Probe()
 	switch {
 	case errors.Is(err, bootstrap.ErrDataInUse):
 		return w.dataInUse(err)
@@ -106,13 +186,13 @@ func (w *work) probeData(context.Context) completion {
 	}
 }
 
-// dataInUse ends the exit record at once: nobody will know how whoever else has the data open for writing ends.
+// dataInUse ends the exit record at once: how the other writer of the data ends is never known.
 func (w *work) dataInUse(err error) completion {
-	return completion{DataInUse, Payload{Err: errors.Join(err, w.world.Record.Forfeit())}}
+	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Forfeit())}}
 }
 
 func (w *work) askInit(ctx context.Context) completion {
-	mode, why := w.world.Mode()
+	mode, why := w.runtime.Mode()
 	return w.trigger(ctx, mode, why)
 }
 
@@ -122,8 +202,8 @@ func (w *work) askFullInit(ctx context.Context) completion {
 
 func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) completion {
 	payload := Payload{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
-	payload.Logs = w.world.Volume.Logs()
-	if payload.Err = w.world.Sidecar.Trigger(ctx, mode); payload.Err != nil {
+	payload.Logs = w.runtime.Volume.Logs()
+	if payload.Err = w.runtime.Sidecar.Trigger(ctx, mode); payload.Err != nil {
 		return completion{NotAccepted, payload}
 	}
 	return completion{Accepted, payload}
@@ -133,7 +213,7 @@ func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) com
 // down, and 37 s where it looks for other members.
 func (w *work) prefetchConfig(ctx context.Context) completion {
 	asked := time.Now()
-	yaml, err := w.world.Sidecar.Config(ctx)
+	yaml, err := w.runtime.Sidecar.Config(ctx)
 	if err != nil {
 		return completion{ConfigPrefetched, Payload{Err: err}}
 	}
@@ -141,7 +221,7 @@ func (w *work) prefetchConfig(ctx context.Context) completion {
 }
 
 func (w *work) fetchConfig(ctx context.Context) completion {
-	yaml, err := w.world.Sidecar.Config(ctx)
+	yaml, err := w.runtime.Sidecar.Config(ctx)
 	if err != nil {
 		return completion{ConfigUnavailable, Payload{Err: err}}
 	}
@@ -149,11 +229,11 @@ func (w *work) fetchConfig(ctx context.Context) completion {
 }
 
 func (w *work) checkConfig(context.Context) completion {
-	return unlessCertificates(w.world.Member.Configure(w.yaml), exitcode.BadConfig)
+	return unlessCertificates(w.runtime.Member.Configure(w.yaml), exitcode.BadConfig)
 }
 
 func (w *work) serveReadyz(context.Context) completion {
-	return unlessCertificates(w.world.Server.Expose(), exitcode.ServerTaken)
+	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
 // unlessCertificates ends the run with status, unless the error is about certificate files alone: they are waited for, as
@@ -170,7 +250,7 @@ func unlessCertificates(err error, status exitcode.Code) completion {
 }
 
 func (w *work) lockData(context.Context) completion {
-	err := w.world.Volume.LockData()
+	err := w.runtime.Volume.LockData()
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
@@ -183,25 +263,25 @@ func (w *work) removeRecord(ctx context.Context) completion {
 	if ctx.Err() != nil {
 		return completion{EtcdFailed, Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
-	if err := w.world.Record.Remove(); err != nil {
+	if err := w.runtime.Record.Remove(); err != nil {
 		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.BadRecord}}
 	}
 	return completion{}
 }
 
 func (w *work) openEtcd(ctx context.Context) completion {
-	if err := w.world.Member.Open(ctx); err != nil {
+	if err := w.runtime.Member.Open(ctx); err != nil {
 		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.EtcdFailed}}
 	}
 	return completion{EtcdReady, Payload{}}
 }
 
 func (w *work) watchEtcd(ctx context.Context) completion {
-	return completion{EtcdFailed, Payload{Err: w.world.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
+	return completion{EtcdFailed, Payload{Err: w.runtime.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
 }
 
 func (w *work) closeEtcd(context.Context) completion {
-	opened, err := w.world.Member.Close()
+	opened, err := w.runtime.Member.Close()
 	payload := Payload{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
 	if err != nil {
 		payload.Status = exitcode.EtcdFailed
@@ -210,13 +290,13 @@ func (w *work) closeEtcd(context.Context) completion {
 }
 
 func (w *work) restoreRecord(context.Context) completion {
-	return settled(w.world.Record.Restore(), "")
+	return settled(w.runtime.Record.Restore(), "")
 }
 
 func (w *work) writeRecord(context.Context) completion {
 	word := w.facts.RecordWord()
-	err := w.world.Record.Write(word)
-	if w.world.Record.Forfeited() {
+	err := w.runtime.Record.Write(word)
+	if w.runtime.Record.Forfeited() {
 		return settled(err, "no exit record: somebody else had the data open for writing")
 	}
 	return settled(err, "exit record written: "+string(word))
@@ -227,7 +307,7 @@ func (w *work) leaveReason(context.Context) completion {
 	if w.payload.Err != nil {
 		reason = w.payload.Err.Error()
 	}
-	return settled(w.world.LeaveReason(reason), "")
+	return settled(w.runtime.LeaveReason(reason), "")
 }
 
 func settled(err error, detail string) completion {

@@ -12,6 +12,9 @@ func (m *Member) Close() (opened bool, err error) {
 	go func() { closed <- m.closeInOrder() }()
 	select {
 	case err := <-closed:
+		if m.inert {
+			return false, nil // Open has said why
+		}
 		return true, err
 	case <-m.crashed:
 		return true, errCrashed
@@ -52,6 +55,7 @@ func (m *Member) closeInOrder() error {
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
+	m.catchingUp.Wait()
 	return nil
 }
 

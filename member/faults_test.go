@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -59,6 +60,20 @@ func TestAPortThatIsTakenIsOneClearSentence(t *testing.T) {
 	err = b.Open(soon(t))
 	require.ErrorContains(t, err, "cannot start etcd")
 	require.ErrorContains(t, err, "address already in use")
+	opened, err := b.Close()
+	assert.False(t, opened, "etcd listens before it opens its data")
+	assert.NoError(t, err)
+}
+
+// It listens for metrics last of all.
+func TestAPortThatIsTakenAfterTheDataWereOpenedIsNoOrderlyEnd(t *testing.T) {
+	dir, _, config := bornOf(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	config.Dir, config.ListenMetricsUrls = dir, []url.URL{{Scheme: "http", Host: taken.Addr().String()}}
+	b := benchWith(t, config)
+	require.ErrorContains(t, b.Open(soon(t)), "address already in use")
 	opened, err := b.Close()
 	assert.True(t, opened)
 	assert.Error(t, err, "nothing was closed in order")

@@ -17,7 +17,7 @@ func (m *Member) logger(level string) *zap.Logger {
 	if err != nil {
 		threshold = zapcore.InfoLevel
 	}
-	core := &bridge{LevelEnabler: threshold, heard: m.heard, log: m.options.Log.With().Str("component", "etcd").Logger()}
+	core := &bridge{LevelEnabler: threshold, heard: m.heard, throttle: newThrottle(), log: m.options.Log.With().Str("component", "etcd").Logger()}
 	hook := fatalHook{m}
 	return zap.New(core, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
@@ -25,13 +25,16 @@ func (m *Member) logger(level string) *zap.Logger {
 // bridge is a zap core that writes to zerolog.
 type bridge struct {
 	zapcore.LevelEnabler
-	heard  func(message string)
-	log    zerolog.Logger
-	fields []zapcore.Field
+	heard    func(message string)
+	throttle *throttle
+	log      zerolog.Logger
+	fields   []zapcore.Field
 }
 
 func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
-	return &bridge{LevelEnabler: b.LevelEnabler, heard: b.heard, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+	with := *b
+	with.fields = append(b.fields[:len(b.fields):len(b.fields)], fields...)
+	return &with
 }
 
 func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -43,6 +46,14 @@ func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 
 func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	b.heard(entry.Message)
+	write, over := b.throttle.admit(entry)
+	for _, each := range over {
+		b.log.WithLevel(levels[each.level]).Str("caller", each.caller()).Int("times", each.times).Int64("in_ms", each.in.Milliseconds()).
+			Msg("etcd's log, more of this than is written: " + each.message)
+	}
+	if !write {
+		return nil
+	}
 	line := b.log.WithLevel(b.level(entry))
 	if line == nil {
 		return nil

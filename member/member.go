@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -33,13 +34,16 @@ type Member struct {
 
 	doing    atomic.Value // a string: how far the start or the close has come, for people
 	opened   bool
-	started  chan struct{} // closed when embed.StartEtcd has returned
-	etcd     *embed.Etcd   // nil if it failed; valid once started is closed
-	startErr error         // valid once started is closed
+	before   datadir.Fingerprint // the data, right before etcd could open them
+	inert    bool                // etcd failed and has not opened them; valid once started is closed
+	started  chan struct{}       // closed when embed.StartEtcd has returned
+	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
+	startErr error               // valid once started is closed
 
 	upkeep     *maintenance.Keeper
 	compaction autoCompaction // etcd's own, if the member runs it
 	keeping    keeping
+	catchingUp sync.WaitGroup // from when etcd runs until it stops
 	crashOnce  sync.Once
 	crashed    chan struct{}
 	lost       atomic.Pointer[error] // why etcd stopped by itself
@@ -122,6 +126,7 @@ func (m *Member) approach(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
 	datadir.Tighten(m.config.Dir, m.options.Log)
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing is equal to what can't be looked at
 	return nil
 }
 
@@ -152,13 +157,22 @@ func (m *Member) start() {
 	etcd, err := embed.StartEtcd(m.config)
 	if err != nil {
 		m.startErr = fmt.Errorf("cannot start etcd: %w", err)
+		m.inert = cannotListen(err) && m.before.Changed() == nil
 		return
 	}
 	m.etcd = etcd
 }
 
+// cannotListen says that etcd failed over an address. It opens its data after it has bound those of peers and clients, but
+// before that of metrics.
+func cannotListen(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "listen"
+}
+
 func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store(awaitsQuorum)
+	m.catchingUp.Go(m.catchUp)
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 		m.doing.Store("")

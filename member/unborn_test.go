@@ -17,7 +17,7 @@ import (
 // setAside returns the member directories that were moved out of the way.
 func setAside(t *testing.T, dir string) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(dir, "member.unborn-*"))
+	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
 	require.NoError(t, err)
 	return found
 }
@@ -27,7 +27,7 @@ func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	for round := range 2 { // the second finds the first one's leftovers
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
-		datadirtest.MakeUnborn(t, dir)
+		datadirtest.MakeUninitialized(t, dir)
 		b := newBench(t, dir)
 		require.NoError(t, b.Open(soon(t)))
 		_, err := b.client(t).Put(soon(t), "key", "value")
@@ -65,7 +65,7 @@ func TestAMemberThatHasLostItsLogIsRefused(t *testing.T) {
 	dir, segment := born(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)
-	require.ErrorContains(t, b.Open(soon(t)), "names nobody who has a vote, although its member was born")
+	require.ErrorContains(t, b.Open(soon(t)), "names no voter, although its member has stored data")
 	opened, err := b.Close()
 	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
 	require.Error(t, err)

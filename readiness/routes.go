@@ -92,7 +92,7 @@ func ForThisHost(what string, next http.Handler) http.Handler {
 	})
 }
 
-// defrag replies before the defragmentation begins: how it goes stands in GET /lifecycle.
+// defrag replies before the defragmentation begins; GET /lifecycle shows its progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	if e.refuses(w, r, "a defragmentation", false) {
 		return
@@ -147,7 +147,7 @@ func reply(w http.ResponseWriter, code int, body string) {
 }
 
 // listing has one line per check, the lifecycle's first; neighbours that fail for one reason share a line. Reasons quote
-// strangers: they must neither fake lines nor reach a terminal as they are.
+// unknown sources: they must neither fake lines nor reach a terminal as they are.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {

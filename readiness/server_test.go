@@ -1,7 +1,9 @@
 package readiness
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -186,7 +188,7 @@ func TestServeSaysWhyItEnded(t *testing.T) {
 	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
 	require.NoError(t, err)
 	s.UsePlain()
-	require.NoError(t, s.gate.Listener.Close()) // from below
+	require.NoError(t, s.listener.Listener.Close()) // from below
 	require.ErrorContains(t, s.Serve(), s.Addr().String())
 }
 
@@ -203,4 +205,116 @@ func TestShutdownEndsStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, s.Shutdown(ctx))
+}
+
+// A stranger who opens connections and says nothing must neither fill the memory nor keep the kubelet out.
+func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
+	s.UsePlain()
+	var strangers []net.Conn
+	for range maxConnections + 10 {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		strangers = append(strangers, conn)
+	}
+	c := dial(t, s)
+	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: pod\r\n\r\n")
+	require.NoError(t, err)
+	reply, _ := c.receive()
+	require.Equal(t, http.StatusOK, reply.StatusCode)
+	for i, conn := range strangers[:11] {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(4*time.Second)), "sooner than the time for a header runs out")
+		_, err := conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "stranger %d, among those that have waited longest", i)
+	}
+}
+
+func TestWhoeverHasARequestUnderWayStays(t *testing.T) {
+	c := newCrowd(2)
+	busy, idle, late, later := pipe(t), pipe(t), pipe(t), pipe(t)
+	c.change(busy, http.StateNew)
+	c.change(busy, http.StateActive)
+	c.change(idle, http.StateNew)
+	c.change(late, http.StateNew)
+	require.True(t, closed(idle), "it has waited longest")
+	require.False(t, closed(busy))
+	require.False(t, closed(late))
+
+	c.change(idle, http.StateClosed)
+	c.change(late, http.StateActive)
+	c.change(later, http.StateNew)
+	require.True(t, closed(later), "all others are busy")
+
+	c.change(busy, http.StateIdle)
+	c.change(late, http.StateClosed)
+	require.Len(t, c.all, 1)
+	require.Equal(t, 1, c.waiting.Len())
+	c.change(busy, http.StateClosed)
+	require.Empty(t, c.all)
+	require.Zero(t, c.waiting.Len())
+}
+
+// watchedConn knows whether it was closed.
+type watchedConn struct {
+	net.Conn
+	gone bool
+}
+
+func (w *watchedConn) Close() error {
+	w.gone = true
+	return w.Conn.Close()
+}
+
+func pipe(t *testing.T) *watchedConn {
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return &watchedConn{Conn: near}
+}
+
+func closed(conn net.Conn) bool { return conn.(*watchedConn).gone }
+
+// client is one connection, over which requests can be sent one after the other.
+type client struct {
+	t testing.TB
+	net.Conn
+	replies *bufio.Reader
+}
+
+func dial(t testing.TB, s *Server) *client {
+	conn, err := net.Dial("tcp", s.Addr().String())
+	require.NoError(t, err)
+	return newClient(t, conn)
+}
+
+func dialTLS(t testing.TB, s *Server) *client {
+	dialer := &net.Dialer{Timeout: patience}
+	conn, err := tls.DialWithDialer(dialer, "tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	return newClient(t, conn)
+}
+
+func newClient(t testing.TB, conn net.Conn) *client {
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{t, conn, bufio.NewReader(conn)}
+}
+
+func (c *client) send(method, path string) {
+	_, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: pod\r\n\r\n", method, path)
+	require.NoError(c.t, err)
+}
+
+func (c *client) receive() (*http.Response, string) {
+	res, err := http.ReadResponse(c.replies, nil)
+	require.NoError(c.t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(c.t, err)
+	return res, string(body)
+}
+
+func (c *client) ask(method, path string) (*http.Response, string) {
+	c.send(method, path)
+	return c.receive()
 }

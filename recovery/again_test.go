@@ -116,7 +116,7 @@ func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
 	require.NoError(t, err)
 	w.put("a", "b")
 	require.NoError(t, os.WriteFile(w.database(), committed, 0o600))
-	w.options.Flush = func(context.Context, string, datadir.Standing) error { return nil }
+	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log alone")

@@ -29,11 +29,11 @@ func restoredFrom(generations []archive.Generation, cluster string) (next archiv
 // leftBehind is how much the volume got after another cluster had taken its place.
 func (r *run) leftBehind() string {
 	next := r.kept.successor
-	if next.Number == 0 || r.stands.Reach <= next.ParentRevision {
+	if next.Number == 0 || r.stands.HighestRevision <= next.ParentRevision {
 		return ""
 	}
 	return fmt.Sprintf("; %d revisions are lost, which generation %d got after revision %d, from which generation %d was restored",
-		r.stands.Reach-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
+		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
 }
 
 // lives says that the cluster whose backups these are was seen to live, and may still.

@@ -65,7 +65,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 			w := newWorld(t)
 			w.used()
 			w.put("only on the volume")
-			w.options.Flush = func(context.Context, string, datadir.Standing) error { w.backUp(1); return nil }
+			w.options.Flush = func(context.Context, string, datadir.Position) error { w.backUp(1); return nil }
 			w.options.Request = &Request{Target: of.target, ID: "drop"}
 			w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
 			builds := 0

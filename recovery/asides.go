@@ -11,20 +11,20 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // asides is what was set aside beside the data directory and the spool, the oldest first, but for the newest of each if that
 // has to stay.
-func (r *run) asides(stays func(newest aside.Aside) bool) (all []aside.Aside) {
+func (r *run) asides(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
 	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
-		own := aside.Beside(path)
+		own := preserved.Copies(path)
 		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
 			own = own[:newest]
 		}
 		all = append(all, own...)
 	}
-	slices.SortFunc(all, func(a, b aside.Aside) int { return a.At.Compare(b.At) })
+	slices.SortFunc(all, func(a, b preserved.Copy) int { return a.At.Compare(b.At) })
 	return all
 }
 
@@ -38,7 +38,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
-	for _, old := range r.asides(func(newest aside.Aside) bool { return !r.verifiedSince(ctx, newest.At) }) {
+	for _, old := range r.asides(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
 		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: what was set aside is deleted, as there is no room for it any more")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
@@ -60,7 +60,7 @@ func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 		return false
 	}
 	return slices.ContainsFunc(history.Newest().Fulls, func(full archive.KeptFull) bool {
-		return full.Err == nil && full.Time.After(at) && full.Verdict != nil && full.Verdict.Outcome == archive.Verified
+		return full.Err == nil && full.Time.After(at) && full.Result != nil && full.Result.Outcome == archive.Verified
 	})
 }
 
@@ -70,7 +70,7 @@ const relieving = 5 * time.Second
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
 func (r *run) relieve() {
-	if len(r.asides(func(aside.Aside) bool { return false })) == 0 {
+	if len(r.asides(func(preserved.Copy) bool { return false })) == 0 {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))

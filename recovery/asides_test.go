@@ -54,7 +54,7 @@ func (w *world) verify() {
 	require.NoError(w.t, err)
 	fulls := history.Newest().Fulls
 	full := fulls[len(fulls)-1]
-	require.NoError(w.t, w.archive.PutVerdict(w.t.Context(), archive.Verdict{
+	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Label, Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
 	}))
 }

@@ -52,7 +52,7 @@ func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
 	flushed := 0
-	w.options.Flush = func(context.Context, string, datadir.Standing) error {
+	w.options.Flush = func(context.Context, string, datadir.Position) error {
 		assert.False(t, o.brought)
 		flushed++
 		return nil
@@ -72,7 +72,7 @@ func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
 			if lacks {
 				w.put("more")
 			}
-			w.options.Flush = func(context.Context, string, datadir.Standing) error {
+			w.options.Flush = func(context.Context, string, datadir.Position) error {
 				return errors.New("another member writes the backups")
 			}
 			require.NoError(t, w.run())

@@ -15,7 +15,7 @@ import (
 // A first start may be cut off between the birth certificate and the first generation.
 func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *testing.T) {
 	w := newWorld(t)
-	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
 	_, err := w.archive.Found(t.Context(), hex(stand(t, w.member.DataDir).ClusterID), at)
 	require.ErrorIs(t, err, store.ErrUnavailable)

@@ -15,7 +15,7 @@ import (
 
 // explorer walks every reachable place and collects what is wrong anywhere.
 type explorer struct {
-	rules *rulesOf
+	suite
 	seen  map[place]bool
 	queue []place
 	wrong []string
@@ -23,7 +23,11 @@ type explorer struct {
 
 // explore walks a table to the fixpoint from everything that a run can be given. It stops early once something is wrong.
 func explore(table []Row, elsewhere []statemachine.Default) *explorer {
-	e := &explorer{rules: NewRules(table, elsewhere), seen: map[place]bool{}}
+	return exploreSuite(suite{NewRules(table, elsewhere), rules})
+}
+
+func exploreSuite(all suite) *explorer {
+	e := &explorer{suite: all, seen: map[place]bool{}}
 	for _, given := range lots() {
 		e.find(e.begin(given, origin(given)))
 	}
@@ -42,7 +46,7 @@ func explore(table []Row, elsewhere []statemachine.Default) *explorer {
 
 // begin is a run that begins.
 func (e *explorer) begin(given lot, now truth) place {
-	now.validated, now.free, now.adopted, now.told, now.rolled = false, false, false, false, now.rolled && now.noted
+	now.validated, now.free, now.adopted, now.told, now.uncompared, now.rolled = false, false, false, false, false, now.rolled && now.noted
 	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Payload{})
 }
 
@@ -69,7 +73,16 @@ func (e *explorer) ends(here place) (all []place) {
 		return nil
 	}
 	action, rest, _ := strings.Cut(here.chain, "|")
-	for _, o := range outcomes(Action(action), here.lot, here.truth) {
+	if Action(action) == DecideNow {
+		there := here
+		there.chain = ""
+		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Verdict, Payload{})}
+	}
+	ways := outcomes(Action(action), here.lot, here.truth)
+	if len(ways) == 0 {
+		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
+	}
+	for _, o := range ways {
 		there := here
 		there.truth, there.chain = o.after, rest
 		if o.event != "" {
@@ -87,7 +100,7 @@ func (e *explorer) ends(here place) (all []place) {
 
 // take lets an event happen.
 func (e *explorer) take(here place, event Event, payload Payload) place {
-	core, decision := e.rules.Step(here.core, event, payload)
+	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
 		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
 		return here
@@ -124,7 +137,11 @@ func (e *explorer) calm(p place) place {
 		been[p] = true
 		switch {
 		case p.chain != "":
-			p = e.ends(p)[0]
+			next := e.ends(p)
+			if len(next) == 0 {
+				return p // it was blamed
+			}
+			p = next[0]
 		case p.timer:
 			p = e.take(p, Elapsed, Payload{})
 		default:

@@ -50,8 +50,8 @@ func (r *run) untrusted(now inStore) error {
 		return now.notKept
 	case needed && now.path.Revision > 0: // it would be restored, and that is written there
 		return r.options.Archive.MayAdd(now.newest)
-	case !needed && errors.Is(now.path.Beyond, seal.ErrUntrusted):
-		return r.perhapsPutBack(now.path.Known, now.path.Beyond)
+	case !needed && errors.Is(now.path.PastEnd, seal.ErrUntrusted):
+		return r.perhapsPutBack(now.path.Reported, now.path.PastEnd)
 	}
 	return nil
 }
@@ -60,10 +60,10 @@ func (r *run) untrusted(now inStore) error {
 func (r *run) beyond() error {
 	path, head := r.kept.path, r.kept.head
 	latest := !r.asked || r.options.Request.Target.Latest()
-	if path.Beyond == nil && latest && path.Generation.Number == r.kept.newest.Number && head.Revision() > path.Revision {
+	if path.PastEnd == nil && latest && path.Generation.Number == r.kept.newest.Number && head.Revision() > path.Revision {
 		return fmt.Errorf("%w: %s has revision %d, and lists what leads to %d", archive.ErrHole, r.options.Archive, head.Revision(), path.Revision)
 	}
-	return path.Beyond
+	return path.PastEnd
 }
 
 // goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.

@@ -14,6 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
@@ -42,7 +43,7 @@ func (w *world) ship() segment.Object {
 	}))
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.archive.PutSegment(w.t.Context(), object))
+	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, object))
 	return object
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -56,7 +57,7 @@ func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
 			head, err := own.Head(w.t.Context(), 1)
 			require.NoError(w.t, err)
 			last := segmentBehind(w, head.Start)
-			require.NoError(w.t, w.archive.PutSegment(w.t.Context(), last))
+			require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, last))
 			return name
 		}, (*world).spoil},
 	} {

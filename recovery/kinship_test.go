@@ -39,7 +39,7 @@ func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
 // The configuration names one member, and the cluster was made one of three by hand: two of them may be a quorum.
 func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *testing.T) {
 	w := newWorld(t)
-	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.joinedBy("aa", "bb")
 	require.Equal(t, 3, stand(t, w.member.DataDir).Members)
 	w.backUp(1)

@@ -24,7 +24,7 @@ type lot struct {
 
 // lots are all that a run can be given and that makes sense.
 func lots() (all []lot) {
-	for _, found := range []Condition{Empty, Valid, Broken} {
+	for _, found := range []Condition{Empty, Valid, Corrupt} {
 		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others, Unknown} {
 			for bits := range 32 {
 				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}

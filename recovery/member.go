@@ -1,15 +1,46 @@
 package recovery
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
+
+// Recover is Run for whoever has etcd's configuration as a YAML document: it returns the one that etcd is to be opened with, which is
+// another one for a member that joins a cluster. A configuration that etcd cannot be started with only has the data examined: the
+// lifecycle says what is wrong with it.
+func (r *Recovery) Recover(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) ([]byte, error) {
+	checked, err := etcdconf.Parse(yaml)
+	switch {
+	case errors.Is(err, bootstrap.ErrCertificates):
+		return yaml, err // they are being replaced, perhaps
+	case err != nil:
+		return yaml, examine(ctx)
+	}
+	member := MemberOf(checked, dataDir)
+	others, err := peers.Of(checked.Etcd, r.options.Reach)
+	if err != nil {
+		return yaml, err
+	}
+	if others != nil {
+		defer others.Close()
+		member.Peers = others
+	}
+	start, err := r.Run(ctx, member, examine)
+	if err != nil || start.InitialCluster == "" {
+		return yaml, err
+	}
+	return etcdconf.Joining(yaml, start.InitialCluster)
+}
 
 // MemberOf finds in etcd's configuration who the member is.
 func MemberOf(checked *etcdconf.Checked, dataDir string) Member {

@@ -18,9 +18,12 @@ func census(given lot, now truth) (all []outcome) {
 	}
 	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
 	asked.rolled = now.rolled || allHere
-	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true, Settled: true}, asked})
 	asked.rolled = now.rolled
 	if allHere {
+		if listing != peers.Asking {
+			all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+		}
 		all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
 	}
 	asked.free = false

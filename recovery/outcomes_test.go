@@ -21,12 +21,13 @@ type truth struct {
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
 
-	listing Listing // how the others have the member
-	free    bool    // a quorum of them has said so, and that nothing is in the way
-	adopted bool    // etcd is started with the members that they have told
-	told    bool    // who asks hears that this member is about to have data
-	rolled  bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
-	flushed bool    // so has this one
+	listing    Listing // how the others have the member
+	free       bool    // a quorum of them has said so, and that nothing is in the way
+	adopted    bool    // etcd is started with the members that they have told
+	told       bool    // who asks hears that this member is about to have data
+	uncompared bool    // the store was away for so long that valid data may be served
+	rolled     bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
+	flushed    bool    // so has this one
 
 	lost string // what must never happen, and has
 }
@@ -104,7 +105,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
+		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, silence(given, now), outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
 	case TellLoss:
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
@@ -150,6 +151,12 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	return nil
 }
 
+// silence is that of a store that has been silent for so long that valid data are served.
+func silence(given lot, now truth) outcome {
+	now.uncompared = given.alone && !asks(given, now)
+	return outcome{StoreSilent, Payload{Waited: true}, now}
+}
+
 func examinations(given lot, now truth) []outcome {
 	now.validated = true
 	condition := given.found
@@ -169,7 +176,7 @@ func examinations(given lot, now truth) []outcome {
 
 // answers are what a store says: once somebody has begun another generation the volume is behind.
 func answers(given lot, now truth) []outcome {
-	now.rolled = false
+	now.rolled, now.uncompared = false, false
 	if given.owner == Unknown && now.place != "restored" && (!given.alone || given.found != Valid || given.behind || asks(given, now)) {
 		return []outcome{{event: Disbelieved, after: now}}
 	}

@@ -48,7 +48,7 @@ func (r *run) premises() string {
 		to := r.options.Request.Target
 		asked = fmt.Sprintf("%s asks for %s of generation %d", r.options.Request.ID, to, to.Generation)
 	}
-	return fmt.Sprintf("the volume ends with entry %d and revision %d, and %s", r.stands.Index, r.stands.Reach, asked)
+	return fmt.Sprintf("the volume ends with entry %d and revision %d, and %s", r.stands.Index, r.stands.HighestRevision, asked)
 }
 
 func (r *run) recordPath() string { return filepath.Join(r.options.VolumeDir, positionFile) }
@@ -110,7 +110,7 @@ func (r *run) readPosition() (Event, Payload) {
 		if err := r.hold(); err != nil {
 			return broke(err)
 		}
-		if r.stands, err = datadir.Stand(r.member.DataDir); datadir.SaysNothing(err) {
+		if r.stands, err = datadir.ReadPosition(r.member.DataDir); datadir.SaysNothing(err) {
 			return broke(err)
 		}
 		if r.asked, err = r.wanted(); err != nil {

@@ -12,7 +12,7 @@ var promises = []struct {
 	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
 	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
 		t := p.truth
-		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Broken || p.isNew() || t.adopted
+		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Corrupt || p.isNew() || t.adopted
 	}},
 	{"nor one of several that all are", func(p place) bool {
 		byStore := p.lot.behind && p.lot.listing == peers.Gone
@@ -24,8 +24,8 @@ var promises = []struct {
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
 		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
 	}},
-	{"a volume that is behind its store is not opened", func(p place) bool {
-		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours && p.lot.owner != Unknown
+	{"a volume that is behind its store is not opened, unless the store was away for long", func(p place) bool {
+		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours && p.lot.owner != Unknown
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial

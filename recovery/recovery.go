@@ -24,15 +24,16 @@ type Options struct {
 	VolumeDir string           // where the position is kept
 	Never     bool             // --recover=never
 	Request   *Request         // to go back once; nil if that is not asked for
+	Reach     peers.Options    // how the other members are reached, beside what etcd's configuration says
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
-	Flush func(ctx context.Context, dataDir string, stands datadir.Standing) error
+	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What stands on the volume as well need
 	// not be brought; the zero value says that nothing does. It is nil if nothing can wait.
-	FlushSpool func(ctx context.Context, stands datadir.Standing) error
+	FlushSpool func(ctx context.Context, stands datadir.Position) error
 	SpoolDir   string // where that waits; empty if nothing can
 
 	Log   zerolog.Logger
@@ -80,9 +81,11 @@ type Recovery struct {
 	options Options
 	rules   *statemachine.Rules[Facts, Payload]
 
-	interrupt func(Action) error                    // for tests: an error ends the run in front of an action
-	measure   func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
-	now       func() time.Time                      // tests have clocks of their own
+	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
+	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
+	now        func() time.Time                      // tests have clocks of their own
+	lateMounts time.Duration                         // how long nobody has to have data of use before a cluster of several is restored
+	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 
 	mu    sync.Mutex
 	facts Progress
@@ -94,7 +97,7 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now}
+	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing, lateMounts: settling}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -114,28 +117,33 @@ func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.
 type run struct {
 	*Recovery
 
-	ctx     context.Context
-	member  Member
-	examine func(context.Context) error
-	core    statemachine.Core[Facts]
-	legal   *statemachine.Legality
-	ended   error // why it is refused
-	silent  int   // how often in a row the store, or a quorum of the peers, has not answered
-	looked  int   // how often what the store has told of was looked for again
-	start   Start // how etcd is to be started
+	ctx         context.Context
+	member      Member
+	examine     func(context.Context) error
+	core        statemachine.Core[Facts]
+	legal       *statemachine.Legality
+	ended       error     // why it is refused
+	silent      int       // how often in a row the store, or a quorum of the peers, has not answered
+	silentSince time.Time // since when the store was asked without an answer; zero if it has answered, or was not asked
+	looked      int       // how often what the store has told of was looked for again
+	start       Start     // how etcd is to be started
 
 	held     *os.File // what was built, locked; nil if nothing is
 	alive    sighting // of the cluster that is to be replaced
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
 
-	verdict  error            // against the volume
-	stands   datadir.Standing // of the volume
-	older    error            // what the store has more than a valid volume; nil if that is nothing, or not known
-	asked    bool             // a restore is asked for that is not done
-	kept     inStore          // what the store has
-	position position         // of what is about to be claimed
-	census   peers.Census     // what the other members have told
+	decision Decision // the last one
+	learned  learned  // what it was made after
+
+	verdict   error            // against the volume
+	stands    datadir.Position // of the volume
+	older     error            // what the store has more than a valid volume; nil if that is nothing, or not known
+	asked     bool             // a restore is asked for that is not done
+	kept      inStore          // what the store has
+	position  position         // of what is about to be claimed
+	lostSince time.Time        // since when no member has told of data of use; zero if one has
+	census    peers.Census     // what the other members have told
 }
 
 // drive takes events until an end is reached.
@@ -175,8 +183,29 @@ func (r *run) take(event Event, payload Payload) ([]Action, error) {
 		return nil, fmt.Errorf("recovery: %w", err)
 	}
 	r.core = core
-	r.report(from, event, payload, decision)
+	switch {
+	case decision.To == Decide: // people are told of the verdict
+		r.learned = learned{from, event, payload}
+	case from == Decide:
+		decision.Why = r.decision.Why
+		r.report(r.learned, decision)
+	default:
+		r.report(learned{from, event, payload}, decision)
+	}
 	return decision.Do, nil
+}
+
+// learned is an event, and where it came.
+type learned struct {
+	from    State
+	event   Event
+	payload Payload
+}
+
+// decideNow has the rules decide.
+func (r *run) decideNow() (Event, Payload) {
+	r.decision = decide(r.core.Facts.caseOf())
+	return r.decision.Verdict, Payload{}
 }
 
 // do works on the actions of a row, one after the other, until one ends with an event.
@@ -192,6 +221,7 @@ func (r *run) do(actions []Action) (Event, Payload, error) {
 			return Elapsed, Payload{}, nil
 		}
 		if event, payload := work[action](r); event != "" {
+			payload.Waited = event == StoreSilent && r.now().Sub(r.silentSince) >= r.serveAfter
 			return event, payload, nil
 		}
 	}
@@ -216,6 +246,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	DropUnfinished:  (*run).dropUnfinished,
 	ForgetClaim:     (*run).forgetClaim,
 	ValidateVolume:  (*run).validateVolume,
+	DecideNow:       (*run).decideNow,
 	AskThePeers:     (*run).askThePeers,
 	TellReturn:      (*run).tellReturn,
 	RemoveMember:    (*run).removeMember,

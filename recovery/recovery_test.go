@@ -146,7 +146,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, founded(t, w))
 
-	require.NoError(t, os.Rename(datadirtest.Born(t), w.member.DataDir))
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	err = w.run()
 	require.ErrorContains(t, err, "abc123")
 	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))
@@ -159,7 +159,7 @@ func TestGoingBackHappensOnce(t *testing.T) {
 	w.put("a mistake")
 	w.backUp(1)
 	var flushed []string
-	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Standing) error {
+	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
 		flushed = append(flushed, dataDir)
 		return nil
 	}
@@ -210,14 +210,62 @@ func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
 	require.ErrorContains(t, w.run(), "store unavailable")
 }
 
-func TestABrokenVolumeDoesNotWaitForTheStore(t *testing.T) {
+// Nothing but a volume without data of use waits for the store, and says what to do about that.
+func TestAVolumeWithoutDataWaitsForTheStore(t *testing.T) {
+	for name, spoil := range map[string]func(*world){
+		"broken": (*world).spoil,
+		"empty":  func(w *world) { require.NoError(t, os.RemoveAll(w.member.DataDir)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			spoil(w)
+			w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: store.ErrDenied})
+			w.ticks(time.Second)
+			require.NoError(t, w.run())
+			assert.Regexp(t, `"level":"warn".*it is waited for.*see that the store can be reached, and that --backup-store names it; if it is gone for good`, w.log.String())
+			assert.Contains(t, w.log.String(), "the cluster comes back with revision 2")
+		})
+	}
+}
+
+// Valid data are served whatever keeps the store from answering.
+func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
+	for _, cause := range []error{store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket} {
+		t.Run(cause.Error(), func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			began := w.ticks(time.Second)
+			w.store.Inject(memory.Fault{Err: cause})
+			r := New(w.options)
+			r.now = w.now
+			_, err := r.Run(t.Context(), w.member, w.examine)
+			require.NoError(t, err)
+			assert.Equal(t, comparing, w.now().Sub(began))
+			is := r.Progress()
+			assert.True(t, is.Uncompared)
+			for _, said := range []string{"they are not compared with the store yet", cause.Error(), "see that the store can be reached, and that --backup-store names it"} {
+				assert.Contains(t, is.Reason, said)
+				assert.Regexp(t, `"level":"warn".*`+said, w.log.String())
+			}
+			assert.Empty(t, w.asides())
+		})
+	}
+}
+
+// A store that takes each question and never answers holds valid data up no longer than one that says no.
+func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	w.spoil()
-	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	err := w.run()
-	require.ErrorContains(t, err, "store unavailable")
-	require.ErrorContains(t, err, "see that the store can be reached")
+	w.options.FlushSpool = func(ctx context.Context, _ datadir.Position) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r := New(w.options)
+	r.serveAfter = time.Millisecond
+	_, err := r.Run(t.Context(), w.member, w.examine)
+	require.NoError(t, err)
+	assert.True(t, r.Progress().Uncompared)
 }
 
 func TestAVolumeThatTheStoreMayKnowBetterAboutWaits(t *testing.T) {

@@ -37,43 +37,24 @@ func (r *Refusal) Status() exitcode.Code {
 // Unwrap is what the volume, or the store, has to do with it.
 func (r *Refusal) Unwrap() error { return r.cause }
 
-// spoken is what a row is found by.
-type spoken struct {
-	on   Event
-	when Guard
-}
-
-// wayOut is what to do about a refusal, for the rows that lead to one. What is missing here is said by what was wrong itself.
-var wayOut = map[spoken]string{
-	{Examined, AmongOthersAsked}: "take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away",
-	{PeersTold, AllGoneForGood}:  "bring back the volume of a quorum, or begin a new cluster with empty volumes",
-	{PeersTold, KnownButNever}:   "start with --recover=auto to have it brought back",
-	{PeersTold, BornBroken}:      "move the data directory away if that is so",
-	{StoreSilent, WillNotWait}:   "see that the store can be reached",
-	{Answered, UnnamedLost}:      "name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
-	{Answered, OtherCluster}:     "point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to",
-	{Answered, DoubtfulCluster}:  "point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id",
-	{Answered, AskedNotKept}:     "name a target that is kept, or take --restore-to away; nothing was moved",
-	{Answered, KeptButNever}:     "start with --recover=auto to have it brought back",
-	{Answered, always}:           "bring back the volume, or begin a new cluster with an empty volume and another --backup-store",
-	{KeysLacking, always}:        "add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id",
-	{Disbelieved, always}:        "put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store",
-	{RoomLacking, always}:        "make the volume larger, or move away what is not needed",
-	{Unbuildable, always}:        "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
-	{Grown, always}:              "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
-	{Diverged, always}:           "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
-	{Unproved, always}:           "name an earlier target with --restore-to and a --restore-id",
+// wayOut is what to do about a refusal that is no decision. What is missing here is said by what was wrong itself.
+var wayOut = map[Event]string{
+	RoomLacking: "make the volume larger, or move away what is not needed",
+	Unbuildable: "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
+	Grown:       "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
+	Diverged:    "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
+	Unproved:    "name an earlier target with --restore-to and a --restore-id",
 }
 
 func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
-	if could := r.could(row.When); could != "" {
+	if could := r.could(row.On); could != "" {
 		reason += "; " + could
 	}
 	if out := r.wayOut(row, payload.Err); out != "" {
 		reason += "; " + out
 	}
 	return &Refusal{
-		Final: row.On != Broke, Configuration: row.When == AskedNotKept || row.When == AmongOthersAsked, sentence: reason, cause: payload.Err,
+		Final: row.On != Broke, Configuration: row.On == Decline, sentence: reason, cause: payload.Err,
 	}
 }
 
@@ -90,15 +71,18 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return putNameBack
 	case errors.Is(cause, archive.ErrUnsigned):
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
-	case row.On == KeysLacking && !r.kept.known: // so no revision can be named
+	case row.From == Decide && r.core.Facts.Trouble == StoreLocked && !r.kept.known: // so no revision can be named
 		return believe
 	}
-	return wayOut[spoken{row.On, row.When}]
+	if row.From == Decide {
+		return r.decision.WayOut
+	}
+	return wayOut[row.On]
 }
 
 // could is what would come back if that was wanted.
-func (r *run) could(when Guard) string {
-	if when != KeptButNever {
+func (r *run) could(event Event) string {
+	if is := r.core.Facts.caseOf(); event != Refuse || is.Asked != AskedNever || is.Store != StoreOurs {
 		return ""
 	}
 	return fmt.Sprintf("%s has %s", r.options.Archive, r.target())

@@ -13,14 +13,15 @@ import (
 
 // Progress is how far a run is, for people.
 type Progress struct {
-	State  State // empty before the first run
-	Since  time.Time
-	Reason string  // why it is in that state: a sentence
-	Loss   string  // what is lost, or undone, in numbers; empty if nothing is restored
-	Bytes  int64   // rebuilt so far
-	Of     int64   // about how many that will be; 0 if that is not known
-	Rate   float64 // bytes a second
-	Aside  string  // where the data directory that was replaced is; empty if none was
+	State      State // empty before the first run
+	Since      time.Time
+	Reason     string  // why it is in that state: a sentence
+	Uncompared bool    // etcd may open the data, and the store has not told whether it has more
+	Loss       string  // what is lost, or undone, in numbers; empty if nothing is restored
+	Bytes      int64   // rebuilt so far
+	Of         int64   // about how many that will be; 0 if that is not known
+	Rate       float64 // bytes a second
+	Aside      string  // where the data directory that was replaced is; empty if none was
 }
 
 // Left is how long building will still take, if it goes on as until now; 0 if that is not known.
@@ -48,7 +49,8 @@ func (r *Recovery) tell(change func(*Progress)) {
 }
 
 // report tells people of a step, and keeps why a run is refused.
-func (r *run) report(from State, event Event, payload Payload, decision statemachine.Decision) {
+func (r *run) report(after learned, decision statemachine.Decision) {
+	from, event, payload := after.from, after.event, after.payload
 	reason := decision.Why
 	if payload.Err != nil {
 		reason += ": " + payload.Err.Error()
@@ -57,6 +59,9 @@ func (r *run) report(from State, event Event, payload Payload, decision statemac
 	if decision.To == Refused {
 		r.ended = r.refusal(row, reason, payload)
 		reason = r.ended.Error()
+	}
+	if decision.To != Refused && event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
+		reason += "; " + r.decision.WayOut
 	}
 	now := time.Now()
 	if event != Elapsed { // what is waited for stays the reason while it is asked for again
@@ -67,9 +72,10 @@ func (r *run) report(from State, event Event, payload Payload, decision statemac
 			p.State, p.Since = decision.To, now
 		}
 		p.Reason = r.reason
+		p.Uncompared = decision.Why == notCompared
 	})
 	line := r.options.Log.Debug()
-	if (event == StoreSilent || event == Alive) && r.silent == 0 || event == Missing || r.waitsAnew(event, decision, reason) {
+	if (event == StoreSilent || event == Alive) && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
@@ -104,7 +110,7 @@ func (r *run) sayLoss() {
 	case r.verdict != nil:
 		volume = "the volume is broken"
 	case r.stands.ClusterID != 0:
-		volume = fmt.Sprintf("the volume is at revision %d", r.stands.Reach)
+		volume = fmt.Sprintf("the volume is at revision %d", r.stands.HighestRevision)
 	}
 	what := "comes back with"
 	if r.asked {
@@ -112,14 +118,14 @@ func (r *run) sayLoss() {
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
 		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
-	if beyond := r.kept.path.Beyond; beyond != nil {
+	if beyond := r.kept.path.PastEnd; beyond != nil {
 		loss += "; what follows in the store cannot be read: " + beyond.Error()
 	}
 	if r.Progress().Loss == loss {
 		return // it was said, and nothing has come into the store since
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
-	r.options.Log.Warn().Int64("volume_revision", r.stands.Reach).Int64("store_revision", r.endOfBackups()).
+	r.options.Log.Warn().Int64("volume_revision", r.stands.HighestRevision).Int64("store_revision", r.endOfBackups()).
 		Int64("reserved_revision", r.kept.reserved.Revision).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
 }
 
@@ -134,7 +140,7 @@ func (r *run) endOfBackups() int64 {
 func (r *run) undone() string {
 	known := r.endOfBackups()
 	if r.kept.successor.Number == 0 {
-		known = max(known, r.stands.Reach)
+		known = max(known, r.stands.HighestRevision)
 	}
 	switch gone := known - r.kept.path.Revision; {
 	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
@@ -161,7 +167,7 @@ func (r *run) flushVolume() (Event, Payload) {
 		r.sayKeptBack(err)
 		return Flushed, Payload{Err: err}
 	}
-	if beyond := r.stands.Reach - r.stands.Revision; beyond > 0 {
+	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
 		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log alone, as it was killed, and the store does not get them; they stay on the volume, set aside", beyond)
 	}
 	return Flushed, Payload{}

@@ -26,14 +26,14 @@ func (r *run) askThePeers() (Event, Payload) {
 	}
 	r.findSuccessor(c)
 	return PeersTold, Payload{
-		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Err: r.because(c),
+		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
 }
 
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
 	switch r.core.Facts.Condition {
-	case Broken:
+	case Corrupt:
 		return peers.Ruins
 	case Empty:
 		return peers.Nothing
@@ -158,7 +158,7 @@ func (r *run) adoptCluster() (Event, Payload) {
 }
 
 // barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
-func barelyBegun(stands datadir.Standing) bool { return stands.Members == 0 && stands.Index == 0 }
+func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
 func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"syscall"
 
 	"etcd-wrapper/backup/archive"
@@ -21,9 +22,11 @@ func (r *run) flushSpool() (Event, Payload) {
 	}
 	stands := r.stands
 	if r.verdict != nil {
-		stands = datadir.Standing{}
+		stands = datadir.Position{}
 	}
-	err := r.options.FlushSpool(r.ctx, stands)
+	ctx, cancel := r.beforeServing(math.MaxInt64)
+	defer cancel()
+	err := r.options.FlushSpool(ctx, stands)
 	switch {
 	case err == nil:
 		return "", Payload{}

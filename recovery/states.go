@@ -9,6 +9,7 @@ const pause = "at most 30 s"
 var States = []statemachine.StateInfo{
 	{Name: Resume, Meaning: "see whether an earlier run was cut off", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "that of the validation: none, a large database takes long"},
+	{Name: Decide, Meaning: "decide by the table what becomes of the volume", Bound: statemachine.ByCalls, Deadline: "at once"},
 	{Name: AskPeers, Meaning: "ask the other members how they have this one, and what would be in the way of replacing it", Bound: statemachine.ByCalls, Deadline: "some seconds for a question, " + pause + " between questions"},
 	{Name: GiveWay, Meaning: "move data out of the way that the others have all of", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Leave, Meaning: "have the others take the old identity out of the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},

@@ -39,12 +39,13 @@ type inStore struct {
 
 // askTheStore finds out whose the store is and what is kept.
 func (r *run) askTheStore() (Event, Payload) {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
 	if err != nil {
 		return r.untold(ctx, err)
 	}
+	r.silentSince = time.Time{}
 	if why := r.lives(now); why != nil {
 		return Alive, Payload{Err: why}
 	}
@@ -122,7 +123,7 @@ func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
-	case owner != Nobody && r.core.Facts.mayBeFounded() && r.kept.first.Cluster != "":
+	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case owner == Doubtful && !r.asked:
 		founded, _ := r.seed().ClusterID()
@@ -157,7 +158,7 @@ func (r *run) behind(now inStore) bool {
 	case now.newest.Cluster != hex(r.stands.ClusterID):
 		return true
 	default:
-		return !now.head.Empty() && now.head.Revision() > r.stands.Reach
+		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
 	}
 }
 
@@ -215,13 +216,13 @@ func (r *run) buildData() (Event, Payload) {
 	}
 	r.position = r.plan(result)
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
-		Int64("rows", result.Rows).Stringer("duration", time.Since(began).Round(time.Millisecond)).Msg("recovery: the backup is rebuilt")
+		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
 	return Built, Payload{}
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	highest := max(r.kept.path.Revision, r.stands.Reach)
+	highest := max(r.kept.path.Revision, r.stands.HighestRevision)
 	if !r.kept.head.Empty() {
 		highest = max(highest, r.kept.head.Revision())
 	}

@@ -46,18 +46,24 @@ func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 	}
 }
 
-// What was wrong, or the row itself, says it where wayOut does not.
+// What was wrong, or the row or the rule itself, says it where there is no way out beside it.
 func TestEveryRefusalNamesTheWayOut(t *testing.T) {
-	by := map[spoken]bool{{ClaimFound, NoStore}: true, {Examined, AmongOthersBroken}: true, {Examined, OnItsOwnBroken}: true, {Stuck, always}: true}
-	refused := map[spoken]bool{}
+	by := map[Event]bool{ClaimFound: true, Stuck: true}
+	refused := map[Event]bool{}
 	for _, row := range Table {
-		if is := (spoken{row.On, row.When}); row.To == Refused && row.On != Broke {
-			refused[is] = true
-			assert.NotEqual(t, by[is], wayOut[is] != "", "%s, %s [%s]", row.From, row.On, row.When)
+		if row.To == Refused && row.On != Broke && row.From != Decide {
+			refused[row.On] = true
+			assert.NotEqual(t, by[row.On], wayOut[row.On] != "", "%s, %s [%s]", row.From, row.On, row.When)
 		}
 	}
 	for is := range wayOut {
 		assert.True(t, refused[is], "nothing is refused for %v", is)
+	}
+	for _, r := range rules {
+		says := slices.Contains(r.volume, VolumeCorrupt) // what is wrong with the data says it
+		if r.Verdict == Refuse || r.Verdict == Decline {
+			assert.True(t, r.WayOut != "" || says, r.Why)
+		}
 	}
 }
 

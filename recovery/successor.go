@@ -96,10 +96,10 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 func (r *run) olderThan(head archive.Head, reservation archive.Reservation) error {
 	stands, writer := r.stands, head.Writer()
 	switch reached := reservation.Revision - margin; {
-	case !head.Empty() && head.Revision() > stands.Reach:
-		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.Reach, head.Revision())
-	case reservation.Cluster == hex(stands.ClusterID) && reached > stands.Reach:
-		return fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", stands.Reach, reached)
+	case !head.Empty() && head.Revision() > stands.HighestRevision:
+		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.HighestRevision, head.Revision())
+	case reservation.Cluster == hex(stands.ClusterID) && reached > stands.HighestRevision:
+		return fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", stands.HighestRevision, reached)
 	case stands.Voters == 1 && writer != "" && !slices.Contains(stands.Known, writer):
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
 	}

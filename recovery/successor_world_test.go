@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/recovery/peers"
@@ -83,7 +84,7 @@ func (w *world) backUpAs(member string) {
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
-	_, err = w.archive.PutFull(w.t.Context(), archive.Full{
+	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)

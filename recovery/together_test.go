@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,44 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 			assert.Empty(t, o.changes)
 		})
 	}
+}
+
+// Three volumes that are mounted two seconds late win over the restored cluster.
+func TestAClusterWhoseVolumesAreLateIsNotRestored(t *testing.T) {
+	w, o := ofThree(t)
+	kept := w.member.DataDir + ".late"
+	require.NoError(t, os.Rename(w.member.DataDir, kept))
+	o.listing = peers.Founding
+	now, pause := at, 0
+	w.options.Pause = func(context.Context, int) {
+		now = now.Add(time.Second)
+		if pause++; pause == 2 { // the volumes of the others are there
+			o.listing = peers.Unknown
+		}
+		if pause == 4 {
+			o.listing, o.cluster = peers.Started, stand(t, kept).ClusterID
+		}
+	}
+	r := New(w.options)
+	r.now = func() time.Time { return now }
+	_, err := r.Run(t.Context(), w.member, w.examine)
+	require.NoError(t, err)
+	assert.Contains(t, w.log.String(), "volumes that are mounted late come back within 10 s")
+	assert.Len(t, w.generations(), 1, "nothing is restored")
+}
+
+func TestAClusterThatStaysEmptyIsRestoredAfterAWhile(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Founding
+	now := at
+	w.options.Pause = func(context.Context, int) { now = now.Add(time.Second) }
+	r := New(w.options)
+	r.now = func() time.Time { return now }
+	_, err := r.Run(t.Context(), w.member, w.examine)
+	require.NoError(t, err)
+	assert.Equal(t, settling, now.Sub(at))
+	assert.Len(t, w.generations(), 2)
 }
 
 func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {

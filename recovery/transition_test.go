@@ -26,8 +26,9 @@ type sentence struct {
 var sentences = slices.Concat(sentencesOfPeers, sentencesOfStore)
 
 // failure says how rules differ from the sentence in one of its states; empty if they don't.
-func (s sentence) failure(rules *rulesOf, from State) string {
-	_, decision := rules.Step(statemachine.Core[Facts]{State: from, Facts: s.given}, s.on, s.payload)
+func (s sentence) failure(by suite, from State) string {
+	decisions := by.steps(from, s.given, s.on, s.payload)
+	decision := decisions[len(decisions)-1]
 	switch {
 	case decision.Row < 0:
 		return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
@@ -41,26 +42,46 @@ func (s sentence) failure(rules *rulesOf, from State) string {
 
 type rulesOf = statemachine.Rules[Facts, Payload]
 
+// suite is what is tested: the machine's rules, and those that it decides by.
+type suite struct {
+	*rulesOf
+	decisions []rule
+}
+
+var program = suite{NewRules(Table, Elsewhere), rules}
+
+// steps are what an event leads to: where that is a decision, the verdict follows at once, and says why.
+func (s suite) steps(from State, given Facts, on Event, payload Payload) []statemachine.Decision {
+	core, first := s.Step(statemachine.Core[Facts]{State: from, Facts: given}, on, payload)
+	if first.Row < 0 || first.To != Decide {
+		return []statemachine.Decision{first}
+	}
+	decided := decideBy(s.decisions, core.Facts.caseOf())
+	_, second := s.Step(core, decided.Verdict, Payload{})
+	second.Why = decided.Why
+	return []statemachine.Decision{first, second}
+}
+
 func TestEveryStepOfRecovery(t *testing.T) {
 	for _, s := range sentences {
 		for _, from := range s.in.Each() {
 			t.Run(fmt.Sprintf("%s/%s", from, s.story), func(t *testing.T) {
-				assert.Empty(t, s.failure(NewRules(Table, Elsewhere), from))
+				assert.Empty(t, s.failure(program, from))
 			})
 		}
 	}
 }
 
 func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
-	rules := NewRules(Table, Elsewhere)
 	for i, row := range Table {
 		taken, refused := false, row.When == statemachine.Always
 		for _, s := range sentences {
-			if !slices.Contains(s.in.Each(), row.From) || s.on != row.On {
-				continue
+			for _, from := range s.in.Each() {
+				for _, decision := range program.steps(from, s.given, s.on, s.payload) {
+					taken = taken || decision.Row == i
+					refused = refused || decision.Row > i && Table[decision.Row].From == row.From && Table[decision.Row].On == row.On
+				}
 			}
-			_, decision := rules.Step(statemachine.Core[Facts]{State: row.From, Facts: s.given}, s.on, s.payload)
-			taken, refused = taken || decision.Row == i, refused || decision.Row > i
 		}
 		assert.True(t, taken, "no sentence takes the row %s, %s [%s]", row.From, row.On, row.When)
 		assert.True(t, refused, "no sentence is refused by the guard of %s, %s [%s]", row.From, row.On, row.When)
@@ -72,7 +93,7 @@ func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
 	for _, state := range states() {
 		for _, event := range events() {
 			if !hasRow(state, event) {
-				assert.Empty(t, restFailure(NewRules(Table, Elsewhere), state, event), "%s, %s", state, event)
+				assert.Empty(t, restFailure(program.rulesOf, state, event), "%s, %s", state, event)
 			}
 		}
 	}
@@ -95,22 +116,28 @@ func restFailure(rules *rulesOf, state State, event Event) string {
 
 // stepFailures is everything that the tests above have against a table.
 func stepFailures(table []Row, elsewhere []statemachine.Default) (failures []string) {
-	rules := NewRules(table, elsewhere)
-	failures = reasonFailures(rules)
-	for _, s := range sentences {
-		for _, from := range s.in.Each() {
-			if failure := s.failure(rules, from); failure != "" {
-				failures = append(failures, s.story+": "+failure)
-			}
-		}
-	}
+	changed := suite{NewRules(table, elsewhere), rules}
+	failures = changed.failures()
 	for _, state := range states() {
 		for _, event := range events() {
 			if hasRow(state, event) {
 				continue
 			}
-			if failure := restFailure(rules, state, event); failure != "" {
+			if failure := restFailure(changed.rulesOf, state, event); failure != "" {
 				failures = append(failures, fmt.Sprintf("%s, %s %s", state, event, failure))
+			}
+		}
+	}
+	return failures
+}
+
+// failures are what the sentences and the reasons have against a suite.
+func (s suite) failures() (failures []string) {
+	failures = reasonFailures(s)
+	for _, told := range sentences {
+		for _, from := range told.in.Each() {
+			if failure := told.failure(s, from); failure != "" {
+				failures = append(failures, told.story+": "+failure)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // disbelieved tells whether the store has answered, and its answer is not believed: asking again does not help.
 func disbelieved(err error) bool {
-	return archive.Disbelieved(err) || errors.Is(err, seal.ErrNewer)
+	return archive.NotVerified(err) || errors.Is(err, seal.ErrNewer)
 }
 
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
@@ -47,7 +47,7 @@ func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 	if !disbelieved(why) {
 		return nil, why
 	}
-	told, err := r.options.Archive.Told(ctx)
+	told, err := r.options.Archive.Reported(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +56,9 @@ func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 
 // perhapsPutBack says that names tell of more than a valid volume has; nil if they do not.
 func (r *run) perhapsPutBack(told int64, why error) error {
-	if told <= r.stands.Reach {
+	if told <= r.stands.HighestRevision {
 		return nil
 	}
 	return fmt.Errorf("the data end with revision %d, and names in the store tell of revision %d, so the volume was perhaps put back, "+
-		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.Reach, told, why)
+		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.HighestRevision, told, why)
 }

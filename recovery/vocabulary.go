@@ -19,6 +19,7 @@ type (
 const (
 	Resume   State = "Resume"
 	Examine  State = "Examine"
+	Decide   State = "Decide"
 	AskPeers State = "AskPeers"
 	GiveWay  State = "GiveWay"
 	Leave    State = "Leave"
@@ -35,7 +36,7 @@ const (
 	Refused  State = "Refused"
 )
 
-// The events. All but the first and the timer's end the work that the state began.
+// The events, beside the verdicts. All but the first and the timer's end the work that the state began.
 const (
 	Begun        Event = "begun"              // a run begins; it comes once
 	NothingBegun Event = "nothing begun"      // no restore has claimed a generation and waits to be installed
@@ -70,63 +71,15 @@ const (
 	Elapsed      Event = statemachine.Elapsed // the state's timer ran out
 )
 
-// The guards, beside machine.Always. Holds says what they mean.
+// The guards, beside statemachine.Always. conditions says what they mean.
 const (
-	NoStore           Guard = "no store"
-	AmongOthers       Guard = "one of several, usable"
-	AmongOthersBroken Guard = "one of several, broken"
-	AmongOthersAsked  Guard = "one of several, restore asked for"
-	AmongPeers        Guard = "one of several, peers named"
-	OnItsOwn          Guard = "alone, no store, usable"
-	OnItsOwnBroken    Guard = "alone, no store, broken"
-	LeftAlone         Guard = "valid, --recover=never"
-
-	AllAskReadable Guard = "all ask for the restore, volume valid"
-	AllAsk         Guard = "all ask for the restore"
-	NotAllBrought  Guard = "others have more than the store"
-	NotAllAsk      Guard = "not all ask for the restore"
-	PeersGoOn      Guard = "valid, its last data"
-	KnownButNever  Guard = "started before, --recover=never"
-	NotNow         Guard = "known, something in the way"
-	Replaceable    Guard = "known, data of no use"
-	LostAmongPeers Guard = "started before, no data"
-	NotListed      Guard = "not listed, no data"
-	AddedByNow     Guard = "added, no data"
-	FirstStart     Guard = "never started, no data"
-	BornBroken     Guard = "never started, broken"
-	AsEver         Guard = "nobody has data, no store"
-	StoreMayKnow   Guard = "nobody has data, a store"
-	AllGone        Guard = "nobody has data of use, a store"
-	AllGoneForGood Guard = "nobody has data of use, no store"
-	Overtaken      Guard = "valid, perhaps not its last data"
-	Unfounded      Guard = "no data, not all have told"
-
-	SeveralWait    Guard = "one of several, peers were asked"
-	SeveralAsk     Guard = "one of several, target kept"
-	SeveralUnasked Guard = "one of several, the others may have data"
-	SeveralMissing Guard = "one of several, some of which may have data"
-	SeveralKept    Guard = "one of several, nobody has data of use, kept"
-	SeveralBack    Guard = "one of several, nobody has data of use, kept, all brought"
-	SeveralFlushed Guard = "one of several, brought"
-	SeveralNew     Guard = "one of several, no certificate"
-	UnnamedNew     Guard = "peers not named, no data, no certificate"
-	UnnamedLost    Guard = "peers not named, no data, founded before"
-
-	WillNotWait Guard = "broken, or --recover=never"
-
-	OtherCluster     Guard = "another cluster's"
-	DoubtfulCluster  Guard = "perhaps another cluster's"
-	AskedAndReadable Guard = "restore asked for, volume valid"
-	Asked            Guard = "restore asked for"
-	AskedNotKept     Guard = "restore asked for, target not kept"
-	NewCluster       Guard = "empty, no certificate"
-	NotBehind        Guard = "valid, not behind"
-	NoneTheWiser     Guard = "valid, store not believed"
-	RolledBack       Guard = "valid, behind, kept"
-	BrokenKept       Guard = "broken, kept"
-	LostKept         Guard = "empty, kept"
-	KeptButNever     Guard = "kept, --recover=never"
-	AskedSince       Guard = "another restore asked for"
+	NoStore     Guard = "no store"
+	Several     Guard = "multi-member"
+	StillAsked  Guard = "another restore asked for"
+	NotAllAsk   Guard = "not all ask for the restore"
+	InItsPlace  Guard = "something in its place"
+	StillListed Guard = "listed, place free"
+	NotListed   Guard = "not listed, place free"
 )
 
 // The actions. Those that begin with "pace" set the timer; all others may block.
@@ -135,6 +88,7 @@ const (
 	DropUnfinished  Action = "drop unfinished"  // what an attempt has built that claimed nothing
 	ForgetClaim     Action = "forget claim"     // it is not this restore's, or of no use any more
 	ValidateVolume  Action = "validate volume"  //
+	DecideNow       Action = "decide"           // by the table of decisions
 	AskThePeers     Action = "ask the peers"    //
 	TellReturn      Action = "tell return"      // from whom the data come back
 	RemoveMember    Action = "remove member"    // take this one's old identity out of the cluster

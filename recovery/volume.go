@@ -11,8 +11,8 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/internal/aside"
 	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -26,14 +26,14 @@ const (
 func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
 // asideName is where the data directory goes now.
-func (r *run) asideName() string { return aside.Name(r.member.DataDir, time.Now()) }
+func (r *run) asideName() string { return preserved.Name(r.member.DataDir, time.Now()) }
 
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
 func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
 		return "built", err
 	}
-	stands, err := datadir.Stand(r.member.DataDir)
+	stands, err := datadir.ReadPosition(r.member.DataDir)
 	switch {
 	case hex(stands.ClusterID) == r.position.Generation.Cluster:
 		return "installed", nil
@@ -99,7 +99,7 @@ func (r *run) examined(there bool) (Event, Payload) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
 	found := condition(there, r.verdict)
 	if found == Valid && !alone && barelyBegun(r.stands) {
-		found, r.stands = Empty, datadir.Standing{}
+		found, r.stands = Empty, datadir.Position{}
 	}
 	return Examined, Payload{
 		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
@@ -116,9 +116,9 @@ func (r *run) tellOfData() {
 // stand finds out where a volume stands. One that is valid so far, and of which not all can be read, must not be taken for less
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
-	r.stands, r.older = datadir.Standing{}, nil
+	r.stands, r.older = datadir.Position{}, nil
 	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
-		r.stands, err = datadir.Stand(r.member.DataDir)
+		r.stands, err = datadir.ReadPosition(r.member.DataDir)
 	}
 	switch {
 	case err == nil || r.verdict != nil:
@@ -133,7 +133,7 @@ func (r *run) stand(there bool) (err error) {
 func condition(there bool, verdict error) Condition {
 	switch {
 	case verdict != nil:
-		return Broken
+		return Corrupt
 	case !there:
 		return Empty
 	default:
@@ -189,7 +189,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	if err != nil {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
-	r.stands, r.verdict = datadir.Standing{}, nil
+	r.stands, r.verdict = datadir.Position{}, nil
 	return Moved, Payload{}
 }
 

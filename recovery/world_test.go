@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
@@ -61,7 +62,7 @@ func newWorld(t *testing.T) *world {
 // used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
 func (w *world) used() {
 	w.t.Helper()
-	require.NoError(w.t, os.Rename(datadirtest.Born(w.t), w.member.DataDir))
+	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 	w.backUp(1)
 }
 
@@ -75,7 +76,7 @@ func (w *world) backUp(generation int) {
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
-	_, err = w.archive.PutFull(w.t.Context(), archive.Full{
+	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(cluster, generation, stands.Revision),
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)
@@ -83,9 +84,9 @@ func (w *world) backUp(generation int) {
 }
 
 // stand is where a volume that can be read stands.
-func stand(t *testing.T, dataDir string) datadir.Standing {
+func stand(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
-	stands, err := datadir.Stand(dataDir)
+	stands, err := datadir.ReadPosition(dataDir)
 	require.NoError(t, err)
 	return stands
 }
@@ -118,6 +119,14 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
+// ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
+func (w *world) ticks(each time.Duration) time.Time {
+	now := at
+	w.now = func() time.Time { return now }
+	w.options.Pause = func(context.Context, int) { now = now.Add(each) }
+	return now
+}
+
 func (w *world) run() error { return w.runWith(nil) }
 
 func (w *world) runWith(interrupt func(Action) error) error {
@@ -131,7 +140,7 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := New(w.options)
-	r.interrupt = interrupt
+	r.interrupt, r.lateMounts = interrupt, 0
 	if w.now != nil {
 		r.now = w.now
 	}

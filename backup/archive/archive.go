@@ -8,9 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 
 	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 )
 
@@ -31,8 +34,32 @@ var (
 	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
 )
 
-// Archive is the backups in a store. Its methods may be called from any goroutine that doesn't serve.
+// NotVerified tells whether it is something that was read which is wrong, and not the reading.
+func NotVerified(err error) bool {
+	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
+}
+
+// Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
+// another. Other errors say that it could not be read.
+func Unusable(err error) bool {
+	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
+}
+
+// Archive is the backups in a store, for who reads and writes them. A History is what is kept there.
 type Archive struct {
+	*Reader
+	*Writer
+}
+
+// New returns the archive in a store. It looks at nothing yet.
+func New(s store.Store, keys *seal.Keys) *Archive {
+	reader := &Reader{store: s, keys: keys}
+	return &Archive{Reader: reader, Writer: &Writer{reader}}
+}
+
+// Reader reads the backups in a store: statements, objects, and what they lead to. Its methods may be called from any goroutine that
+// doesn't serve.
+type Reader struct {
 	store store.Store
 	keys  *seal.Keys
 	ends  ends
@@ -40,49 +67,37 @@ type Archive struct {
 	pretences sync.Map // why merged objects that were looked into are not what their names say, by name, size and time
 }
 
-// New returns the archive in a store. It looks at nothing yet.
-func New(s store.Store, keys *seal.Keys) *Archive { return &Archive{store: s, keys: keys} }
-
 // Store is where the archive lies.
-func (a *Archive) Store() store.Store { return a.store }
+func (r *Reader) Store() store.Store { return r.store }
 
 // Keys are what it is sealed with.
-func (a *Archive) Keys() *seal.Keys { return a.keys }
+func (r *Reader) Keys() *seal.Keys { return r.keys }
 
 // String names the place for people.
-func (a *Archive) String() string { return a.store.String() }
+func (r *Reader) String() string { return r.store.String() }
 
-// heading is that of a statement of a kind.
-func heading(kind string) seal.Heading { return seal.Heading{Format: seal.Format, Kind: kind} }
-
-// state stores an object that is a statement.
-func (a *Archive) state(ctx context.Context, name string, statement any) error {
-	line, err := a.keys.Sign(statement)
-	if err != nil {
-		return fmt.Errorf("cannot sign %s: %w", name, err)
-	}
-	_, err = store.PutOnce(ctx, a.store, name, bytes.NewReader(line))
-	return err
-}
+// Writer puts backups into a store: what founds them, generations, fulls, segments, what was merged, results and reservations. It
+// puts each object once, under a name that nobody else's has.
+type Writer struct{ reader *Reader }
 
 // statement reads an object that is a statement.
-func (a *Archive) statement(ctx context.Context, name, kind string, into any) error {
-	_, err := a.stated(ctx, name, kind, into)
+func (r *Reader) statement(ctx context.Context, name, kind string, into any) error {
+	_, err := r.signed(ctx, name, kind, into)
 	return err
 }
 
-// stated is statement, and returns the line that states it.
-func (a *Archive) stated(ctx context.Context, name, kind string, into any) ([]byte, error) {
-	content, err := a.store.Get(ctx, name, 0, seal.MaxLine+1)
+// signed is statement, and returns the line that states it.
+func (r *Reader) signed(ctx context.Context, name, kind string, into any) ([]byte, error) {
+	content, err := r.store.Get(ctx, name, 0, seal.MaxLine+1)
 	if err != nil {
 		return nil, err
 	}
 	defer content.Close()
 	line, err := onlyLine(bufio.NewReader(content))
 	if err == nil {
-		err = a.keys.Check(line, kind, into)
+		err = r.keys.Check(line, kind, into)
 	}
-	return line, a.named(name, err)
+	return line, r.named(name, err)
 }
 
 // onlyLine is the one that there is.
@@ -99,20 +114,165 @@ func onlyLine(content *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
+// state stores an object that is a statement.
+func (w *Writer) state(ctx context.Context, name string, statement any) error {
+	line, err := w.reader.keys.Sign(statement)
+	if err != nil {
+		return fmt.Errorf("cannot sign %s: %w", name, err)
+	}
+	_, err = store.PutOnce(ctx, w.reader.store, name, bytes.NewReader(line))
+	return err
+}
+
+// heading is that of a statement of a kind.
+func heading(kind string) seal.Heading { return seal.Heading{Format: seal.Format, Kind: kind} }
+
 // named says which object an error is about.
-func (a *Archive) named(name string, err error) error {
+func (r *Reader) named(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s in %s: %w", name, a.store, err)
+	return fmt.Errorf("%s in %s: %w", name, r.store, err)
 }
 
 // damaged says that an object doesn't state what its name does.
-func (a *Archive) damaged(name string) error {
-	return a.named(name, fmt.Errorf("%w: it is not what its name says", seal.ErrDamaged))
+func (r *Reader) damaged(name string) error {
+	return r.named(name, fmt.Errorf("%w: it is not what its name says", seal.ErrDamaged))
 }
 
 // foreign says that an object is of a cluster where another one's should be.
-func (a *Archive) foreign(name, of, instead string) error {
-	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, a.store, ErrForeign, of, instead)
+func (r *Reader) foreign(name, of, instead string) error {
+	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
+
+// second is the form of times in names, UTC.
+const second = "20060102T150405Z"
+
+const (
+	clusterName       = "cluster.json"
+	generationsPrefix = "gen/"
+	reservationPrefix = "reservation/"
+)
+
+// Level is how far segments were merged.
+type Level string
+
+// The levels, by what one object covers.
+const (
+	Segment Level = "segment" // one interval
+	Minute  Level = "minute"
+	Hour    Level = "hour"
+)
+
+// Object is one that holds segments.
+type Object struct {
+	Level      Level
+	Generation int
+	Start      segment.Position
+	Next       segment.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
+	Size       int64            // bytes
+	Modified   time.Time        // when it was created, by the store's clock
+}
+
+// Name is that of the object.
+func (o Object) Name() string {
+	if o.Level == Segment {
+		return SegmentName(o.Generation, o.Start)
+	}
+	return mergedName(o.Generation, o.Level, o.Start, o.Next)
+}
+
+// covers tells whether a merged object holds what begins at a position.
+func (o Object) covers(position segment.Position) bool {
+	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
+}
+
+// Objects lists those of a level whose first position is not before from, in order.
+func (r *Reader) Objects(ctx context.Context, generation int, level Level, from segment.Position) (all []Object, err error) {
+	prefix := levelPrefix(generation, level)
+	after := ""
+	if from.Revision > 0 {
+		after = prefix + fmt.Sprintf("%019d", from.Revision) // before all names that begin so
+	}
+	for listed, err := range r.store.List(ctx, prefix, after) {
+		if err != nil {
+			return nil, err
+		}
+		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
+		if err != nil || start.Compare(from) < 0 {
+			continue // somebody else's, or before
+		}
+		all = append(all, Object{
+			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
+		})
+	}
+	return all, nil
+}
+
+// GenerationPrefix is how names of everything in a generation begin.
+func GenerationPrefix(generation int) string {
+	return fmt.Sprintf("%s%06d/", generationsPrefix, generation)
+}
+
+func generationName(generation int) string { return GenerationPrefix(generation) + "generation.json" }
+
+// SegmentName is the name of the segment that begins at a position.
+func SegmentName(generation int, position segment.Position) string {
+	return levelPrefix(generation, Segment) + position.String()
+}
+
+// mergedName is the name of merged segments, from a position up to but not including next.
+func mergedName(generation int, level Level, position, next segment.Position) string {
+	return levelPrefix(generation, level) + position.String() + "_" + next.String()
+}
+
+func levelPrefix(generation int, level Level) string {
+	return GenerationPrefix(generation) + string(level) + "/"
+}
+
+// parseObject reads the name of an object behind its level's prefix.
+func parseObject(level Level, name string) (start, next segment.Position, err error) {
+	if level == Segment {
+		start, err = segment.ParsePosition(name)
+		return start, next, err
+	}
+	first, second, _ := strings.Cut(name, "_")
+	if start, err = segment.ParsePosition(first); err == nil {
+		next, err = segment.ParsePosition(second)
+	}
+	if err == nil && next.Compare(start) <= 0 {
+		err = fmt.Errorf("%q ends before it begins", name)
+	}
+	return start, next, err
+}
+
+// FullName names a full within its generation.
+func FullName(revision int64, at time.Time) string {
+	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(second))
+}
+
+// parseFull reads the name of a full.
+func parseFull(name string) (revision int64, at time.Time, err error) {
+	number, stamp, _ := strings.Cut(name, "-")
+	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {
+		at, err = time.Parse(second, stamp)
+	}
+	if err == nil && FullName(revision, at) != name {
+		err = fmt.Errorf("%q is not the name of a full", name)
+	}
+	return revision, at, err
+}
+
+func fullPrefix(generation int) string { return GenerationPrefix(generation) + "full/" }
+
+// DataName is the name of a full's data, and of nothing but that.
+func DataName(generation int, full string) string { return fullPrefix(generation) + full + "/data" }
+
+// ManifestName is the name of a full's manifest. It comes last when a full is made, and goes first when one is deleted.
+func ManifestName(generation int, full string) string {
+	return fullPrefix(generation) + full + "/manifest.json"
+}
+
+func resultPrefix(generation int) string { return GenerationPrefix(generation) + "verified/" }
+
+func testPrefix(generation int) string { return GenerationPrefix(generation) + "tested/" }

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sort"
 	"time"
 
 	"etcd-wrapper/backup/format/segment"
@@ -18,22 +21,31 @@ type Chain struct {
 	Begin   time.Time  // from when on a time can be gone back to: when From had become the present, to the second
 	End     time.Time  // when To was still the present, as far as is known: markers tell it to the second, merged objects to the hour
 
-	Beyond error // why the object behind its end is not part of it; nil if there is none
-	Behind error // why what lies behind its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
+	PastEnd    error // why what lies past its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
+	Unverified error // why the object that lies there is no part of it; nil if there is none
 
 	index *index           // what belongs to it
 	end   segment.Position // what begins here doesn't, or isn't there
 	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
 }
 
+// hole is an ErrHole if some of the objects, which are in order, lie behind the chain's end: nothing leads there.
+func (c Chain) hole(objects []Object) error {
+	i := slices.IndexFunc(objects, func(o Object) bool { return o.Start.Compare(c.end) > 0 })
+	if i < 0 || len(c.Fulls) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: nothing begins at %s, and %s follows", ErrHole, c.end, objects[i].Name())
+}
+
 // chains finds those that fulls begin.
-func (a *Archive) chains(ctx context.Context, fulls []KeptFull, x *index) (chains []Chain, err error) {
+func (h *History) chains(ctx context.Context, fulls []KeptFull, x *index) (chains []Chain, err error) {
 	for i := 0; i < len(fulls); {
 		if !fulls[i].Usable() {
 			i++
 			continue
 		}
-		chain, length, err := a.chain(ctx, fulls[i:], x)
+		chain, length, err := h.chain(ctx, fulls[i:], x)
 		if err != nil {
 			return nil, err
 		}
@@ -44,16 +56,16 @@ func (a *Archive) chains(ctx context.Context, fulls []KeptFull, x *index) (chain
 }
 
 // chain follows the one that begins with the first of fulls. It returns how many of them it covers.
-func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
+func (h *History) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since()}
-	if chain.bound, err = a.nextChain(ctx, fulls, x); err != nil {
+	if chain.bound, err = h.nextChain(ctx, fulls, x); err != nil {
 		return chain, 0, err
 	}
 	chain.index = x.before(chain.bound)
-	end, err := a.lead(ctx, &chain, first)
+	end, err := h.lead(ctx, &chain, first)
 	if err == nil {
-		end, err = a.leadAcross(ctx, &chain, fulls, end)
+		end, err = h.leadAcross(ctx, &chain, fulls, end)
 	}
 	if err != nil {
 		return chain, 0, err
@@ -74,21 +86,21 @@ func (a *Archive) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 }
 
 // lead follows the objects behind a full to the last one that can be believed, and returns where that ends.
-func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segment.Position, error) {
+func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (segment.Position, error) {
 	for {
 		chain.Objects = chain.index.follow(full.Next)
 		if len(chain.Objects) == 0 {
 			return full.Next, nil
 		}
 		last := chain.Objects[len(chain.Objects)-1]
-		end, at, err := a.end(ctx, last, full.Cluster)
+		end, at, err := h.reader.end(ctx, last, full.Cluster)
 		if err == nil {
 			chain.End = later(chain.Begin, at)
 		}
-		if err == nil || !Disbelieved(err) {
+		if err == nil || !NotVerified(err) {
 			return end, err
 		}
-		chain.Beyond = err
+		chain.Unverified = err
 		chain.index = chain.index.without(func(o Object) bool { return o.Name() == last.Name() })
 	}
 }
@@ -96,7 +108,7 @@ func (a *Archive) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 // leadAcross looks whether the chain that ends somewhere by the names of its objects goes on behind each of its fulls. Where nothing is
 // listed that begins there, the segment may be missing from the listing alone, the full may lie within a segment, so that nothing
 // leads on from it, or the chain ends there.
-func (a *Archive) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull, end segment.Position) (segment.Position, error) {
+func (h *History) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull, end segment.Position) (segment.Position, error) {
 	for i := range fulls {
 		full := &fulls[i]
 		if full.Err != nil || full.Passed || full.Next.Compare(end) > 0 {
@@ -105,7 +117,7 @@ func (a *Archive) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull
 		if _, found := chain.index.at(full.Next); found || chain.index.after(full.Next).IsZero() {
 			continue
 		}
-		hidden, err := a.hiddenAt(ctx, full.Full)
+		hidden, err := h.hiddenAt(ctx, full.Full)
 		if err != nil {
 			return end, err
 		}
@@ -113,12 +125,12 @@ func (a *Archive) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull
 			chain.index = chain.index.with(*hidden)
 		} else if full.Next == fulls[0].Next {
 			continue // the chain has no more than its first full
-		} else if full.Passed, err = a.passed(ctx, full.Full, chain.index); err != nil {
+		} else if full.Passed, err = h.reader.passed(ctx, full.Full, chain.index); err != nil {
 			return end, err
 		} else if !full.Passed {
 			chain.index = chain.index.upTo(full.Next, fmt.Errorf("%w: nothing begins at %s", ErrHole, full.Next))
 		}
-		if end, err = a.lead(ctx, chain, fulls[0]); err != nil {
+		if end, err = h.lead(ctx, chain, fulls[0]); err != nil {
 			return end, err
 		}
 	}
@@ -126,9 +138,9 @@ func (a *Archive) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull
 }
 
 // hiddenAt is the segment behind a full that no listing has, though it is there; nil if there is none.
-func (a *Archive) hiddenAt(ctx context.Context, full Full) (*Object, error) {
+func (h *History) hiddenAt(ctx context.Context, full Full) (*Object, error) {
 	object := Object{Level: Segment, Generation: full.Generation, Start: full.Next, Modified: full.Time}
-	manifest, err := a.firstManifest(ctx, object)
+	manifest, err := h.reader.firstManifest(ctx, object)
 	switch {
 	case Unusable(err):
 		return nil, nil
@@ -142,13 +154,13 @@ func (a *Archive) hiddenAt(ctx context.Context, full Full) (*Object, error) {
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
 // names don't show. It notes which fulls the chain has passed.
-func (a *Archive) nextChain(ctx context.Context, fulls []KeptFull, x *index) (segment.Position, error) {
+func (h *History) nextChain(ctx context.Context, fulls []KeptFull, x *index) (segment.Position, error) {
 	for i := range fulls {
 		full := &fulls[i]
 		if full.Err != nil || !full.BeginsChain() || full.Next.Compare(fulls[0].Next) <= 0 {
 			continue
 		}
-		passed, err := a.passed(ctx, full.Full, x)
+		passed, err := h.reader.passed(ctx, full.Full, x)
 		if err != nil || !passed {
 			return full.Next, err
 		}
@@ -159,7 +171,7 @@ func (a *Archive) nextChain(ctx context.Context, fulls []KeptFull, x *index) (se
 
 // passed tells whether the chain before a full goes on across it, though it was made to begin another one: two members may have
 // made one each, or one had lost its office meanwhile. What cannot be believed goes nowhere.
-func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error) {
+func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) {
 	object, found := x.at(full.Next)
 	if found && object.Start != full.Next {
 		return true, nil // what was merged is of one chain
@@ -170,8 +182,8 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 	if !found {
 		return false, nil
 	}
-	manifest, err := a.firstManifest(ctx, object)
-	if Disbelieved(err) {
+	manifest, err := r.firstManifest(ctx, object)
+	if NotVerified(err) {
 		return false, nil
 	}
 	if manifest.Position == full.Next {
@@ -181,14 +193,14 @@ func (a *Archive) passed(ctx context.Context, full Full, x *index) (bool, error)
 }
 
 // end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
-func (a *Archive) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
+func (r *Reader) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
 	if last.Level != Segment {
-		why, err := a.pretence(ctx, last)
+		why, err := r.pretence(ctx, last)
 		return last.Next, last.Modified, cmp.Or(why, err)
 	}
-	manifest, err := a.firstManifest(ctx, last)
+	manifest, err := r.firstManifest(ctx, last)
 	if err == nil && manifest.Cluster != cluster {
-		err = a.foreign(last.Name(), manifest.Cluster, cluster)
+		err = r.foreign(last.Name(), manifest.Cluster, cluster)
 	}
 	if err != nil {
 		return segment.Position{}, time.Time{}, err
@@ -204,4 +216,183 @@ func later(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// index finds the objects that hold segments by position.
+type index struct {
+	segments []Object // by position
+	merged   []Object // by first position
+	reach    []int    // for each of merged: which one, of those up to it, reaches farthest
+	faults   faults
+}
+
+func newIndex(segments, merged []Object, known faults) *index {
+	slices.SortStableFunc(merged, byStart)
+	x := &index{segments: segments, merged: merged, reach: make([]int, len(merged)), faults: known}
+	farthest := 0
+	for i, object := range merged {
+		if object.Next.Compare(merged[farthest].Next) >= 0 {
+			farthest = i
+		}
+		x.reach[i] = farthest
+	}
+	return x
+}
+
+func byStart(a, b Object) int { return a.Start.Compare(b.Start) }
+
+// indexed lists what holds segments in a generation.
+func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
+	var segments, merged []Object
+	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which they come and go: nothing is missed
+		objects, err := r.Objects(ctx, generation, level, segment.Position{})
+		if err != nil {
+			return nil, err
+		}
+		if level == Segment {
+			segments = objects
+			continue
+		}
+		if objects, err = r.withoutPretenders(ctx, objects); err != nil {
+			return nil, err
+		}
+		merged = append(merged, objects...)
+	}
+	return newIndex(segments, merged, nil), nil
+}
+
+// withoutPretenders are the merged objects of a level but for those that are not what their names say. Members merge what nobody has merged
+// before, so objects that overlap are looked into: whoever may put objects chooses names, and a name that spans everything would hide
+// everything.
+func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Object, error) {
+	slices.SortStableFunc(merged, byStart)
+	doubtful := map[int]bool{}
+	farthest := 0
+	for i := 1; i < len(merged); i++ {
+		if merged[i].Start.Compare(merged[farthest].Next) < 0 {
+			doubtful[i], doubtful[farthest] = true, true
+		}
+		if merged[i].Next.Compare(merged[farthest].Next) > 0 {
+			farthest = i
+		}
+	}
+	pretences := make([]error, len(merged))
+	looked := slices.Sorted(maps.Keys(doubtful))
+	err := each(len(looked), func(i int) (err error) {
+		pretences[looked[i]], err = r.pretence(ctx, merged[looked[i]])
+		return err
+	})
+	var left []Object
+	for i, object := range merged {
+		if pretences[i] == nil {
+			left = append(left, object)
+		}
+	}
+	return left, err
+}
+
+// pretence is why a merged object is not what its name says, by the manifests in it; nil if it is. That is remembered. The error
+// says that it could not be read.
+func (r *Reader) pretence(ctx context.Context, object Object) (why, err error) {
+	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
+	if known, is := r.pretences.Load(key); is {
+		why, _ = known.(error)
+		return why, nil
+	}
+	_, why = r.lastManifest(ctx, object)
+	if why != nil && !Unusable(why) {
+		return nil, why
+	}
+	r.pretences.Store(key, why)
+	return why, nil
+}
+
+// all returns the objects by their first positions.
+func (x *index) all() []Object {
+	all := slices.Concat(x.segments, x.merged)
+	slices.SortStableFunc(all, byStart)
+	return all
+}
+
+// at is the object to read for what begins at a position: the one that reaches farthest.
+func (x *index) at(position segment.Position) (best Object, found bool) {
+	if x == nil { // of a path that is a full and nothing else
+		return Object{}, false
+	}
+	if i := firstAfter(x.merged, position); i > 0 {
+		if best = x.merged[x.reach[i-1]]; best.covers(position) {
+			return best, true
+		}
+	}
+	i, exact := slices.BinarySearchFunc(x.segments, position, func(o Object, p segment.Position) int { return o.Start.Compare(p) })
+	if !exact {
+		return Object{}, false
+	}
+	return x.segments[i], true
+}
+
+// firstAfter is the index of the first object that begins behind a position.
+func firstAfter(objects []Object, position segment.Position) int {
+	return sort.Search(len(objects), func(i int) bool { return objects[i].Start.Compare(position) > 0 })
+}
+
+// after is the first position behind another that an object begins at; zero if there is none.
+func (x *index) after(position segment.Position) (next segment.Position) {
+	for _, objects := range [][]Object{x.segments, x.merged} {
+		if i := firstAfter(objects, position); i < len(objects) && (next.IsZero() || objects[i].Start.Compare(next) < 0) {
+			next = objects[i].Start
+		}
+	}
+	return next
+}
+
+// lastBefore is the segment that begins last before a position.
+func (x *index) lastBefore(position segment.Position) (Object, bool) {
+	i, _ := slices.BinarySearchFunc(x.segments, position, func(o Object, p segment.Position) int { return o.Start.Compare(p) })
+	if i == 0 {
+		return Object{}, false
+	}
+	return x.segments[i-1], true
+}
+
+// before is the index without what begins at a position or behind it; all of it if that is zero.
+func (x *index) before(bound segment.Position) *index {
+	if bound.IsZero() {
+		return x
+	}
+	return x.without(func(o Object) bool { return o.Start.Compare(bound) >= 0 })
+}
+
+// with is the index and one more segment.
+func (x *index) with(object Object) *index {
+	segments := append(slices.Clone(x.segments), object)
+	slices.SortStableFunc(segments, byStart)
+	return newIndex(segments, x.merged, x.faults)
+}
+
+// upTo is the index with nothing to be read at a position, or behind it.
+func (x *index) upTo(end segment.Position, why error) *index {
+	return newIndex(x.segments, x.merged, append(slices.Clone(x.faults), &Fault{From: end, Err: why}))
+}
+
+// without is the index but for some objects.
+func (x *index) without(these func(Object) bool) *index {
+	return newIndex(slices.DeleteFunc(slices.Clone(x.segments), these), slices.DeleteFunc(slices.Clone(x.merged), these), x.faults)
+}
+
+// follow returns the objects to read from a position on, by their names: a segment's doesn't tell where it ends, so it is taken
+// to end where the next object begins.
+func (x *index) follow(position segment.Position) (objects []Object) {
+	for {
+		object, found := x.at(position)
+		if !found {
+			return objects
+		}
+		objects = append(objects, object)
+		if position = object.Next; object.Level == Segment {
+			if position = x.after(object.Start); x.faults.between(object.Start, position) {
+				return objects
+			}
+		}
+	}
 }

@@ -28,7 +28,7 @@ func FuzzManifests(f *testing.F) {
 	w.segment(14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
 	full := *w.head().Full
-	require.NoError(f, w.PutVerdict(w.ctx, archive.Verdict{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: At(60)}))
+	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: At(60)}))
 	for _, name := range append(w.names("gen/000001/segment/"), statementsOf...) {
 		content, there := w.store.Content(name)
 		require.True(f, there, name)

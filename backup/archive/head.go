@@ -26,7 +26,7 @@ type Head struct {
 	Segment *segment.Manifest // the newest one behind that full; nil if there is none
 	Newer   error             // why a full that is newer than Full does not count; nil if there is none
 	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
-	Beyond  segment.Position  // where a new chain leaves what does not count alone; zero if everything counts
+	PastEnd segment.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -35,11 +35,41 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
+// Term is that of raft's in which its end was written; 0 if there is none.
+func (h Head) Term() uint64 {
+	switch {
+	case h.Segment != nil:
+		return h.Segment.Term
+	case h.Full != nil:
+		return h.Full.Term
+	default:
+		return 0
+	}
+}
+
+// Writer is the member that wrote its end: etcd's id, hexadecimal; empty if there is none.
+func (h Head) Writer() string {
+	switch {
+	case h.Segment != nil:
+		return h.Segment.Member
+	case h.Full != nil:
+		return h.Full.Member
+	default:
+		return ""
+	}
+}
+
+// Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
+// place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
+func (h Head) Outdates(next segment.Manifest) bool {
+	return next.Rows == 0 && (next.Term < h.Term() || next.Applied != 0 && next.Applied < h.Applied)
+}
+
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
-// of them cannot be believed, Damaged says why; where no full can, that is the error, and only Beyond is set.
-func (a *Archive) Head(ctx context.Context, generation int) (head Head, err error) {
+// of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
+func (r *Reader) Head(ctx context.Context, generation int) (head Head, err error) {
 	for range listings {
-		head, err = a.head(ctx, generation)
+		head, err = r.head(ctx, generation)
 		if !errors.Is(err, store.ErrNotFound) {
 			return head, err
 		}
@@ -47,25 +77,25 @@ func (a *Archive) Head(ctx context.Context, generation int) (head Head, err erro
 	return Head{}, err
 }
 
-func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
-	names, err := a.fullNames(ctx, generation)
+func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
+	names, err := r.fullNames(ctx, generation)
 	if err != nil || len(names) == 0 {
 		return Head{}, err
 	}
-	full, newer, err := a.newestFull(ctx, generation, names)
-	if Disbelieved(err) {
-		beyond, failed := a.beyond(ctx, generation, names)
-		return Head{Beyond: beyond}, errors.Join(err, failed)
+	full, newer, err := r.newestFull(ctx, generation, names)
+	if NotVerified(err) {
+		pastEnd, failed := r.pastEverything(ctx, generation, names)
+		return Head{PastEnd: pastEnd}, errors.Join(err, failed)
 	}
 	if err != nil {
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	if err := a.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
+	if err := r.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
 		return Head{}, err
 	}
-	further, err := a.Advance(ctx, head)
-	if Disbelieved(err) {
+	further, err := r.Advance(ctx, head)
+	if NotVerified(err) {
 		head.overlook(Object{Level: Segment, Start: head.Position}, err)
 		return head, nil
 	}
@@ -73,25 +103,25 @@ func (a *Archive) head(ctx context.Context, generation int) (Head, error) {
 }
 
 // lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed.
-func (a *Archive) lastBelieved(ctx context.Context, head *Head, merged segment.Position) error {
+func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged segment.Position) error {
 	useless := map[string]bool{}
 	for {
-		newest, err := a.newestObject(ctx, *head.Full, merged, useless)
+		newest, err := r.newestObject(ctx, *head.Full, merged, useless)
 		if err != nil || newest == nil {
 			return err
 		}
-		last, err := a.lastManifest(ctx, *newest)
+		last, err := r.lastManifest(ctx, *newest)
 		if err == nil && last.Cluster != head.Cluster {
-			err = a.foreign(newest.Name(), last.Cluster, head.Cluster)
+			err = r.foreign(newest.Name(), last.Cluster, head.Cluster)
 		}
 		if err == nil {
 			head.arrive(last)
 		}
-		if !Disbelieved(err) {
+		if !NotVerified(err) {
 			return err
 		}
 		useless[newest.Name()] = true
-		if _, first := a.firstManifest(ctx, *newest); newest.Level == Segment || !Disbelieved(first) {
+		if _, first := r.firstManifest(ctx, *newest); newest.Level == Segment || !NotVerified(first) {
 			head.overlook(*newest, err) // else it has nothing of a merged object but the name
 		}
 	}
@@ -106,38 +136,38 @@ func (h *Head) overlook(object Object, why error) {
 	if h.Damaged == nil {
 		h.Damaged = why
 	}
-	if reach.Compare(h.Beyond) > 0 {
-		h.Beyond = reach
+	if reach.Compare(h.PastEnd) > 0 {
+		h.PastEnd = reach
 	}
 }
 
 // arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
 func (h *Head) arrive(last segment.Manifest) {
 	h.Start, h.Segment = last.Start(), &last
-	if h.Beyond.Compare(h.Position) <= 0 {
-		h.Damaged, h.Beyond = nil, segment.Position{}
+	if h.PastEnd.Compare(h.Position) <= 0 {
+		h.Damaged, h.PastEnd = nil, segment.Position{}
 	}
 }
 
-// beyond is behind everything that a generation has, be it of use or not.
-func (a *Archive) beyond(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
+// pastEverything is behind everything that a generation has, be it of use or not.
+func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
 	revision, _, _ := parseFull(fulls[len(fulls)-1])
-	all := Head{Beyond: segment.After(revision)}
-	x, err := a.indexed(ctx, generation)
+	all := Head{PastEnd: segment.After(revision)}
+	x, err := r.indexed(ctx, generation)
 	if err != nil {
 		return segment.Position{}, err
 	}
 	for _, object := range x.all() {
 		all.overlook(object, nil)
 	}
-	return all.Beyond, nil
+	return all.PastEnd, nil
 }
 
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
 // none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].
-func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
+func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	for {
-		next, err := a.Manifest(ctx, head.Generation, head.Position)
+		next, err := r.Manifest(ctx, head.Generation, head.Position)
 		if errors.Is(err, store.ErrNotFound) {
 			return head, nil
 		}
@@ -145,10 +175,10 @@ func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
 			return Head{}, err
 		}
 		if next.Cluster != head.Cluster {
-			return Head{}, a.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+			return Head{}, r.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
 		}
 		if next.Before != head.Before {
-			return Head{}, a.named(SegmentName(next.Generation, next.Position),
+			return Head{}, r.named(SegmentName(next.Generation, next.Position),
 				fmt.Errorf("%w: it doesn't go on from what is before it", ErrHole))
 		}
 		head.arrive(next)
@@ -156,9 +186,9 @@ func (a *Archive) Advance(ctx context.Context, head Head) (Head, error) {
 }
 
 // fullNames lists the fulls that have a manifest, oldest first.
-func (a *Archive) fullNames(ctx context.Context, generation int) (names []string, err error) {
+func (r *Reader) fullNames(ctx context.Context, generation int) (names []string, err error) {
 	prefix := fullPrefix(generation)
-	for object, err := range a.store.List(ctx, prefix, "") {
+	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, err
 		}
@@ -171,10 +201,10 @@ func (a *Archive) fullNames(ctx context.Context, generation int) (names []string
 }
 
 // newestFull reads the newest one that can be believed. newer says why the newest of all can't, and is the error if none can.
-func (a *Archive) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
+func (r *Reader) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
 	for i := len(names) - 1; i >= 0; i-- {
-		full, err = a.Full(ctx, generation, names[i])
-		if !Disbelieved(err) {
+		full, err = r.Full(ctx, generation, names[i])
+		if !NotVerified(err) {
 			return full, newer, err
 		}
 		if newer == nil {
@@ -186,8 +216,8 @@ func (a *Archive) newestFull(ctx context.Context, generation int, names []string
 
 // newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments
 // are listed first: what is merged and deleted meanwhile is then in one of the other lists.
-func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Position, useless map[string]bool) (newest *Object, err error) {
-	segments, err := a.Objects(ctx, full.Generation, Segment, full.Next)
+func (r *Reader) newestObject(ctx context.Context, full Full, merged segment.Position, useless map[string]bool) (newest *Object, err error) {
+	segments, err := r.Objects(ctx, full.Generation, Segment, full.Next)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +228,7 @@ func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Po
 		end = newest.Start
 	}
 	for _, level := range []Level{Minute, Hour} {
-		objects, err := a.Objects(ctx, full.Generation, level, merged)
+		objects, err := r.Objects(ctx, full.Generation, level, merged)
 		if err != nil {
 			return nil, err
 		}
@@ -209,14 +239,14 @@ func (a *Archive) newestObject(ctx context.Context, full Full, merged segment.Po
 		}
 	}
 	if newest == nil && full.BeginsChain() {
-		return a.across(ctx, full, merged)
+		return r.across(ctx, full, merged)
 	}
 	return newest, nil
 }
 
 // across is the segment of the chain before a full that goes on across it; nil if there is none.
-func (a *Archive) across(ctx context.Context, full Full, from segment.Position) (*Object, error) {
-	segments, err := a.Objects(ctx, full.Generation, Segment, from)
+func (r *Reader) across(ctx context.Context, full Full, from segment.Position) (*Object, error) {
+	segments, err := r.Objects(ctx, full.Generation, Segment, from)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +255,7 @@ func (a *Archive) across(ctx context.Context, full Full, from segment.Position) 
 	if !found {
 		return nil, nil
 	}
-	if passed, err := a.passed(ctx, full, x); err != nil || !passed {
+	if passed, err := r.passed(ctx, full, x); err != nil || !passed {
 		return nil, err
 	}
 	return &last, nil

@@ -1,11 +1,17 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 )
 
@@ -13,6 +19,9 @@ import (
 type History struct {
 	Cluster     *Cluster // nil if nothing was ever kept here, or the birth certificate is not to be believed
 	Generations []Generational
+
+	reader *Reader
+	known  faults // what was found to be of no use, and is no part of the chains
 }
 
 // Generational is what is kept of a generation.
@@ -36,20 +45,33 @@ type Orphan struct {
 // KeptFull is a full of a listing.
 type KeptFull struct {
 	Full
-	Label      string    // its name, also when the manifest cannot be read
-	Size       int64     // of its objects, bytes
-	Stored     time.Time // when its manifest was created, by the store's clock
-	Verdict    *Verdict  // the newest; nil if there is none
-	VerdictErr error     // why that one is not believed
-	Err        error     // why its manifest is not believed
-	Passed     bool      // the chain before goes on across it, and nothing leads on from it
+	Label     string    // its name, also when the manifest cannot be read
+	Size      int64     // of its objects, bytes
+	Stored    time.Time // when its manifest was created, by the store's clock
+	Result    *Result   // the newest; nil if there is none
+	ResultErr error     // why that one is not believed
+	Err       error     // why its manifest is not believed
+	Passed    bool      // the chain before goes on across it, and nothing leads on from it
 
 	fault error // why its data were found to be of no use
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
 func (f KeptFull) Usable() bool {
-	return f.Err == nil && f.fault == nil && (f.Verdict == nil || f.Verdict.Outcome != Failed)
+	return f.Err == nil && f.fault == nil && (f.Result == nil || f.Result.Outcome != Failed)
+}
+
+// useless is why no restore begins with the full; nil if one may.
+func (f KeptFull) useless() error {
+	switch {
+	case f.Err != nil:
+		return f.Err
+	case f.fault != nil:
+		return f.fault
+	case !f.Usable():
+		return fmt.Errorf("full %s failed its test restore: %s", f.Label, f.Result.Why)
+	}
+	return nil
 }
 
 // Newest returns the generation that was begun last; nil if there is none.
@@ -70,70 +92,360 @@ func (h *History) Generation(number int) *Generational {
 	return nil
 }
 
-// History lists everything. It reads the manifests and verdicts of fulls, but not those of segments, save the first and the
-// last of each chain.
-func (a *Archive) History(ctx context.Context) (*History, error) { return a.historyWithout(ctx, nil) }
-
-// historyWithout is what is kept but for what is known to be of no use.
-func (a *Archive) historyWithout(ctx context.Context, known faults) (history *History, err error) {
-	for range listings { // what was listed may be merged and deleted before it is read
-		history, err = a.history(ctx, known)
-		if !errors.Is(err, store.ErrNotFound) {
-			break
-		}
-	}
-	return history, err
-}
-
-func (a *Archive) history(ctx context.Context, known faults) (*History, error) {
-	history := &History{}
-	cluster, err := a.Cluster(ctx)
-	switch {
-	case err == nil:
-		history.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !Disbelieved(err): // what is kept can be read without it
-		return nil, err
-	}
-	generations, err := a.Generations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, generation := range generations {
-		kept, err := a.generational(ctx, generation, known)
+// History is what is kept. It reads the manifests and results of fulls, and those of segments that are not merged yet, since their
+// names don't say where they end: that costs a request for each that this Reader has not read before.
+func (r *Reader) History(ctx context.Context) (*History, error) {
+	var known faults
+	r.ends.forget()
+	for merged := 0; ; {
+		history, err := r.historyWithout(ctx, known)
 		if err != nil {
 			return nil, err
 		}
-		history.Generations = append(history.Generations, kept)
+		found, err := history.holes(ctx)
+		if errors.Is(err, store.ErrNotFound) && merged < listings {
+			merged++
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			history.tellEnds()
+			return history, nil
+		}
+		known = append(known, found...)
 	}
-	return history, nil
 }
 
-func (a *Archive) generational(ctx context.Context, generation Generation, known faults) (kept Generational, err error) {
+// tellEnds has the segments of a history tell where they end, as far as they were read.
+func (h *History) tellEnds() {
+	for g := range h.Generations {
+		objects := h.Generations[g].Objects
+		for i, object := range objects {
+			if object.Level == Segment {
+				objects[i].Next, _ = h.reader.ends.of(object.stored())
+			}
+		}
+	}
+}
+
+// historyWithout is what names tell is kept, but for what is known to be of no use. It reads no segments' manifests, save the first
+// and the last of each chain.
+func (r *Reader) historyWithout(ctx context.Context, known faults) (*History, error) {
+	for listed := 1; ; listed++ {
+		history := &History{reader: r, known: known}
+		err := history.list(ctx)
+		if err == nil {
+			return history, nil
+		}
+		if listed == listings || !errors.Is(err, store.ErrNotFound) { // what was listed may be merged and deleted before it is read
+			return nil, err
+		}
+	}
+}
+
+func (h *History) list(ctx context.Context) error {
+	cluster, err := h.reader.Cluster(ctx)
+	switch {
+	case err == nil:
+		h.Cluster = &cluster
+	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // what is kept can be read without it
+		return err
+	}
+	generations, err := h.reader.Generations(ctx)
+	if err != nil {
+		return err
+	}
+	for _, generation := range generations {
+		kept, err := h.generational(ctx, generation)
+		if err != nil {
+			return err
+		}
+		h.Generations = append(h.Generations, kept)
+	}
+	return nil
+}
+
+func (h *History) generational(ctx context.Context, generation Generation) (kept Generational, err error) {
 	kept.Generation = generation
-	if kept.Fulls, kept.Orphans, err = a.fulls(ctx, generation); err != nil {
+	if kept.Fulls, kept.Orphans, err = h.fulls(ctx, generation); err != nil {
 		return kept, err
 	}
 	for i := range kept.Fulls {
-		kept.Fulls[i].fault = known.of(DataName(generation.Number, kept.Fulls[i].Label))
+		kept.Fulls[i].fault = h.known.of(DataName(generation.Number, kept.Fulls[i].Label))
 	}
-	if kept.index, err = a.indexed(ctx, generation.Number); err != nil {
+	if kept.index, err = h.reader.indexed(ctx, generation.Number); err != nil {
 		return kept, err
 	}
 	kept.Objects = kept.index.all()
-	kept.index = kept.index.without(func(o Object) bool { return known.of(o.Name()) != nil })
-	kept.index.faults = known
-	kept.Chains, err = a.chains(ctx, kept.Fulls, kept.index)
+	kept.index = kept.index.without(func(o Object) bool { return h.known.of(o.Name()) != nil })
+	kept.index.faults = h.known
+	kept.Chains, err = h.chains(ctx, kept.Fulls, kept.index)
 	kept.lookBehind()
 	return kept, err
 }
 
-// Disbelieved tells whether it is something that was read which is wrong, and not the reading.
-func Disbelieved(err error) bool {
-	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
+// readers is how many manifests are read at once.
+const readers = 8
+
+// fulls lists those of a generation and reads their manifests and results.
+func (h *History) fulls(ctx context.Context, generation Generation) (fulls []KeptFull, orphans []Orphan, err error) {
+	fulls, orphans, err = h.listFulls(ctx, generation.Number)
+	if err != nil {
+		return nil, nil, err
+	}
+	results, err := h.resultNames(ctx, generation.Number)
+	if err != nil {
+		return nil, nil, err
+	}
+	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], results[fulls[i].Label]) })
 }
 
-// Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
-// another. Other errors say that it could not be read.
-func Unusable(err error) bool {
-	return Disbelieved(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
+// listFulls returns what the listing tells of fulls.
+func (h *History) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
+	prefix := fullPrefix(generation)
+	var waiting []Orphan // of the full that is being listed: its manifest comes last
+	of := ""
+	for object, err := range h.reader.store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, nil, err
+		}
+		label, part, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "/")
+		if label != of {
+			orphans, waiting, of = append(orphans, waiting...), nil, label
+		}
+		if _, _, err := parseFull(label); err != nil || part != "manifest.json" {
+			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
+			continue
+		}
+		full := KeptFull{Label: label, Stored: object.Modified, Size: object.Size}
+		for _, other := range waiting {
+			full.Size += other.Size
+		}
+		fulls, waiting = append(fulls, full), nil
+	}
+	return fulls, append(orphans, waiting...), nil
+}
+
+// resultNames lists the newest result of each full, by the full's name.
+func (h *History) resultNames(ctx context.Context, generation int) (map[string]string, error) {
+	names := map[string]string{}
+	prefix := resultPrefix(generation)
+	for object, err := range h.reader.store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		full, _, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "_")
+		names[full] = object.Name
+	}
+	return names, nil
+}
+
+// readFull reads what a full's objects state. What cannot be believed is noted; an error says that it could not be read.
+func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, result string) error {
+	var err error
+	kept.Full, err = h.reader.Full(ctx, generation.Number, kept.Label)
+	if err == nil && kept.Cluster != generation.Cluster {
+		err = h.reader.foreign(ManifestName(generation.Number, kept.Label), kept.Cluster, generation.Cluster)
+	}
+	if err != nil && NotVerified(err) {
+		kept.Err = err
+		return nil
+	}
+	if err != nil || result == "" {
+		return err
+	}
+	read, err := h.reader.result(ctx, result)
+	if err == nil {
+		kept.Result = &read
+	} else if NotVerified(err) { // anybody may have put it there
+		kept.ResultErr, err = err, nil
+	}
+	return err
+}
+
+// each does something for 0 to n-1, several at once, and returns one of the errors.
+func each(n int, do func(int) error) error {
+	var group sync.WaitGroup
+	next, errs := make(chan int), make(chan error, n)
+	for range min(n, readers) {
+		group.Go(func() {
+			for i := range next {
+				if err := do(i); err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	close(errs)
+	return <-errs
+}
+
+// reported is the last revision of the generation that names tell of.
+func (g Generational) reported() (last int64) {
+	for _, full := range g.Fulls {
+		last = max(last, full.reported())
+	}
+	for _, object := range g.Objects {
+		last = max(last, object.reported())
+	}
+	return last
+}
+
+// reported is the revision in the full's name.
+func (f KeptFull) reported() int64 {
+	revision, _, _ := parseFull(f.Label) // a listing has no others
+	return revision
+}
+
+// reported is the last revision that the object's name tells of. That of a segment doesn't tell its own.
+func (o Object) reported() int64 {
+	if o.Level == Segment {
+		return o.Start.Revision - 1
+	}
+	return o.Next.Revision - 1
+}
+
+// lastChain is the newest one; the zero value if there is none.
+func (g Generational) lastChain() (chain Chain) {
+	if len(g.Chains) > 0 {
+		chain = g.Chains[len(g.Chains)-1]
+	}
+	return chain
+}
+
+// lookBehind notes what lies behind the chains and is no part of them. Behind the last one it is all that cannot be read.
+func (g Generational) lookBehind() {
+	for i := range g.Chains {
+		chain := &g.Chains[i]
+		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.at(chain.end), chain.hole(chain.index.all()))
+		if i == len(g.Chains)-1 {
+			chain.PastEnd = g.pastEnd(*chain)
+		}
+	}
+}
+
+// pastEnd is why what lies behind a chain cannot be read, or does not belong to it; nil if nothing lies there. What nobody trusts
+// is told first: it need not be damaged.
+func (g Generational) pastEnd(chain Chain) error {
+	why := []error{chain.Unverified}
+	for _, full := range slices.Backward(g.Fulls) {
+		if full.reported() > chain.To {
+			why = append(why, full.useless())
+		}
+	}
+	for _, fault := range g.index.faults {
+		if fault.From.Compare(chain.end) >= 0 && !fault.From.IsZero() {
+			why = append(why, fault.Err)
+		}
+	}
+	why = append(why, chain.hole(g.Objects))
+	why = slices.DeleteFunc(why, func(err error) bool { return err == nil })
+	if i := slices.IndexFunc(why, func(err error) bool { return errors.Is(err, seal.ErrUntrusted) }); i >= 0 {
+		return why[i]
+	}
+	if len(why) == 0 {
+		return nil
+	}
+	return why[0]
+}
+
+// holes are those within the chains.
+func (h *History) holes(ctx context.Context) (all faults, err error) {
+	for _, generation := range h.Generations {
+		for _, chain := range generation.Chains {
+			found := make(faults, len(chain.Objects))
+			err := each(len(found), func(i int) (err error) {
+				found[i], err = h.missing(ctx, chain.Objects[i:], generation.Cluster)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			for _, fault := range found {
+				if fault != nil {
+					all = append(all, fault)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// missing is why the second of some objects does not follow the first one; nil if it does.
+func (h *History) missing(ctx context.Context, objects []Object, cluster string) (*Fault, error) {
+	if len(objects) < 2 || objects[0].Level != Segment {
+		return nil, nil
+	}
+	end, err := h.reader.endOf(ctx, objects[0], cluster)
+	switch {
+	case errors.Is(err, ErrForeign): // it stands between those of the chain
+		return &Fault{Object: objects[0].Name(), Err: err}, nil
+	case NotVerified(err):
+		return &Fault{Object: objects[0].Name(), From: objects[0].Start, Err: err}, nil
+	case err != nil || objects[1].Start.Compare(end) <= 0:
+		return nil, err
+	}
+	return &Fault{From: end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, end, objects[1].Name())}, nil
+}
+
+// endOf is end for a segment that was read before, or is now.
+func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (segment.Position, error) {
+	one := object.stored()
+	end, known := r.ends.of(one)
+	if !known {
+		var err error
+		if end, _, err = r.end(ctx, object, cluster); err != nil {
+			return end, err
+		}
+	}
+	r.ends.learn(one, end)
+	return end, nil
+}
+
+// ends remembers where segments end. That never changes, and a listing doesn't tell.
+type ends struct {
+	mu     sync.Mutex
+	known  map[stored]segment.Position
+	before map[stored]segment.Position // by the time of the last History
+}
+
+// stored is a segment of a listing: what is put in its place later is another one.
+type stored struct {
+	generation int
+	start      segment.Position
+	size       int64
+	modified   int64 // nanoseconds since 1970
+}
+
+func (o Object) stored() stored {
+	return stored{o.Generation, o.Start, o.Size, o.Modified.UnixNano()}
+}
+
+// forget drops what was not asked for since it was called last.
+func (e *ends) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.before, e.known = e.known, map[stored]segment.Position{}
+}
+
+func (e *ends) of(one stored) (end segment.Position, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if end, known = e.known[one]; !known {
+		end, known = e.before[one]
+	}
+	return end, known
+}
+
+func (e *ends) learn(one stored, end segment.Position) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.known[one] = end
 }

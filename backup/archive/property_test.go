@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/merge"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
@@ -65,7 +66,7 @@ func write(rt *rapid.T, w *world) {
 	}
 	last := w.next.Position.Revision - 1 + rapid.Int64Range(0, 3).Draw(rt, "revisions")
 	object := w.build(last, buckets...)
-	err := w.PutSegment(w.ctx, object)
+	err := archivetest.PutSegment(w.ctx, w, object)
 	if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
@@ -161,7 +162,7 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 						result, err = w.follow(path)
 					}
 					repair()
-					if err != nil || path.Beyond != nil {
+					if err != nil || path.PastEnd != nil {
 						noticed++
 						continue
 					}

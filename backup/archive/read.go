@@ -1,11 +1,15 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"maps"
 	"slices"
+	"time"
 
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
@@ -28,9 +32,9 @@ type Reading struct {
 // checks that they are what was written, all of it, and nothing else; what was read before an error counts for nothing.
 // What is missing, damaged or not to be believed is a Fault; an error of row comes through. Memory is bounded, but for the small
 // buckets.
-func (a *Archive) Read(ctx context.Context, path Path, row func(segment.Row) error) (Reading, error) {
+func (r *Reader) Read(ctx context.Context, path Path, row func(segment.Row) error) (Reading, error) {
 	w := &walk{
-		archive: a, ctx: ctx, path: path, row: row, position: path.Full.Next, digest: path.Full.Chain,
+		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next, digest: path.Full.Chain,
 		buckets: map[string]*segment.Bucket{}, index: path.index,
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
@@ -45,10 +49,10 @@ func (a *Archive) Read(ctx context.Context, path Path, row func(segment.Row) err
 
 // walk is a reading on its way.
 type walk struct {
-	archive *Archive
-	ctx     context.Context
-	path    Path
-	row     func(segment.Row) error
+	reader *Reader
+	ctx    context.Context
+	path   Path
+	row    func(segment.Row) error
 
 	index    *index
 	position segment.Position // what comes next
@@ -76,7 +80,7 @@ func (w *walk) all() error {
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return faulty(err, object.Name(), w.position)
 		case listed && !found:
-			return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.archive.store, w.position), "", w.position)
+			return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.reader.store, w.position), "", w.position)
 		case listed:
 			return faulty(err, object.Name(), w.position)
 		default: // it was merged since the path was found
@@ -93,7 +97,7 @@ func (w *walk) all() error {
 func (w *walk) complete() bool { return w.position.Revision > w.path.Revision }
 
 func (w *walk) list() error {
-	x, err := w.archive.indexed(w.ctx, w.path.Generation.Number)
+	x, err := w.reader.indexed(w.ctx, w.path.Generation.Number)
 	if err != nil {
 		return err
 	}
@@ -103,12 +107,12 @@ func (w *walk) list() error {
 
 // open reads an object if it is there.
 func (w *walk) open(object Object) (opened bool, err error) {
-	content, err := w.archive.fetch(w.ctx, object.Name(), 0, w.fetched)
+	content, err := w.reader.fetch(w.ctx, object.Name(), 0, w.fetched)
 	if err != nil {
 		return false, err
 	}
 	defer content.Close()
-	reader := segment.NewReader(content, w.archive.keys)
+	reader := segment.NewReader(content, w.reader.keys)
 	for next := object.Start; !w.done; {
 		manifest, err := reader.Next()
 		if seal.Ended(err) {
@@ -118,7 +122,7 @@ func (w *walk) open(object Object) (opened bool, err error) {
 			err = w.belongs(manifest, next)
 		}
 		if err != nil {
-			return true, w.archive.named(object.Name(), err)
+			return true, w.reader.named(object.Name(), err)
 		}
 		if err := w.enter(object, reader, manifest); err != nil {
 			return true, err
@@ -140,7 +144,7 @@ func (w *walk) ended(object Object, next segment.Position) error {
 	if object.Level == Segment && next != object.Start || object.Level != Segment && next == object.Next {
 		return nil
 	}
-	return w.archive.damaged(object.Name())
+	return w.reader.damaged(object.Name())
 }
 
 // belongs checks what doesn't depend on the segments before.
@@ -167,7 +171,7 @@ func (w *walk) enter(object Object, reader *segment.Reader, manifest segment.Man
 		return nil
 	}
 	if manifest.Position != w.position || manifest.Before != w.digest {
-		return w.archive.named(object.Name(), fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint))
+		return w.reader.named(object.Name(), fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint))
 	}
 	for {
 		record, err := reader.Record()
@@ -176,7 +180,7 @@ func (w *walk) enter(object Object, reader *segment.Reader, manifest segment.Man
 			return nil
 		}
 		if err != nil {
-			return w.archive.named(object.Name(), err)
+			return w.reader.named(object.Name(), err)
 		}
 		if err := w.take(record, manifest); err != nil {
 			return err
@@ -215,4 +219,278 @@ func (w *walk) leave(manifest segment.Manifest) {
 		w.reading.Compacted = manifest.Compacted
 	}
 	w.done = manifest.End > w.path.Revision || w.position == w.path.end
+}
+
+// ahead is how many segments are looked at for the next statement of a bucket. Buckets are looked at every few seconds at the least.
+const ahead = 600
+
+// Recorded is a small bucket as it was some time behind a path's revision: as the next segment has it that states it. It is nil if
+// there is none among the next ones, or they cannot be read.
+func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*segment.Bucket, error) {
+	x, err := r.indexed(ctx, path.Generation.Number) // what the path lists may be merged by now
+	if err != nil {
+		return nil, err
+	}
+	left := ahead
+	objects := x.before(path.bound).follow(path.Full.Next)
+	for i, object := range objects {
+		if i+1 < len(objects) && objects[i+1].Start.Revision <= path.Revision {
+			continue // it ends before
+		}
+		for found, err := range r.manifests(ctx, object) {
+			var fault *Fault
+			if left--; left < 0 || errors.As(faulty(err, object.Name(), object.Start), &fault) {
+				return nil, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			if max(found.End, found.Position.Revision) > path.Revision && slices.Contains(found.Buckets, bucket) {
+				return r.bucketIn(ctx, object, found, bucket)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// bucketIn reads a bucket that a segment has; nil if that is damaged.
+func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name string) (found *segment.Bucket, err error) {
+	for record, err := range r.records(ctx, object, in) {
+		var fault *Fault
+		if errors.As(faulty(err, object.Name(), in.Position), &fault) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if bucket, is := record.(*segment.Bucket); is && bucket.Name == name {
+			found = bucket
+		}
+	}
+	return found, nil
+}
+
+// records yields those of a segment in an object, each valid until the next one. What was read before an error counts for nothing.
+func (r *Reader) records(ctx context.Context, object Object, in located) iter.Seq2[segment.Record, error] {
+	return func(yield func(segment.Record, error) bool) {
+		content, err := r.fetch(ctx, object.Name(), in.offset, nil)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer content.Close()
+		reader := segment.NewReader(content, r.keys)
+		_, err = reader.Next()
+		for err == nil {
+			var record segment.Record
+			if record, err = reader.Record(); err == nil && !yield(record, nil) {
+				return
+			}
+		}
+		if !seal.Ended(err) {
+			yield(nil, r.named(object.Name(), err))
+		}
+	}
+}
+
+// How much is read at once to find manifests, in bytes. One has about a thousand.
+const (
+	firstPart = 16 << 10
+	nextPart  = 256 << 10
+)
+
+// located is a segment's manifest, and where it begins in its object, in bytes.
+type located struct {
+	segment.Manifest
+	offset int64
+}
+
+// manifests yields those in an object, and skips what lies between. It ends with an error if they are not what the object's
+// name says.
+func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[located, error] {
+	return func(yield func(located, error) bool) {
+		lines := &lines{reader: r, ctx: ctx, name: object.Name()}
+		next := object.Start
+		for offset := int64(0); offset == 0 || offset < object.Size; {
+			manifest, length, err := lines.manifest(offset)
+			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
+				err = r.damaged(lines.name)
+			}
+			if !yield(located{manifest, offset}, err) || err != nil {
+				return
+			}
+			next, offset = manifest.Next(), offset+length+manifest.Body.Bytes
+		}
+		if object.Level != Segment && next != object.Next {
+			yield(located{}, r.damaged(lines.name))
+		}
+	}
+}
+
+func (r *Reader) firstManifest(ctx context.Context, object Object) (segment.Manifest, error) {
+	for found, err := range r.manifests(ctx, object) {
+		return found.Manifest, err
+	}
+	return segment.Manifest{}, r.damaged(object.Name())
+}
+
+func (r *Reader) lastManifest(ctx context.Context, object Object) (last segment.Manifest, err error) {
+	for found, err := range r.manifests(ctx, object) {
+		if err != nil {
+			return segment.Manifest{}, err
+		}
+		last = found.Manifest
+	}
+	return last, nil
+}
+
+// lines reads lines of an object here and there.
+type lines struct {
+	reader *Reader
+	ctx    context.Context
+	name   string
+
+	begin int64
+	part  []byte // of the object, from begin on
+}
+
+// manifest reads the one at an offset, and says how long its line is.
+func (l *lines) manifest(offset int64) (segment.Manifest, int64, error) {
+	line, err := l.line(offset)
+	if err != nil {
+		return segment.Manifest{}, 0, err
+	}
+	manifest, err := segment.ReadManifest(line, l.reader.keys)
+	return manifest, int64(len(line)), l.reader.named(l.name, err)
+}
+
+func (l *lines) line(offset int64) ([]byte, error) {
+	if line := l.known(offset); line != nil {
+		return line, nil
+	}
+	part := int64(firstPart)
+	if offset > 0 {
+		part = nextPart
+	}
+	for _, length := range []int64{part, seal.MaxLine} {
+		if err := l.read(offset, length); err != nil {
+			return nil, err
+		}
+		if line := l.known(offset); line != nil {
+			return line, nil
+		}
+	}
+	return nil, l.reader.named(l.name, fmt.Errorf("%w: no line begins at byte %d", seal.ErrDamaged, offset))
+}
+
+// known returns the line at an offset if it was read.
+func (l *lines) known(offset int64) []byte {
+	if offset < l.begin || offset >= l.begin+int64(len(l.part)) {
+		return nil
+	}
+	rest := l.part[offset-l.begin:]
+	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+		return rest[:end+1]
+	}
+	return nil
+}
+
+func (l *lines) read(offset, length int64) error {
+	content, err := l.reader.store.Get(l.ctx, l.name, offset, length)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	l.begin = offset
+	l.part, err = io.ReadAll(content)
+	return err
+}
+
+const (
+	tries      = 6                      // as long as nothing has come
+	triesOn    = 12                     // behind what has come, two minutes or so: all of it would have to be fetched again
+	firstTry   = 100 * time.Millisecond // then twice as long each time
+	longestTry = 30 * time.Second
+)
+
+// fetch reads an object from a byte on, to its end, and goes on where it was cut off when the store was unavailable: objects
+// don't change, and what takes an hour to read should not be read again because of one connection.
+func (r *Reader) fetch(ctx context.Context, name string, offset int64, told func(bytes int)) (io.ReadCloser, error) {
+	f := &fetching{ctx: ctx, store: r.store, name: name, offset: offset, told: told}
+	return f, f.open()
+}
+
+type fetching struct {
+	ctx    context.Context
+	store  store.Store
+	name   string
+	offset int64
+	told   func(bytes int) // may be nil
+	failed int             // how often in a row
+	came   bool            // something has
+
+	content io.ReadCloser // nil when it was cut off
+}
+
+// open asks until there is an answer that another try would not better.
+func (f *fetching) open() (err error) {
+	for {
+		f.content, err = f.store.Get(f.ctx, f.name, f.offset, -1)
+		if err == nil || !f.again(err) {
+			return err
+		}
+	}
+}
+
+func (f *fetching) Read(p []byte) (int, error) {
+	for {
+		if f.content == nil {
+			if err := f.open(); err != nil {
+				return 0, err
+			}
+		}
+		n, err := f.content.Read(p)
+		f.offset += int64(n)
+		if n > 0 {
+			f.failed, f.came = 0, true
+			if f.told != nil {
+				f.told(n)
+			}
+		}
+		if err == nil || seal.Ended(err) || !errors.Is(err, store.ErrUnavailable) {
+			return n, err
+		}
+		_ = f.Close()
+		if n > 0 {
+			return n, nil
+		}
+		if !f.again(err) {
+			return 0, err
+		}
+	}
+}
+
+// again waits before another try, and tells whether it makes sense.
+func (f *fetching) again(err error) bool {
+	if !errors.Is(err, store.ErrUnavailable) || f.failed >= tries && !f.came || f.failed >= triesOn {
+		return false
+	}
+	timer := time.NewTimer(max(min(firstTry<<f.failed, longestTry), store.RetryAfter(err)))
+	defer timer.Stop()
+	f.failed++
+	select {
+	case <-f.ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (f *fetching) Close() error {
+	if f.content == nil {
+		return nil
+	}
+	content := f.content
+	f.content = nil
+	return content.Close()
 }

@@ -1,17 +1,23 @@
 package archive_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 )
 
 func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
@@ -50,7 +56,7 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 	}
 	object, err := builder.Finish(segment.Source{Compacted: 12})
 	require.NoError(t, err)
-	require.NoError(t, w.PutSegment(w.ctx, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 
 	path := w.find(archive.Target{})
@@ -112,11 +118,11 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	foreign := w.next
 	foreign.Cluster = "7e27652122e8b2ae"
 	object := Build(t, w.Keys(), foreign, Rows(11, 12))
-	require.NoError(t, w.PutSegment(w.ctx, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
-	require.ErrorIs(t, path.Beyond, archive.ErrForeign)
-	assert.ErrorContains(t, path.Beyond, archive.SegmentName(1, object.Position))
+	require.ErrorIs(t, path.PastEnd, archive.ErrForeign)
+	assert.ErrorContains(t, path.PastEnd, archive.SegmentName(1, object.Position))
 
 	w.next = w.build(12).Start() // whose place that has taken
 	w.segment(14)
@@ -158,7 +164,7 @@ func TestAMergedObjectThatLiesAboutItsEndAloneIsDamage(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, minute.Name()))
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
-	assert.ErrorIs(t, path.Beyond, seal.ErrDamaged)
+	assert.ErrorIs(t, path.PastEnd, seal.ErrDamaged)
 }
 
 func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
@@ -169,4 +175,153 @@ func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, reading.Rows)
 	assert.Equal(t, full.Revision, reading.Revision)
+}
+
+// statedAt is what the lease "a" is said to be behind a revision; empty if nothing is said.
+func (w *world) statedAt(revision int64) (value string) {
+	w.t.Helper()
+	bucket, err := w.Recorded(w.ctx, w.find(archive.Target{Revision: revision}), "lease")
+	require.NoError(w.t, err)
+	if bucket != nil {
+		for _, found := range bucket.Entries() {
+			value = string(found)
+		}
+	}
+	return value
+}
+
+func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(12, Bucket("lease", "a", "1"))
+	w.segment(14)
+	w.segment(16, Bucket("alarm", "x", "y"))
+	w.segment(18, Bucket("alarm", "x", "z"), Bucket("lease", "a", "2"))
+	w.segment(18, Bucket("lease", "a", "3"))
+	w.segment(20)
+	check := func() {
+		for revision, stated := range map[int64]string{10: "1", 11: "1", 12: "2", 13: "2", 14: "2", 16: "2", 17: "2", 18: "3", 19: "", 20: ""} {
+			assert.Equal(t, stated, w.statedAt(revision), "revision %d", revision)
+		}
+	}
+	check()
+	segments := w.objects(archive.Segment)
+	w.merge(archive.Minute, segments[:2]...)
+	w.merge(archive.Minute, segments[2:5]...)
+	check()
+}
+
+func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(12)
+	stating := w.segment(14, Bucket("lease", "a", "1"))
+	w.segment(16)
+	name := archive.SegmentName(1, stating.Position)
+	content, _ := w.store.Content(name)
+	for _, bit := range []int{100, 8*len(content) - 40} {
+		repair := w.damage(name, bit)
+		assert.Empty(t, w.statedAt(11))
+		repair()
+	}
+	require.NoError(t, w.store.Delete(t.Context(), name))
+	assert.Empty(t, w.statedAt(11))
+	w.store.SetContent(name, content)
+	assert.Equal(t, "1", w.statedAt(11))
+
+	path := w.find(archive.Target{Revision: 11})
+	w.store.Inject(memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
+	_, err := w.Recorded(w.ctx, path, "lease")
+	assert.ErrorIs(t, err, memory.ErrDenied)
+}
+
+func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(12)
+	w.gap(20)
+	w.segment(22, Bucket("lease", "a", "1"))
+	assert.Empty(t, w.statedAt(11))
+	assert.Equal(t, "1", w.statedAt(20))
+}
+
+// A key of the revision may belong to a lease that only the end of its segment knows.
+func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(14, Bucket("lease", "1", "before"))
+	w.segment(20, Bucket("lease", "2", "later"))
+	for revision, want := range map[int64]int{14: 0, 17: 1, 20: 0} {
+		path, err := w.Find(t.Context(), archive.Target{Revision: revision})
+		require.NoError(t, err)
+		reading, err := w.Read(t.Context(), path, func(segment.Row) error { return nil })
+		require.NoError(t, err)
+		require.Len(t, reading.Later, want, "revision %d", revision)
+		require.Len(t, reading.Buckets, 1)
+		for _, later := range reading.Later {
+			for key := range later.Entries() {
+				require.Equal(t, "2", string(key))
+			}
+		}
+	}
+}
+
+func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(500)
+	w.store.Inject(
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Cut: 100},
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Err: memory.ErrUnreachable},
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 1}, // the end of the chain
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 2, Cut: 1000},
+	)
+	before := len(w.store.Calls())
+	assert.Equal(t, revisions(11, 500), w.restore(archive.Target{}).revisions)
+	assert.GreaterOrEqual(t, len(w.store.Calls())-before, 5)
+}
+
+func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		full := *w.head().Full
+		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than a store that is away would be asked
+		snapshot, err := read(t, w.Archive, full)
+		require.NoError(t, err)
+		assert.Equal(t, snapshotOf(database(10)), snapshot)
+	})
+}
+
+// What has taken hours so far need not be fetched again because the store is away for a minute.
+func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		full := *w.head().Full
+		away := func(times int) {
+			w.store.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 1}, memory.Fault{Op: memory.Get, Times: times, Err: memory.ErrUnreachable})
+		}
+		begun := time.Now()
+		away(11)
+		snapshot, err := read(t, w.Archive, full)
+		require.NoError(t, err)
+		assert.Equal(t, snapshotOf(database(10)), snapshot)
+		assert.Greater(t, time.Since(begun), time.Minute)
+		away(13)
+		_, err = read(t, w.Archive, full)
+		assert.ErrorIs(t, err, memory.ErrUnreachable)
+		assert.Less(t, time.Since(begun), 5*time.Minute)
+	})
+}
+
+func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
+	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
+		synctest.Test(t, func(t *testing.T) {
+			w := begin(t, &seal.Keys{})
+			full := *w.head().Full
+			w.store.Inject(memory.Fault{Op: memory.Get, Err: away})
+			begun := time.Now()
+			_, err := read(t, w.Archive, full)
+			assert.ErrorIs(t, err, away)
+			assert.Less(t, time.Since(begun), time.Minute)
+			if errors.Is(away, store.ErrUnavailable) {
+				assert.Greater(t, time.Since(begun), 5*time.Second, "but not at once")
+			}
+		})
+	}
 }

@@ -2,11 +2,13 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 	"time"
 
+	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 )
@@ -15,39 +17,33 @@ import (
 // of the head may be when it writes: after a longer pause it asks for Head first, since its next position may be merged.
 const Grace = 5 * time.Minute
 
-// PutSegment stores a segment under the name of its position. store.ErrExists says that another writer was first: go on from
-// what is at that position, or from Head if that was merged. It may be repeated until it succeeds.
-func (a *Archive) PutSegment(ctx context.Context, object segment.Object) error {
-	return a.PutStored(ctx, object.Generation, object.Position, object.Reader())
-}
-
 // PutStored is PutSegment for a segment that waited in a spool: everything that its object holds.
-func (a *Archive) PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error {
+func (w *Writer) PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil {
+	if _, err := store.PutOnce(ctx, w.reader.store, name, object); err != nil {
 		return err
 	}
 	if time.Since(begun) < Grace/2 {
 		return nil
 	}
-	return a.late(ctx, generation, position, name)
+	return w.late(ctx, generation, position, name)
 }
 
 // late looks at a segment whose writer was stopped while it put it: another one may have been there in its place, and be merged and
 // deleted by now. Then this one goes again.
-func (a *Archive) late(ctx context.Context, generation int, position segment.Position, name string) error {
-	held, err := a.held(ctx, generation, position)
+func (w *Writer) late(ctx context.Context, generation int, position segment.Position, name string) error {
+	held, err := w.reader.held(ctx, generation, position)
 	if err == nil && held {
-		_ = a.store.Delete(ctx, name) // readers overlook it, too
-		err = a.named(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
+		_ = w.reader.store.Delete(ctx, name) // readers overlook it, too
+		err = w.reader.named(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
 	}
 	return err
 }
 
 // held tells whether a merged object that can be believed holds what begins at a position.
-func (a *Archive) held(ctx context.Context, generation int, position segment.Position) (bool, error) {
+func (r *Reader) held(ctx context.Context, generation int, position segment.Position) (bool, error) {
 	for _, level := range []Level{Minute, Hour} {
-		merged, err := a.Objects(ctx, generation, level, segment.Position{})
+		merged, err := r.Objects(ctx, generation, level, segment.Position{})
 		if err != nil {
 			return false, err
 		}
@@ -55,7 +51,7 @@ func (a *Archive) held(ctx context.Context, generation int, position segment.Pos
 			if !object.covers(position) {
 				continue
 			}
-			if _, err := a.Examine(ctx, object); err == nil || !Unusable(err) {
+			if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
 				return err == nil, err
 			}
 		}
@@ -64,51 +60,147 @@ func (a *Archive) held(ctx context.Context, generation int, position segment.Pos
 }
 
 // Manifest returns that of the segment at a position. store.ErrNotFound says that there is none, or that it was merged.
-func (a *Archive) Manifest(ctx context.Context, generation int, position segment.Position) (segment.Manifest, error) {
-	return a.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
+func (r *Reader) Manifest(ctx context.Context, generation int, position segment.Position) (segment.Manifest, error) {
+	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// Object is one that holds segments.
-type Object struct {
-	Level      Level
-	Generation int
-	Start      segment.Position
-	Next       segment.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
-	Size       int64            // bytes
-	Modified   time.Time        // when it was created, by the store's clock
+// Merged is an object that holds the segments of others, and what these segments are.
+type Merged struct {
+	Object
+	Segments []segment.Manifest
 }
 
-// Name is that of the object.
-func (o Object) Name() string {
-	if o.Level == Segment {
-		return SegmentName(o.Generation, o.Start)
+// Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
+// and span an hour at most. Each is read to its end and checked on the way as far as that needs no identity. It may be repeated. The
+// sources stay until somebody deletes them, who must have seen that the merged object holds them: Merge's caller has, and whoever
+// compares what Examine returns of both.
+//
+// ErrHole says that the sources don't follow one another, that one of them cannot be believed, or that another segment begins within
+// them: they stay as they are.
+func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
+	if level == Segment || len(sources) == 0 {
+		return Merged{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
 	}
-	return mergedName(o.Generation, o.Level, o.Start, o.Next)
-}
-
-// covers tells whether a merged object holds what begins at a position.
-func (o Object) covers(position segment.Position) bool {
-	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
-}
-
-// Objects lists those of a level whose first position is not before from, in order.
-func (a *Archive) Objects(ctx context.Context, generation int, level Level, from segment.Position) (all []Object, err error) {
-	prefix := levelPrefix(generation, level)
-	after := ""
-	if from.Revision > 0 {
-		after = prefix + fmt.Sprintf("%019d", from.Revision) // before all names that begin so
-	}
-	for listed, err := range a.store.List(ctx, prefix, after) {
+	first, last := sources[0], sources[len(sources)-1]
+	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
+	if last.Level == Segment {
+		manifest, err := w.reader.firstManifest(ctx, last)
 		if err != nil {
-			return nil, err
+			return Merged{}, unmergeable(err)
 		}
-		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
-		if err != nil || start.Compare(from) < 0 {
-			continue // somebody else's, or before
-		}
-		all = append(all, Object{
-			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
-		})
+		merged.Next = manifest.Next()
 	}
-	return all, nil
+	if err := w.oneChain(ctx, merged.Object, sources); err != nil {
+		return Merged{}, err
+	}
+	body, err := w.putFilled(ctx, merged.Name(), func(into io.Writer) (err error) {
+		merged.Segments, err = w.concatenate(ctx, into, merged.Object, sources)
+		return err
+	})
+	merged.Size = body.Bytes
+	return merged, err
+}
+
+// oneChain is an ErrHole if another segment begins within one that is to be made of segments: it would count as held, and may be of
+// another chain.
+func (w *Writer) oneChain(ctx context.Context, merged Object, sources []Object) error {
+	if merged.Level != Minute {
+		return nil // of what was merged before
+	}
+	segments, err := w.reader.Objects(ctx, merged.Generation, Segment, merged.Start)
+	for _, other := range segments {
+		of := func(source Object) bool { return source.Start == other.Start }
+		if merged.covers(other.Start) && !slices.ContainsFunc(sources, of) {
+			return fmt.Errorf("%w: %s begins within %s", ErrHole, other.Name(), merged.Name())
+		}
+	}
+	return err
+}
+
+// concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
+// there would seem to hold what comes in its place later.
+func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) ([]segment.Manifest, error) {
+	generation, err := w.reader.generation(ctx, merged.Generation)
+	if err != nil {
+		return nil, err
+	}
+	joint := &joint{next: merged.Start, of: generation.Cluster}
+	for _, source := range sources {
+		if source.Generation != merged.Generation || source.Start != joint.next {
+			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), joint.next)
+		}
+		if err := w.reader.append(ctx, into, source, joint); err != nil {
+			return nil, unmergeable(err)
+		}
+	}
+	if joint.next != merged.Next {
+		return nil, fmt.Errorf("%w: %s would end at %s", ErrHole, merged.Name(), joint.next)
+	}
+	return joint.segments, nil
+}
+
+// unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
+func unmergeable(err error) error {
+	if NotVerified(err) {
+		return fmt.Errorf("%w: %w", ErrHole, err)
+	}
+	return err
+}
+
+// Examine reads an object to its end and returns the manifests of the segments that it holds: they follow one another from where
+// its name says that it begins to where it says that it ends, and their bodies are what they state. What is not so is an error for
+// which NotVerified holds, or ErrHole.
+func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest, error) {
+	generation, err := r.generation(ctx, object.Generation)
+	if err != nil {
+		return nil, err
+	}
+	joint := &joint{next: object.Start, of: generation.Cluster}
+	if err := r.append(ctx, io.Discard, object, joint); err != nil {
+		return nil, err
+	}
+	if len(joint.segments) == 0 || object.Level != Segment && joint.next != object.Next {
+		return nil, r.damaged(object.Name())
+	}
+	return joint.segments, nil
+}
+
+// append writes the segments of one object.
+func (r *Reader) append(ctx context.Context, w io.Writer, source Object, joint *joint) error {
+	content, err := r.fetch(ctx, source.Name(), 0, nil)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	reader := segment.NewReader(io.TeeReader(content, w), r.keys)
+	for {
+		manifest, err := reader.Next()
+		if seal.Ended(err) {
+			return nil
+		}
+		if err == nil {
+			err = joint.follow(manifest)
+		}
+		if err != nil {
+			return r.named(source.Name(), err)
+		}
+	}
+}
+
+// joint is where one segment ends and the next one must begin.
+type joint struct {
+	next     segment.Position
+	of       string // the cluster
+	segments []segment.Manifest
+}
+
+var errJoint = errors.New("it doesn't go on from what is before it")
+
+func (j *joint) follow(manifest segment.Manifest) error {
+	joins := len(j.segments) == 0 || manifest.Before == j.segments[len(j.segments)-1].After
+	if manifest.Position != j.next || manifest.Cluster != j.of || !joins {
+		return fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint)
+	}
+	j.next, j.segments = manifest.Next(), append(j.segments, manifest)
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -57,7 +58,7 @@ func (w *world) put(full archive.Full) archive.Full {
 	full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
 	w.fulls[full.Revision]++
 	full.Cluster, full.Generation, full.Reason = cluster, 1, "for a test"
-	stored, err := w.PutFull(w.ctx, full, strings.NewReader(database(full.Revision)))
+	stored, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader(database(full.Revision)))
 	require.NoError(w.t, err)
 	return stored
 }
@@ -80,7 +81,7 @@ func (w *world) full() archive.Full {
 func (w *world) segment(last int64, buckets ...*segment.Bucket) segment.Object {
 	w.t.Helper()
 	object := w.build(last, buckets...)
-	require.NoError(w.t, w.PutSegment(w.ctx, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 	return object
 }

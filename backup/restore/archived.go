@@ -39,7 +39,7 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 		}
 		return Changes{
 			Revision: read.Revision, Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
-			Stated: func(ctx context.Context) (*segment.Bucket, error) { return a.Stated(ctx, path, leaseBucket) },
+			Recorded: func(ctx context.Context) (*segment.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
 		}, err
 	}
 	return source
@@ -59,7 +59,7 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 		if none != nil {
 			return path, err
 		}
-		if why := errors.Join(err, other.Beyond); other.Revision < path.Revision && errors.Is(why, seal.ErrUntrusted) {
+		if why := errors.Join(err, other.PastEnd); other.Revision < path.Revision && errors.Is(why, seal.ErrUntrusted) {
 			return path, why
 		}
 		if instead != nil {

@@ -39,7 +39,7 @@ type Changes struct {
 	Later []*segment.Bucket
 	// Stated is the bucket of leases as it was stated next behind the revision, nil if nobody knows. It is called if a key belongs
 	// to a lease that is in none of the others, and may be nil.
-	Stated func(context.Context) (*segment.Bucket, error)
+	Recorded func(context.Context) (*segment.Bucket, error)
 
 	behind []byte // the key of the first row that can be new
 }

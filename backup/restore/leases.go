@@ -54,8 +54,8 @@ func keepLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
 // statedNext are the leases as they were stated next, and the time of those that are not among them.
 func statedNext(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
 	var next *segment.Bucket
-	if changed.Stated != nil {
-		next, err = changed.Stated(ctx)
+	if changed.Recorded != nil {
+		next, err = changed.Recorded(ctx)
 	}
 	if next == nil {
 		return nil, longest(leases), err

@@ -74,11 +74,11 @@ func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 		changes Changes
 		leases  map[int64]int64
 	}{
-		"stated in time":                      {Changes{Buckets: []*segment.Bucket{granted}, Stated: nil}, map[int64]int64{id: ttl}},
-		"stated next":                         {Changes{Stated: states(granted)}, map[int64]int64{id: ttl}},
-		"gone by the next statement":          {Changes{Stated: states(segment.NewBucket("lease"))}, map[int64]int64{id: 1}},
-		"gone, and another one has come":      {Changes{Stated: states(other)}, map[int64]int64{id: 1}},
-		"never stated again":                  {Changes{Stated: states(nil)}, map[int64]int64{id: 60}},
+		"stated in time":                      {Changes{Buckets: []*segment.Bucket{granted}, Recorded: nil}, map[int64]int64{id: ttl}},
+		"stated next":                         {Changes{Recorded: states(granted)}, map[int64]int64{id: ttl}},
+		"gone by the next statement":          {Changes{Recorded: states(segment.NewBucket("lease"))}, map[int64]int64{id: 1}},
+		"gone, and another one has come":      {Changes{Recorded: states(other)}, map[int64]int64{id: 1}},
+		"never stated again":                  {Changes{Recorded: states(nil)}, map[int64]int64{id: 60}},
 		"never stated":                        {Changes{}, map[int64]int64{id: 60}},
 		"never stated, and there is a longer": {Changes{Buckets: []*segment.Bucket{other}}, map[int64]int64{7: 500, id: 500}},
 	} {
@@ -115,7 +115,7 @@ func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
 		rows := source.Rows
 		source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
 			_, err := rows(ctx, row)
-			return Changes{Stated: func(context.Context) (*segment.Bucket, error) { return nil, errors.New("asked") }}, err
+			return Changes{Recorded: func(context.Context) (*segment.Bucket, error) { return nil, errors.New("asked") }}, err
 		}
 		_, err := Database(t.Context(), source, path, Options{})
 		require.NoError(t, err, what)
@@ -129,7 +129,7 @@ func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
 	rows, lost := source.Rows, errors.New("the store is away")
 	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
 		_, err := rows(ctx, row)
-		return Changes{Stated: func(context.Context) (*segment.Bucket, error) { return nil, lost }}, err
+		return Changes{Recorded: func(context.Context) (*segment.Bucket, error) { return nil, lost }}, err
 	}
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})

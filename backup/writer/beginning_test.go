@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // slowFulls is a store that takes its time for the data of fulls.
@@ -159,6 +159,6 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	member.end()
 	_, err := New(member.options)
 	require.NoError(t, err)
-	assert.Empty(t, aside.Beside(member.options.SpoolDir))
+	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
 	assert.NotContains(t, c.log.String(), "set aside")
 }

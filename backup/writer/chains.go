@@ -51,7 +51,7 @@ func (s *Shipper) gapped(found *capture.GapError) {
 
 // abandon leaves a chain alone whose end is damaged, since nobody can go on from there: a full begins another one behind it.
 func (s *Shipper) abandon(head archive.Head, why error) {
-	if s.revision = s.options.Etcd.Revision(); !s.writes() || head.Beyond.Revision > s.revision+1 {
+	if s.revision = s.options.Etcd.Revision(); !s.writes() || head.PastEnd.Revision > s.revision+1 {
 		s.failed(aboutLook, "cannot go on from what the store has", why)
 		return
 	}
@@ -59,7 +59,7 @@ func (s *Shipper) abandon(head archive.Head, why error) {
 		return
 	}
 	s.succeeded(aboutLook)
-	s.stale, s.storedAt, s.beyond = false, time.Now(), head.Beyond
+	s.stale, s.storedAt, s.beyond = false, time.Now(), head.PastEnd
 	if s.chainless {
 		return
 	}

@@ -46,7 +46,7 @@ func (s *Shipper) tooFarAhead(head archive.Head) bool {
 // the same, and whoever writes what is encrypted cannot read it. A member that looked before there was a chain has seen it begin.
 func (s *Shipper) onTheWay(head archive.Head) bool {
 	s.strange = false
-	if head.Empty() && head.Beyond.IsZero() {
+	if head.Empty() && head.PastEnd.IsZero() {
 		return true
 	}
 	compared, same, err := s.compare(head.Start)

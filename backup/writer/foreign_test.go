@@ -11,7 +11,7 @@ import (
 
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // restored is an etcd with the data of another one, under a cluster id of its own.
@@ -53,7 +53,7 @@ func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, again.Facts().SpoolBytes)
 	assert.Empty(t, s.segmentsOf(s.options.SpoolDir))
-	kept := aside.Beside(s.options.SpoolDir)
+	kept := preserved.Copies(s.options.SpoolDir)
 	require.Len(t, kept, 1)
 	assert.Equal(t, waited, s.segmentsOf(kept[0].Path))
 	assert.Contains(t, s.log.String(), "what waited for the store is of other data, and is set aside")

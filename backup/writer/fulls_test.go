@@ -78,7 +78,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	done, err := s.FullNow(t.Context(), "asked for")
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, s.Facts().Failures)
-	assert.EqualValues(t, 1, strings.Count(s.log.String(), fmt.Sprintf(`"revision":%d,"bytes":%d,"held"`, done.Revision, done.Database)))
+	assert.EqualValues(t, 1, strings.Count(s.log.String(), fmt.Sprintf(`"revision":%d,"bytes":%d,"held_ms"`, done.Revision, done.Database)))
 	s.requireChains(1)
 }
 

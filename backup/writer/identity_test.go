@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/segment"
 )
 
@@ -74,7 +75,7 @@ func (s *stand) other(rows ...segment.Row) {
 	}
 	object, err := builder.Finish(segment.Source{Member: "1"})
 	require.NoError(s, err)
-	require.NoError(s, a.PutSegment(s.Context(), object))
+	require.NoError(s, archivetest.PutSegment(s.Context(), a, object))
 }
 
 func TestDataThatTookAnotherWayThanItsBackupsIsNotMixedWithThem(t *testing.T) {

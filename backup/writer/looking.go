@@ -100,9 +100,9 @@ func (s *Shipper) saw(seen found, err error) {
 		s.sawNone()
 	case errors.Is(err, errSuperseded):
 		s.mustNot(err.Error())
-	case s.full.begins() && (err == nil || !seen.head.Beyond.IsZero()):
+	case s.full.begins() && (err == nil || !seen.head.PastEnd.IsZero()):
 		// it began before the chain did that is about to be stored
-	case errors.Is(err, seal.ErrDamaged) && !seen.head.Beyond.IsZero():
+	case errors.Is(err, seal.ErrDamaged) && !seen.head.PastEnd.IsZero():
 		s.identified(seen)
 		s.abandon(seen.head, err)
 	case err != nil:

@@ -23,7 +23,7 @@ func (s *Shipper) copied(copied *copied, err error) {
 	}
 	f := s.full
 	f.copied, f.held, f.Hash = copied, copied.held, copied.hash
-	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held", f.held).Msg("backups: the database was copied")
+	s.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", f.held).Msg("backups: the database was copied")
 }
 
 // store uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
@@ -104,7 +104,7 @@ func (s *Shipper) storedFull(stored archive.Full, err error) {
 	f.Full = stored
 	s.finished(f.done())
 	s.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
-		Dur("held", f.held).Dur("took", time.Since(f.begun)).Msg("backups: a full is in the store")
+		Dur("held_ms", f.held).Dur("took_ms", time.Since(f.begun)).Msg("backups: a full is in the store")
 }
 
 // done is what is to be told of it.

@@ -97,7 +97,7 @@ func (s *Shipper) succeeded(what about) {
 	}
 	s.patience = time.Time{}
 	if s.well() {
-		s.options.Log.Info().Dur("after", time.Since(began)).Msg("backups: they go on")
+		s.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: they go on")
 	}
 }
 

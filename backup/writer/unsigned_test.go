@@ -35,8 +35,8 @@ func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
 	s.run()
 	s.awaitStored(s.put("a", "2"))
 	s.end()
-	history, err := archive.New(s.store, signed).Examined(t.Context())
+	history, err := archive.New(s.store, signed).History(t.Context())
 	require.NoError(t, err)
 	require.Len(t, history.Newest().Chains, 1, "it goes on without a gap")
-	require.NoError(t, history.Newest().Chains[0].Behind)
+	require.NoError(t, history.Newest().Chains[0].PastEnd)
 }

@@ -2,14 +2,23 @@ package datadir
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
@@ -21,6 +30,45 @@ var errCutOff = errors.New("truncated")
 
 // errLocked is of a database that another process holds.
 var errLocked = errors.New("the database is locked by another process")
+
+// contents is what a database says of itself.
+type contents struct {
+	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
+	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
+	former  map[string][]byte // the IDs of those that were removed from it
+	version string            // of the cluster, such as 3.6.0; empty if it says none
+	keyless bool              // not one revision is in it
+	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
+}
+
+// single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
+func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
+
+// empty says that no client's write was ever stored. The first members may be in the database already, one entry
+// for each, before the log had that.
+func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
+
+// unused says that etcd would fill the database from the first entry on.
+func (c contents) unused() bool { return c.keyless && c.applied == 0 }
+
+// knows tells whether a member is, or was, of the cluster.
+func (c contents) knows(id uint64) bool {
+	key := fmt.Sprintf("%x", id)
+	_, is := c.members[key]
+	_, was := c.former[key]
+	return is || was
+}
+
+// voters is how many members have a vote.
+func (c contents) voters() (voters int) {
+	for _, member := range c.members {
+		var of membership.Member
+		if err := json.Unmarshal(member, &of); err != nil || !of.IsLearner {
+			voters++
+		}
+	}
+	return voters
+}
 
 // readDatabase has the database looked at, which is opened for reading only. fs.ErrNotExist says that there is none,
 // errCutOff that not all of its pages are there; then look is not called.
@@ -54,23 +102,6 @@ func openDatabase(path string) (*bolt.DB, error) {
 	}
 	return db, nil
 }
-
-// contents is what a database says of itself.
-type contents struct {
-	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
-	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
-	former  map[string][]byte // the IDs of those that were removed from it
-	version string            // of the cluster, such as 3.6.0; empty if it says none
-	keyless bool              // not one revision is in it
-	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
-}
-
-// single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
-func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
-
-// empty says that no client's write was ever stored. etcd may have told the database who the first members are, one entry
-// for each, before the log had that.
-func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
 func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
@@ -123,4 +154,190 @@ func holdsNothing(bucket *bolt.Bucket) bool {
 	}
 	first, _ := bucket.Cursor().First()
 	return first == nil
+}
+
+// scanRevisions reads every revision of every key: the revision's own form, that revisions ascend, and the value. A value
+// that was changed and kept its form is not found, as neither bbolt nor etcd keeps a checksum of it, and the log's entries
+// do not tell which of them were refused.
+func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
+	keys := tx.Bucket(schema.Key.Name())
+	if keys == nil {
+		return nil
+	}
+	compacted := compactedRevision(tx)
+	cursor, previous, count := keys.Cursor(), mvcc.Revision{Main: -1}, 0
+	var stored mvccpb.KeyValue
+	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
+		if count++; count%recordsPerLook == 0 && ctx.Err() != nil {
+			return fmt.Errorf("reading its revisions was stopped: %w", context.Cause(ctx))
+		}
+		revision, err := verifyRevision(key, value, compacted, &stored)
+		if err != nil {
+			return fmt.Errorf("revision %x is corrupt: %w", key, err)
+		}
+		if !revision.GreaterThan(previous) {
+			return fmt.Errorf("revision %x is out of order", key)
+		}
+		previous = revision
+	}
+	return nil
+}
+
+// verifyRevision compares the revision in the bucket's key with the one in the value. A deletion stores nothing but the
+// name of the key. A restore that bumps the revision (etcdutl snapshot restore --bump-revision --mark-compacted) stores
+// the new one with nothing at all, and marks it as compacted. What a value is read into is used again, so that
+// a million values leave no garbage behind.
+func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
+	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
+	*stored = mvccpb.KeyValue{Key: stored.Key[:0], Value: stored.Value[:0]}
+	if err := stored.Unmarshal(value); err != nil {
+		return revision, err
+	}
+	switch {
+	case len(value) == 0 && revision.Sub == 0 && revision.Main <= compacted && !mvcc.IsTombstone(key):
+		return revision, nil
+	case mvcc.IsTombstone(key):
+		return revision, nil
+	case stored.ModRevision != revision.Main:
+		return revision, fmt.Errorf("its value belongs to revision %d", stored.ModRevision)
+	case stored.CreateRevision > stored.ModRevision || stored.Version < 1:
+		return revision, errors.New("its value was modified before it was created")
+	}
+	return revision, nil
+}
+
+// compactedRevision is the one up to which etcd has compacted the keys, or will when it starts.
+func compactedRevision(tx *bolt.Tx) (compacted int64) {
+	meta := tx.Bucket(schema.Meta.Name())
+	if meta == nil {
+		return 0
+	}
+	for _, name := range [][]byte{schema.FinishedCompactKeyName, schema.ScheduledCompactKeyName} {
+		if value := meta.Get(name); value != nil {
+			compacted = max(compacted, mvcc.BytesToRev(value).Main)
+		}
+	}
+	return compacted
+}
+
+// quotedFindings is how many of bbolt's findings an error quotes.
+const quotedFindings = 3
+
+// A database begins with two meta pages. Each transaction writes one of them, in turn, and bbolt opens the database with
+// the newer one that is whole. If one is damaged nothing is lost: the transaction before is still there, and etcd replays
+// the log from it.
+
+// Where things are in a meta page, in bytes (bbolt's internal/common/page.go and meta.go).
+const (
+	pageFlags    = 8
+	metaBegins   = 16
+	metaSum      = metaBegins + 56
+	metaEnds     = metaSum + 8
+	metaPageFlag = 4
+)
+
+// damagedMetaPages are the numbers of meta pages that are not as bbolt writes them.
+func damagedMetaPages(tx *bolt.Tx) (damaged []int, err error) {
+	file, err := os.Open(tx.DB().Path())
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // nothing was written
+	for number := range 2 {
+		head := make([]byte, metaEnds)
+		if _, err := io.ReadFull(io.NewSectionReader(file, int64(number*tx.DB().Info().PageSize), metaEnds), head); err != nil {
+			return nil, fmt.Errorf("cannot read meta page %d: %w", number, err)
+		}
+		if !isMetaPage(head, uint64(number)) { //nolint:gosec // 0 or 1
+			damaged = append(damaged, number)
+		}
+	}
+	return damaged, nil
+}
+
+func isMetaPage(head []byte, number uint64) bool {
+	sum := fnv.New64a()
+	_, _ = sum.Write(head[metaBegins:metaSum]) // never fails
+	return binary.NativeEndian.Uint64(head) == number &&
+		binary.NativeEndian.Uint16(head[pageFlags:]) == metaPageFlag &&
+		binary.NativeEndian.Uint64(head[metaSum:]) == sum.Sum64()
+}
+
+// verifyPages runs bbolt's own check. That panics over a damaged meta page, which bbolt itself can do without; then
+// every bucket is read instead, which finds the same, except for pages that are unused or used twice.
+func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
+	damaged, err := damagedMetaPages(tx)
+	if err != nil {
+		return err
+	}
+	if len(damaged) == 0 {
+		return checkPages(ctx, tx)
+	}
+	m.warn("database %s: meta page %d is damaged; etcd goes on with the other one, and replays the log from there", m.database, damaged[0])
+	return tx.ForEach(func(name []byte, bucket *bolt.Bucket) error {
+		if err := readAll(ctx, bucket); err != nil {
+			return fmt.Errorf("bucket %q: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// checkPages runs bbolt's own check. It can't be stopped, so the findings are read to the end even if ctx is done.
+func checkPages(ctx context.Context, tx *bolt.Tx) error {
+	var first []string
+	count := 0
+	for finding := range tx.Check() {
+		if count++; count <= quotedFindings {
+			first = append(first, fmt.Sprintf("%.200s", finding))
+		}
+	}
+	if count > 0 {
+		return fmt.Errorf("bbolt's page check found %d errors, among them: %s", count, strings.Join(first, "; "))
+	}
+	return ctx.Err()
+}
+
+// readAll visits every page of a bucket. bbolt panics over what is no page.
+func readAll(ctx context.Context, bucket *bolt.Bucket) error {
+	var previous []byte
+	count := 0
+	return bucket.ForEach(func(key, _ []byte) error {
+		if previous != nil && string(previous) >= string(key) {
+			return errors.New("its keys are out of order")
+		}
+		if count++; count%recordsPerLook == 0 && ctx.Err() != nil {
+			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
+		}
+		previous = key
+		return nil
+	})
+}
+
+// aheadAtOnce is how much of a file is read at once, in bytes.
+const aheadAtOnce = 1 << 20
+
+// readAhead reads the whole file at path in the background, until the returned function is called. bbolt maps its file
+// for random access, so that without this each of its pages is fetched from the disk by itself.
+func readAhead(ctx context.Context, path string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() { intoMemory(ctx, path) })
+	return func() {
+		cancel()
+		reading.Wait()
+	}
+}
+
+// intoMemory reads a file from its beginning to its end for no more than what the kernel keeps of it. It really reads:
+// of what it is only advised to fetch, Linux fetches no more than one window of its own, and forgets the rest. That a file
+// can't be read shows where its content is wanted.
+func intoMemory(ctx context.Context, path string) {
+	file, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer file.Close() // nothing was written
+	for content := make([]byte, aheadAtOnce); ctx.Err() == nil && err == nil; {
+		_, err = file.Read(content)
+	}
 }

@@ -1,14 +1,14 @@
 // Package datadir reads the data directory of an etcd member that does not run, and judges it. It owns the knowledge of
 // what etcd keeps there: the segments of the log, the snapshots, the database, and what each says of the others.
 //
-// Two ask it. The stand-in for the sidecar (standalone) calls Verify, which decides whether etcd may open the directory.
-// The embedded etcd (member) calls Await, Look and Tighten right before it opens it, whoever has said that it may; Inspect
-// and ClusterVersions judge what that one look has found.
+// Two rooms call it. Validation without a sidecar calls Verify, which decides whether etcd may open the directory. The embedded
+// etcd (member) calls Await, Look and Tighten right before it opens the directory, even if a validation has passed; Inspect
+// and ClusterVersions judge what that one look has found. Recovery reads the Position.
 //
-// A survey lists the files. Readers of one kind of file each (segment, history, database, snapshots) know their form and
-// are guarded against whatever is in them. The judgements, a file each, go from the survey to an error: structure and
-// verify for Verify, unborn, shortlog and stranger for Inspect. Nothing here changes data, except that Inspect may move a
-// member that was never born out of the way, and that Tighten changes permissions.
+// A survey lists the files. Log, segment, damage and database read one kind of file each and are guarded against whatever is
+// in it. The judgements go from there to an error: structure and verify for Verify, inspect for Inspect; refusal has their
+// sentences. Nothing here changes data, except that Inspect may move an uninitialized member out of the way, and that
+// Tighten changes permissions.
 package datadir
 
 import (

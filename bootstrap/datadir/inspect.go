@@ -1,9 +1,18 @@
 package datadir
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
 // Identity is who the configuration says that the member is.
@@ -14,9 +23,9 @@ type Identity struct {
 }
 
 // Inspect refuses what etcd would take without a word, and serve with less than was acknowledged, or under a wrong name.
-// It is for the moment before etcd opens the directory, whoever has validated it. A member that was never born is moved
-// out of the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of,
-// is warned of.
+// It is called right before etcd opens the directory, even if a validation has passed. An uninitialized member is moved out of
+// the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of, is
+// warned of.
 func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
@@ -28,17 +37,153 @@ func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 }
 
 func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
-	if moved, err := f.settleVoteless(log); err != nil || moved {
+	if moved, err := f.settleUninitialized(log); err != nil || moved {
 		return err
 	}
-	if err := refuseLostRestore(f.member); err != nil {
-		return err
+	if f.contentsErr == nil || f.hasNoDatabase() {
+		if err := refuseLostRestore(f.member, f.contents); err != nil {
+			return err
+		}
 	}
-	if err := refuseForeign(f.member, f.contents); err != nil {
+	if err := refuseOtherCluster(f.member, f.contents); err != nil {
 		return err
 	}
 	if err := f.refuseShort(); err != nil {
 		return err
 	}
-	return f.refuseStranger(configured, log)
+	return f.refuseOtherMember(configured, log)
+}
+
+// uninitializedPrefix begins the name that an uninitialized member's directory is moved to. Older versions of this program
+// used another one.
+const (
+	uninitializedPrefix      = "member.uninitialized-"
+	olderUninitializedPrefix = "member.unborn-"
+)
+
+// errNoVoter is what a log is refused with that was lost, or cut off at its beginning.
+var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
+
+// settleUninitialized deals with a log that names no voter. etcd would open it and wait for ever to be elected; without any
+// log it would begin a new one, and drop what is written until that is as long as the one before.
+//
+// A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment of its
+// first start. No write was acknowledged, no vote was given. Its directory is moved out of the way, so that etcd starts
+// afresh; nothing is deleted. In any other case the error says what was lost.
+func (f *Findings) settleUninitialized(log zerolog.Logger) (moved bool, err error) {
+	if f.wal.unreadable() != nil || !f.namesNoVoter() {
+		return false, nil
+	}
+	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
+	switch {
+	case len(f.segments()) == 0 && (empty || missing):
+		return false, nil // a first start
+	case empty && f.hasLogElsewhere():
+		return false, nil // moving the directory would leave the log behind
+	case empty:
+		return true, moveUninitialized(f.member, log)
+	case f.contentsErr == nil || missing:
+		return false, lostLog.because(f.wal.path, errNoVoter)
+	default:
+		return false, nil // etcd says what is wrong with the database
+	}
+}
+
+func moveUninitialized(m *member, log zerolog.Logger) error {
+	to := filepath.Join(m.root.path, uninitializedPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
+	if err := os.Rename(m.dir.path, to); err != nil {
+		return fmt.Errorf("cannot move an uninitialized member out of the way: %w", err)
+	}
+	log.Warn().Str("moved_to", to).Msg("etcd was killed before it had stored anything; it starts afresh")
+	return nil
+}
+
+// refuseLostRestore is an error if the database is missing or unused, and the log goes on from one that was restored.
+// etcd would fill a new database from the log, with nothing of what the backup held.
+func refuseLostRestore(m *member, found contents) error {
+	segments := m.segments()
+	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !continuesRestore(m.segment(firstSegment)) {
+		return nil
+	}
+	return lostRestore.because(m.wal.path, m.database)
+}
+
+// refuseOtherCluster is an error if the database is of another cluster than the log: one of them was rolled back, copied or
+// mounted without the other. etcd would bring what the log has into that database, and die of a member that it does not
+// know. A database that knows the log's own member need not be asked any further. What can't be read is refused elsewhere.
+func refuseOtherCluster(m *member, found contents) error {
+	identity, err := m.identity()
+	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
+		return nil //nolint:nilerr // see above
+	}
+	named, err := m.membersNamed()
+	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.knows) {
+		return nil //nolint:nilerr // see above
+	}
+	return otherCluster.because(m.database, m.wal.path)
+}
+
+// refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
+// by cutting it off, and serves without what was acknowledged behind the damage. What can't be read is left to etcd, which
+// says why.
+func (f *Findings) refuseShort() error {
+	if errors.Is(f.contentsErr, errCutOff) {
+		return cutOff.because(f.database, f.contentsErr)
+	}
+	if tail := f.tail(); tail != nil && f.contentsErr == nil {
+		return f.contents.refuseTail(f.member, tail)
+	}
+	return nil
+}
+
+// refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database.
+//
+// In the second case a member that is alone would drop what is proposed until the log is as long again; it has been
+// damaged, because such a member applies an entry only after its log was flushed. Of several members it need not be
+// damage. A follower of etcd 3.6 hands an entry that it learns of together with its commitment to the database while its
+// log is still being written (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right moment its
+// database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its disk looks just
+// as after damage, and then it has acknowledged to a leader what it does not have any more, and would help to elect one
+// that does not have it either. So both are refused, and have the same way out. That loses neither data nor the
+// quorum: an entry is committed because a majority of logs has it already, so that only a minority can be without.
+func (c contents) refuseTail(m *member, tail *history) error {
+	switch {
+	case tail.cut.proven(c.single36()):
+		return lostTail.because(m.segment(m.newestSegment()), tail.cut.at, tail.cut.last, tail.cut.commitment(), c.applied)
+	case tail.last < c.applied && c.voters() > 1:
+		return shortFollower.because(m.wal.path, tail.last, len(c.members), c.applied)
+	case tail.last < c.applied:
+		return shortLog.because(m.wal.path, tail.last, c.applied)
+	}
+	return nil
+}
+
+// refuseOtherMember is an error if the data directory is that of another member of this cluster: volumes were mixed up. etcd
+// would take that member's identity, which then is there twice. A directory of an unknown member is warned of only: a
+// restore may have given it any name. What can't be read is left to etcd, which says why.
+func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) error {
+	owner, err := f.owner()
+	if err != nil || owner.Name == "" || owner.Name == configured.Name {
+		return nil //nolint:nilerr // see above
+	}
+	here := configured.PeerURLs
+	if slices.ContainsFunc(owner.PeerURLs, func(url string) bool { return slices.Contains(here, url) }) {
+		return nil
+	}
+	cluster, err := types.NewURLsMap(configured.InitialCluster)
+	if _, known := cluster[owner.Name]; err == nil && known {
+		return otherMember.because(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
+	}
+	log.Warn().Str("was", owner.Name).Strs("was_at", owner.PeerURLs).Str("is", configured.Name).Strs("is_at", here).
+		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")
+	return nil
+}
+
+// owner is the member that the data directory was written by, as it was last known there.
+func (f *Findings) owner() (owner membership.Member, err error) {
+	identity, err := f.identity()
+	if err != nil {
+		return owner, err
+	}
+	return owner, json.Unmarshal(f.contents.members[fmt.Sprintf("%x", identity.NodeID)], &owner)
 }

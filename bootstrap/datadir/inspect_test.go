@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,9 +16,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
-
+	bolterrors "go.etcd.io/bbolt/errors"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
@@ -27,7 +33,7 @@ import (
 func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
 			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-1-lost])
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
@@ -42,7 +48,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 }
 
 func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	halveDatabase(t, dir)
 	err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorIs(t, err, errCutOff)
@@ -50,7 +56,7 @@ func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
 }
 
 func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	update(t, dir, func(tx *bolt.Tx) error { // what etcd calls itself in these tests is nobody's name
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
@@ -89,11 +95,11 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index 4, while the database of this member, one of 2, holds what came until 5: power was lost while it " +
-			"was behind, or the log was cut off or damaged; way out: set the data directory aside and replace the member; the others have what it lacks",
+			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have what it lacks",
 		true: "it ends at index 4, while the database holds what came until 5; way out: to keep what the database holds, ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
-			dir := datadirtest.Born(t)
+			dir := datadirtest.Initialized(t)
 			addMember(t, dir, learner)
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
@@ -107,7 +113,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 
 // A leader's snapshot is recorded in the log before its database is swapped in; the entries before were never there.
 func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
-	dir := datadirtest.Born(t)
+	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
 	log, err := wal.Open(zap.NewNop(), dir+"/member/wal", walpb.Snapshot{})
 	require.NoError(t, err)
@@ -177,13 +183,231 @@ func provenFlushed(t *testing.T, behind []byte) bool {
 }
 
 func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
-	dir, walDir := datadirtest.Born(t), filepath.Join(t.TempDir(), "wal")
+	dir, walDir := datadirtest.Initialized(t), filepath.Join(t.TempDir(), "wal")
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names nobody who has a vote")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
 	segment := filepath.Join(walDir, firstSegment)
 	ends := datadirtest.EntryEnds(t, segment)
 	truncate(t, segment, ends[len(ends)-2])
 	err := Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
+}
+
+// losses are of an initialized member. etcd would take each for a new one and wait for ever to be elected, or to be heard.
+var losses = map[string]func(t *testing.T, dir, segment string){
+	"the log is lost": func(t *testing.T, dir, _ string) {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
+	},
+	"the log's segment is lost": func(t *testing.T, _, segment string) { require.NoError(t, os.Remove(segment)) },
+	"the log is cut off":        func(t *testing.T, _, segment string) { require.NoError(t, os.Truncate(segment, 100)) },
+	"the log is cut off, and etcd has repaired it": func(t *testing.T, _, segment string) {
+		require.NoError(t, os.Truncate(segment, 100))
+		require.True(t, wal.Repair(zap.NewNop(), filepath.Dir(segment)))
+	},
+	"the log's entries are zeros": func(t *testing.T, _, segment string) {
+		datadirtest.ZeroEntries(t, segment)
+	},
+	"the log's entries are zeros and the database is lost": func(t *testing.T, dir, segment string) {
+		datadirtest.ZeroEntries(t, segment)
+		require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
+	},
+}
+
+func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			lose(t, dir, datadirtest.FirstSegment(dir))
+			before := fingerprint(t, dir)
+			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
+			require.ErrorContains(t, err, "names no voter, although its member has stored data")
+			require.Error(t, verdict(t, dir, bootstrap.Full))
+			assert.Equal(t, before, fingerprint(t, dir))
+		})
+	}
+}
+
+// toldOfMembers makes a database one that etcd has told who the first members are, and nothing else.
+func toldOfMembers(t *testing.T, dir string, members int) {
+	update(t, dir, func(tx *bolt.Tx) error {
+		var errs []error
+		for _, name := range []string{"key", "meta", "members"} {
+			if err := tx.DeleteBucket([]byte(name)); !errors.Is(err, bolterrors.ErrBucketNotFound) {
+				errs = append(errs, err)
+			}
+			_, err := tx.CreateBucket([]byte(name))
+			errs = append(errs, err)
+		}
+		for id := range members {
+			errs = append(errs, tx.Bucket([]byte("members")).Put([]byte{byte(id)}, []byte("{}")))
+		}
+		applied := binary.BigEndian.AppendUint64(nil, uint64(members)) //nolint:gosec // a count
+		return errors.Join(append(errs, tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), applied))...)
+	})
+}
+
+// Whoever asks gets the same answer: an uninitialized member may be opened.
+func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
+	for name, make := range map[string]func(t *testing.T, dir string){
+		"with the head of a log": datadirtest.MakeUninitialized,
+		"with the head of a log and the first members": func(t *testing.T, dir string) {
+			datadirtest.MakeUninitialized(t, dir)
+			toldOfMembers(t, dir, 3)
+		},
+		"without a log": func(t *testing.T, dir string) {
+			datadirtest.MakeUninitialized(t, dir)
+			remove(t, filepath.Join(dir, "member", "wal"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "new.etcd")
+			make(t, dir)
+			requireValid(t, dir)
+			logged := exists(filepath.Join(dir, "member", "wal"))
+			require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
+			aside, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
+			require.NoError(t, err)
+			assert.Equal(t, logged, len(aside) == 1, "etcd would take a log without voters for its own")
+		})
+	}
+}
+
+func TestADatabaseWithKeysIsInitialized(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
+	remove(t, filepath.Join(dir, "member", "wal"))
+	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
+		require.ErrorContains(t, verdict(t, dir, mode), "it has keys, but")
+	}
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
+}
+
+func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	datadirtest.MakeUninitialized(t, dir)
+	toldOfMembers(t, dir, 1)
+	update(t, dir, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
+	})
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "the database holds what came until 2")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
+}
+
+func TestAMemberThatHadASnapshotIsNotMoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	datadirtest.MakeUninitialized(t, dir)
+	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
+	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+}
+
+// An index that can't be read is neither 0 nor any other number.
+func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	datadirtest.MakeUninitialized(t, dir)
+	toldOfMembers(t, dir, 1)
+	update(t, dir, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
+	})
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "etcd says what is wrong")
+	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+}
+
+// Its directory alone, set aside, would leave the log behind.
+func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
+	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
+	datadirtest.MakeUninitialized(t, dir)
+	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
+	before := fingerprint(t, dir)
+	require.NoError(t, Look(dir, walDir).Inspect(Identity{}, zerolog.Nop()))
+	assert.Equal(t, before, fingerprint(t, dir))
+}
+
+// etcd would bring the log's entries into such a database, and then die of a member that this does not have, at each start.
+func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
+	other := filepath.Join(t.TempDir(), "other.etcd")
+	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
+	require.NoError(t, err)
+	server.Close()
+	for name, dir := range map[string]string{"a log from its first entry on": datadirtest.Initialized(t), "a log that was shortened": datadirtest.New(t)} {
+		t.Run(name, func(t *testing.T) {
+			log := filepath.Join(dir, "member", "wal")
+			require.NoError(t, os.RemoveAll(filepath.Join(other, "member", "wal")))
+			require.NoError(t, os.CopyFS(filepath.Join(other, "member", "wal"), os.DirFS(log)))
+			says := fmt.Sprintf("database %s knows none of the members that the log in %s names: they are of two clusters",
+				filepath.Join(other, "member", "snap", "db"), filepath.Join(other, "member", "wal"))
+			require.ErrorContains(t, verdict(t, other, bootstrap.Sanity), says)
+			require.ErrorContains(t, verdict(t, other, bootstrap.Full), says)
+			require.ErrorContains(t, Look(other, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), says)
+		})
+	}
+}
+
+// What is known of the members grows entry by entry, so that one that has just come need not know itself.
+func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
+	require.NoError(t, err)
+	log, err := wal.Create(zap.NewNop(), filepath.Join(dir, "member", "wal"), metadata)
+	require.NoError(t, err)
+	added := raftpb.ConfChange{Type: raftpb.ConfChangeAddNode, NodeID: 0xb}
+	data, err := added.Marshal()
+	require.NoError(t, err)
+	require.NoError(t, log.Save(raftpb.HardState{Term: 1}, []raftpb.Entry{{Type: raftpb.EntryConfChange, Term: 1, Index: 1, Data: data}}))
+	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1, Term: 1, ConfState: &raftpb.ConfState{Voters: []uint64{0xc}, Learners: []uint64{0xd}}}))
+	require.NoError(t, log.Close())
+	nobody := map[string][]byte{}
+	for id, refuses := range map[string]bool{"a": false, "b": false, "c": false, "d": false, "e": true} {
+		known := map[string][]byte{id: nil}
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: known}) != nil, id)
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, former: known}) != nil, id)
+		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{members: nobody, former: known}), "it has none yet")
+	}
+}
+
+// What refuseTail says of healthy members rests on this: which entries raft hands out to be applied although it hands them
+// out to be stored in the same breath. etcd 3.6 does both at the same time.
+func TestOnlyAFollowerAppliesWhatItsLogMayLack(t *testing.T) {
+	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
+	follower, _ := node(t, 1, 2, 3)
+	require.NoError(t, follower.Step(raftpb.Message{
+		Type: raftpb.MsgApp, From: 1, To: 2, Term: 1, LogTerm: 1, Index: 1, Entries: []raftpb.Entry{entry}, Commit: 2,
+	}))
+	ready := follower.Ready()
+	require.Equal(t, []raftpb.Entry{entry}, ready.Entries)
+	require.Equal(t, ready.Entries, ready.CommittedEntries)
+
+	alone, storage := node(t, 2)
+	require.NoError(t, alone.Campaign())
+	stored, applies := uint64(0), 0
+	for range 5 { // the election, and four proposals
+		ready := alone.Ready()
+		for _, applied := range ready.CommittedEntries {
+			require.LessOrEqual(t, applied.Index, stored)
+			applies++
+		}
+		for _, entry := range ready.Entries {
+			stored = entry.Index
+		}
+		require.NoError(t, storage.Append(ready.Entries))
+		alone.Advance(ready)
+		require.NoError(t, alone.Propose([]byte("a value")))
+	}
+	require.Positive(t, applies)
+}
+
+// node is member 2 of a cluster with those voters.
+func node(t *testing.T, voters ...uint64) (*raft.RawNode, *raft.MemoryStorage) {
+	t.Helper()
+	storage := raft.NewMemoryStorage()
+	begin := raftpb.SnapshotMetadata{Index: 1, Term: 1, ConfState: raftpb.ConfState{Voters: voters}}
+	require.NoError(t, storage.ApplySnapshot(raftpb.Snapshot{Metadata: begin}))
+	node, err := raft.NewRawNode(&raft.Config{
+		ID: 2, ElectionTick: 10, HeartbeatTick: 1, Storage: storage, MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 16,
+		Logger: &raft.DefaultLogger{Logger: log.New(io.Discard, "", 0)},
+	})
+	require.NoError(t, err)
+	return node, storage
 }

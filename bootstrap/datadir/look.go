@@ -2,11 +2,50 @@ package datadir
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
+	"github.com/rs/zerolog"
 	bolt "go.etcd.io/bbolt"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+
+	"etcd-wrapper/bootstrap"
 )
+
+// databaseRetry is the pause before looking again whether another process still holds the database.
+const databaseRetry = 200 * time.Millisecond
+
+// Await returns when no other process holds the database, or when ctx ends. Whenever it finds that one has it open for
+// writing it says so to writing. Inside etcd the same wait could not be interrupted, and a stop during it would look like
+// a stop of an etcd that had opened its data.
+func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
+	path := layout.ToBackendFileName(dataDir)
+	for logged := false; ; logged = true {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("gave up before etcd was opened: %w", err)
+		}
+		use := bootstrap.UseOf(path)
+		if use == bootstrap.Unused {
+			return nil
+		}
+		if use == bootstrap.Writing {
+			writing()
+		}
+		if !logged {
+			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it lets go")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(databaseRetry):
+		}
+	}
+}
 
 // Findings are what one look at the data of an etcd that does not run has found. Inspect and ClusterVersions judge them.
 type Findings struct {
@@ -25,7 +64,7 @@ type Findings struct {
 // last one, which etcd mends without a word, does it look into every record. walDir is where the log is, if that is not in
 // the data directory, and empty otherwise.
 func Look(dataDir, walDir string) *Findings {
-	f := &Findings{member: survey(dataDir, walDir), read: map[string]*history{}}
+	f := &Findings{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDatabase(f.database, func(tx *bolt.Tx) (err error) {
 		f.contents, err = readContents(tx)
 		return err
@@ -34,17 +73,19 @@ func Look(dataDir, walDir string) *Findings {
 	return f
 }
 
+// hasNoDatabase is false of what can't be looked at.
+func (f *Findings) hasNoDatabase() bool {
+	none, err := vacant(f.database)
+	return err == nil && none
+}
+
 // hasLogElsewhere says that the log is not where the member's directory is.
 func (f *Findings) hasLogElsewhere() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
 // tail is the history of the last segment, up to where it can't be read on, and nil if there is none. The segment's name
 // tells what the ones before end with; damage there makes etcd give up.
 func (f *Findings) tail() *history {
-	segments := f.segments()
-	if len(segments) == 0 {
-		return nil
-	}
-	newest := segments[len(segments)-1]
+	newest := f.newestSegment()
 	if _, _, ok := parseSegmentName(newest); !ok || f.read[newest].unread != nil {
 		return nil
 	}
@@ -54,13 +95,12 @@ func (f *Findings) tail() *history {
 // histories are those of segments, of which each is read once, and all that have not been at the same time: this is what a
 // start on a long log waits for.
 func (f *Findings) histories(segments []string) (histories []*history) {
-	all, reading := f.segments(), sync.WaitGroup{}
+	newest, reading := f.newestSegment(), sync.WaitGroup{}
 	for _, name := range segments {
 		if f.read[name] == nil {
-			_, before, _ := parseSegmentName(name)
-			read := &history{last: before}
+			read := &history{last: lastBefore(name)}
 			f.read[name] = read
-			reading.Go(func() { read.look(f.segment(name), name == all[len(all)-1]) })
+			reading.Go(func() { read.look(f.segment(name), name == newest) })
 		}
 		histories = append(histories, f.read[name])
 	}
@@ -78,4 +118,68 @@ func (h *history) look(path string, isLast bool) {
 		}
 		return nil
 	})
+}
+
+// ClusterVersions are the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
+// that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
+// what comes behind the newest snapshot, even if the database has all of that. An error says that the database or the log
+// can't be read.
+func (f *Findings) ClusterVersions() (met []string, err error) {
+	if err := errors.Join(f.contentsErr, f.versionErr); err != nil {
+		return nil, err
+	}
+	return append([]string{f.contents.version}, f.versions...), nil
+}
+
+// versionsReplayed are those in the log. If it does not have a snapshot, etcd was killed between writing that and noting it
+// there, and goes on from the one before.
+func (f *Findings) versionsReplayed() (versions []string, err error) {
+	for _, index := range f.startingPoints() {
+		known := index == 0
+		for _, read := range f.histories(f.segmentsFrom(index)) {
+			versions, known, err = append(versions, read.versionsBehind(index)...), known || read.has(index), errors.Join(err, read.unread)
+		}
+		if known || err != nil {
+			break
+		}
+	}
+	return versions, err
+}
+
+// startingPoints are the indexes that the names of snapshots tell, the newest first, and 0 for the beginning of the log.
+func (m *member) startingPoints() (indexes []uint64) {
+	for _, name := range slices.Backward(m.snapshots()) {
+		if index, ok := snapshotIndex(name); ok {
+			indexes = append(indexes, index)
+		}
+	}
+	return append(indexes, 0)
+}
+
+// Tighten makes everything in the data directory accessible to its owner only: a restore may have made it otherwise. What can't be changed
+// is warned of.
+func Tighten(dataDir string, log zerolog.Logger) {
+	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return chmod(path, entry)
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn().Err(err).Msg("the data directory's permissions could not be tightened")
+	}
+}
+
+func chmod(path string, entry fs.DirEntry) error {
+	want := fs.FileMode(0o600)
+	if entry.IsDir() {
+		want = 0o700
+	} else if !entry.Type().IsRegular() {
+		return nil
+	}
+	info, err := entry.Info()
+	if err != nil || info.Mode().Perm() == want {
+		return err
+	}
+	return os.Chmod(path, want)
 }

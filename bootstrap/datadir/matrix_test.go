@@ -18,6 +18,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -202,4 +206,225 @@ func judge(dir string) error {
 	}
 	found.Warned = strings.Join(warnings, "; ")
 	return json.NewEncoder(os.Stdout).Encode(found)
+}
+
+// alteration is one thing that is done to a data directory.
+type alteration struct {
+	name   string
+	alter  func(t *testing.T, dir string)
+	quick  bool // tried by default
+	latent bool // damage that etcd had no use for yet: to refuse it is right
+	unseen bool // what no look at the files can tell
+}
+
+// bases are the directories that are altered: one of an etcd that was closed, one whose old segments were purged, one
+// of an etcd that was killed before it flushed its database, and one that goes on from a restored database.
+func bases() map[string]func(t *testing.T) string {
+	if !*everything {
+		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
+	}
+	return map[string]func(t *testing.T) string{"closed": datadirtest.New, "purged": purged, "killed": killed, "restored": restored}
+}
+
+func purged(t *testing.T) string {
+	dir := datadirtest.New(t)
+	segments := datadirtest.Segments(t, dir)
+	newest, err := verifySnapshots(t.Context(), survey(dir, ""), must(readLog(t.Context(), survey(dir, ""))))
+	require.NoError(t, err)
+	for i, path := range segments[1:] {
+		if _, before, _ := parseSegmentName(filepath.Base(path)); before+1 <= newest.Index {
+			remove(t, segments[i])
+		}
+	}
+	return dir
+}
+
+func killed(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	etcd := exec.Command(os.Args[0], childEtcd, dir, "120")
+	stdout, err := etcd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, etcd.Start())
+	for line := ""; line != "stored 119"; {
+		_, err := fmt.Fscanln(stdout, new(string), &line)
+		require.NoError(t, err)
+		line = "stored " + line
+	}
+	require.NoError(t, etcd.Process.Kill())
+	_ = etcd.Wait() // killed
+	return dir
+}
+
+func restored(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	require.NoError(t, snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: datadirtest.New(t) + "/member/snap/db", SkipHashCheck: true, OutputDataDir: dir,
+		Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}, InitialCluster: "default=http://127.0.0.1:1", InitialClusterToken: "etcd",
+		RevisionBump: 1e9, MarkCompacted: true,
+	}))
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	defer server.Close()
+	for i := range 30 {
+		_, err := v3client.New(server.Server).Put(t.Context(), fmt.Sprint("later-", i), "value")
+		require.NoError(t, err)
+	}
+	return dir
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// alterations are all that is tried with a directory: each of its files in turn, and what may lie beside them.
+func alterations(t *testing.T, dir string) (all []alteration) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		require.NoError(t, err)
+		name := must(filepath.Rel(dir, path))
+		switch {
+		case entry.IsDir() && name != ".":
+			all = append(all, ofDirectory(name)...)
+		case entry.Type().IsRegular():
+			all = append(all, ofFile(name)...)
+			all = append(all, damages(t, path, name)...)
+		}
+		return nil
+	}))
+	return append(append(all, extras()...), combinations()...)
+}
+
+func at(name string, change func(t *testing.T, path string)) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) { change(t, filepath.Join(dir, name)) }
+}
+
+func ofDirectory(name string) []alteration {
+	return []alteration{
+		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // then all is gone
+		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
+		{name: name + " is a file", alter: at(name, func(t *testing.T, path string) { remove(t, path); write(t, path, "") })},
+		{name: name + " has no rights", alter: at(name, chmodTo(0))},
+		{name: name + " has all rights", alter: at(name, chmodTo(0o777))},
+	}
+}
+
+func chmodTo(mode os.FileMode) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) { assert.NoError(t, os.Chmod(path, mode)) }
+}
+
+func ofFile(name string) []alteration {
+	isLog := strings.HasSuffix(name, ".wal")
+	return []alteration{
+		{name: name + " is missing", alter: at(name, remove), unseen: isLog},
+		{name: name + " is empty", alter: at(name, func(t *testing.T, path string) { truncate(t, path, 0) }), unseen: isLog},
+		{name: name + " is half", alter: at(name, halve), unseen: isLog},
+		{name: name + " has more bytes", alter: at(name, lengthen), unseen: isLog, latent: isLog},
+		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
+		{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })},
+		{name: name + " has no rights", alter: at(name, chmodTo(0))},
+		{name: name + " has another name", alter: at(name, func(t *testing.T, path string) { rename(t, path, path+".bak") }), unseen: isLog},
+		{name: name + " has a name of its kind", alter: at(name, func(t *testing.T, path string) {
+			rename(t, path, filepath.Join(filepath.Dir(path), "x"+filepath.Ext(path)))
+		}), unseen: isLog},
+	}
+}
+
+func halve(t *testing.T, path string) {
+	info, err := os.Stat(path)
+	assert.NoError(t, err)
+	truncate(t, path, info.Size()/2)
+}
+
+func lengthen(t *testing.T, path string) {
+	content, err := os.ReadFile(path)
+	assert.NoError(t, err)
+	write(t, path, string(content)+strings.Repeat("?", 100))
+}
+
+// damages are flipped bytes and zeroed sectors all over a file; for the database also its first pages, byte by byte.
+func damages(t *testing.T, path, name string) (all []alteration) {
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	isLog, isDatabase := strings.HasSuffix(name, ".wal"), strings.HasSuffix(name, "db")
+	steps := int64(16)
+	for i := range steps {
+		offset := info.Size() * i / steps
+		common := alteration{quick: i == 1 && strings.HasSuffix(name, firstSegment), unseen: isLog || isDatabase, latent: isLog || isDatabase}
+		flipped, zeroed := common, common
+		zeroed.quick = false
+		flipped.name, zeroed.name = fmt.Sprintf("%s is flipped at %d", name, offset), fmt.Sprintf("%s has a sector of zeros at %d", name, offset)
+		flipped.alter = at(name, func(t *testing.T, path string) { datadirtest.Flip(t, path, offset) })
+		zeroed.alter = at(name, func(t *testing.T, path string) { zero(t, path, offset, sector) })
+		all = append(all, flipped, zeroed)
+	}
+	for page := 0; isDatabase && page < 2; page++ {
+		begin := int64(page * os.Getpagesize())
+		all = append(all, alteration{name: fmt.Sprintf("meta page %d is zeros", page), quick: true, alter: at(name, func(t *testing.T, path string) { zero(t, path, begin, os.Getpagesize()) })})
+		for offset := begin; offset < begin+metaEnds+8; offset += 4 {
+			all = append(all, alteration{name: fmt.Sprintf("meta page %d is flipped at %d", page, offset-begin), alter: at(name, func(t *testing.T, path string) { datadirtest.Flip(t, path, offset) })})
+		}
+	}
+	return all
+}
+
+func zero(t *testing.T, path string, offset int64, size int) {
+	content, err := os.ReadFile(path)
+	assert.NoError(t, err)
+	part := content[offset:]
+	clear(part[:min(size, len(part))])
+	write(t, path, string(content))
+}
+
+// extras are what others leave in a data directory, as files and as directories.
+func extras() (all []alteration) {
+	for _, name := range []string{
+		"lost+found", ".touch", "notes", "new.etcd.part", "new.etcd.bak", "safe_guard", "exit_code", "exit_code.crash", "member.uninitialized-1", "member.unborn-1", "member.bak",
+		"member/.touch", "member/notes", "member/wal.tmp", "member/wal.broken", "member/wal/0.tmp", "member/wal/1.tmp", "member/wal/.touch",
+		"member/wal/x.wal", "member/wal/0000000000000000-0000000000000000.wal.broken", "member/wal/x.wal.tmp", "member/wal/.nfs1",
+		"member/snap/tmp123", "member/snap/db.tmp.123", "member/snap/db.tmp", "member/snap/x.snap", "member/snap/x.snap.broken", "member/snap/x.snap.db",
+		"member/snap/0000000000000001.snap.db", "member/snap/00000000000fffff.snap.db", "member/snap/0000000000000001-0000000000000001.snap",
+		"member/snap/00000000000000ff-00000000ffffffff.snap", "member/snap/notes", "member/snap/.touch",
+	} {
+		all = append(all,
+			alteration{name: name + " is there", quick: strings.HasSuffix(name, "/x.wal") || strings.HasSuffix(name, "/x.snap"), alter: at(name, func(t *testing.T, path string) { write(t, path, "?") })},
+			alteration{name: name + " is there, empty", alter: at(name, func(t *testing.T, path string) { write(t, path, "") })},
+			alteration{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })})
+	}
+	return append(all, alteration{name: "a snapshot is a pipe", alter: at("member/snap/x.snap", func(t *testing.T, path string) {
+		assert.NoError(t, unix.Mkfifo(path, 0o600))
+	})})
+}
+
+// combinations are faults that come together.
+func combinations() []alteration {
+	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			for _, name := range survey(dir, "").snapshots() {
+				change(t, filepath.Join(dir, "member", "snap", name))
+			}
+		}
+	}
+	garbage := func(t *testing.T, path string) { write(t, path, "garbage") }
+	database := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
+		return at("member/snap/db", change)
+	}
+	empty := func(t *testing.T, path string) { truncate(t, path, 0) }
+	together := func(steps ...func(t *testing.T, dir string)) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			for _, step := range steps {
+				step(t, dir)
+			}
+		}
+	}
+	return []alteration{
+		{name: "all snapshots are missing", alter: snapshots(remove), quick: true},
+		{name: "all snapshots are garbage", alter: snapshots(garbage), quick: true},
+		{name: "snapshots and database are missing", alter: together(snapshots(remove), database(remove)), quick: true},
+		{name: "snapshots are missing, the database is empty", alter: together(snapshots(remove), database(empty)), quick: true},
+		{name: "snapshots are garbage, the database is empty", alter: together(snapshots(garbage), database(empty)), latent: true},
+		{name: "snapshots are missing, the database is new", alter: together(snapshots(remove), database(remove), emptyDatabase)},
+	}
 }

@@ -10,12 +10,12 @@ import (
 
 // What a person can do about data that are refused. The commands were tried; docs/runbook.md has them step by step.
 const (
-	restoreBackup = "restore a backup, or, in a larger cluster, set the data directory aside and replace the member"
+	restoreBackup = "restore a backup, or, in a larger cluster, move the data directory away and replace the member"
 	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
-		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, set the data directory aside and " +
+		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, move the data directory away and " +
 		"replace the member"
-	replaceIt  = "set the data directory aside and replace the member; the others have what it lacks"
-	giveUpTail = "restore a backup, or, in a larger cluster, set the data directory aside and replace the member; to give up " +
+	replaceIt  = "move the data directory away and replace the member; the others have what it lacks"
+	giveUpTail = "restore a backup, or, in a larger cluster, move the data directory away and replace the member; to give up " +
 		"what is behind the damage, cut the log off there with truncate --size=POSITION SEGMENT"
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
@@ -55,15 +55,15 @@ func (r *refused) Unwrap() error { return r.cause }
 // The kinds of what Verify refuses.
 var (
 	unreadableDirectory = refuse("cannot read %s directory: %w", letRead)
-	strangeEntry        = refuse("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
-	strangeSegment      = refuse("%s is not a WAL segment", "move it out of the directory or give it back its own name")
+	unknownEntry        = refuse("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
+	notASegment         = refuse("%s is not a WAL segment", "move it out of the directory or give it back its own name")
 	missingSegment      = refuse("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
 	missingLog          = refuse("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
-	strayEntries        = refuse("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
+	misnamedSegment     = refuse("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
 		"give it back its own name, or move it away to go on without them")
 	missingDatabase = refuse("there is no database %s", "put the database back; otherwise, "+restoreBackup)
 	vacantDatabase  = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
-	strangeDatabase = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
+	notADatabase    = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
 	lockedDatabase  = refuse("database %s: the database is locked by another process", "end that process")
 	corruptDatabase = refuse("database %s: %w", restoreBackup)
 	outrunLog       = refuse("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
@@ -71,7 +71,7 @@ var (
 	blockedSnapshot = refuse("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
 	brokenReplay    = refuse("%s cannot be replayed from entry %d: %w", keepDatabase)
 	lostEntries     = refuse("%s ends at entry %d, but %s", keepDatabase)
-	foreignDatabase = refuse("database %s knows none of the members that the log in %s names: they are of two clusters",
+	otherCluster    = refuse("database %s knows none of the members that the log in %s names: they are of two clusters",
 		"put the one back that belongs to the other; otherwise, "+restoreBackup)
 	oldDatabase = refuse("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
 	crashed     = refuse("validation crashed: %s", restoreBackup)
@@ -79,7 +79,7 @@ var (
 
 // The kinds of what Inspect refuses.
 var (
-	lostLog       = refuse("the log in %q names nobody who has a vote, although its member was born: %w", "put the log back; otherwise, "+keepDatabase)
+	lostLog       = refuse("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
 	lostRestore   = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
 	cutOff        = refuse("%s: the database was cut off: %w", restoreBackup)
 	shortLog      = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
@@ -88,20 +88,20 @@ var (
 	panicked = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
 	lostTail = refuse("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
 		"the database holds what came until index %d", giveUpTail)
-	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or set the data directory aside")
+	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
 )
 
 // Panicked is the error of an etcd that panicked while it opened its data.
 func Panicked(cause any) error { return panicked.because(cause) }
 
-// Crashed is the error of a validation that ended without a verdict: the data are what it stumbled over.
+// Crashed is the error of a validation that ended without a result: reading the data made it crash.
 func Crashed(reason string) error { return crashed.because(reason) }
 
 // ErrUnable says that data could not be looked at, whatever they are.
 var ErrUnable = errors.New("the data could not be looked at")
 
-// SaysNothing reports whether an error of a validation is no verdict on the data: it is the operating system's, or ErrUnable, or
-// another process has the data in use. Nobody may take the data for broken because of it.
+// SaysNothing reports whether an error of a validation is not about the data: it is the operating system's, or ErrUnable, or
+// another process has the data in use. The data are not corrupt because of it.
 func SaysNothing(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)

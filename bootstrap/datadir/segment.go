@@ -1,13 +1,19 @@
 package datadir
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io"
 	"iter"
 	"os"
 
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // segment is a file of the log, mapped into memory, and how far it was read. Frames are visited without looking into
@@ -24,6 +30,17 @@ type frame struct {
 	at     int64 // where it begins in its segment, in bytes
 	record []byte
 	padded []byte // the record and what fills it up
+}
+
+// castagnoli is the polynomial of the log's checksums, for which processors have an instruction.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// record is one whose form was checked.
+type record struct {
+	kind int64 // as wal.EntryType
+	crc  uint32
+	data []byte
+	sum  uint32 // of the log's data up to here, this record's included
 }
 
 // readSegment calls read with the segment at path. Nothing that read was given may be kept.
@@ -52,7 +69,7 @@ func mapped(file *os.File) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd sets aside for what
+// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd allocates for what
 // comes, or at a frame that is longer than what is left.
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {
@@ -114,4 +131,90 @@ func orRepaired(err error) error {
 		return nil
 	}
 	return err
+}
+
+// check compares the checksum. sum is that of what came before in the segment.
+func (f frame) check(sum uint32) (record, error) {
+	r, err := f.parse()
+	switch {
+	case err != nil:
+	case r.kind == wal.CrcType:
+		r.sum = r.crc
+	default:
+		r.sum = crc32.Update(sum, castagnoli, r.data)
+		err = (&walpb.Record{Crc: r.crc}).Validate(r.sum)
+	}
+	if err == nil {
+		return r, nil
+	}
+	if f.isTorn() {
+		err = io.ErrUnexpectedEOF
+	}
+	return record{}, fmt.Errorf("%w at position %d", err, f.at)
+}
+
+// parse reads a record. Of any form that is not the one that etcd writes, etcd's own parser says what it is worth.
+func (f frame) parse() (record, error) {
+	if r, ok := f.parseCanonical(); ok {
+		return r, nil
+	}
+	var other walpb.Record
+	if err := other.Unmarshal(f.record); err != nil {
+		return record{}, err
+	}
+	return record{kind: other.Type, crc: other.Crc, data: other.Data}, nil
+}
+
+// The tags of a record's fields (etcd's server/storage/wal/walpb/record.proto).
+const (
+	kindTag = 1<<3 | byte(protowire.VarintType)
+	crcTag  = 2<<3 | byte(protowire.VarintType)
+	dataTag = 3<<3 | byte(protowire.BytesType)
+)
+
+// parseCanonical reads kind, checksum and, if there is any, data, in this order and without a copy.
+func (f frame) parseCanonical() (r record, ok bool) {
+	kind, rest, _ := consumeNumber(f.record, kindTag)
+	crc, rest, ok := consumeNumber(rest, crcTag)
+	if !ok {
+		return r, false
+	}
+	r.kind, r.crc = int64(kind), uint32(crc) //nolint:gosec // as etcd takes them
+	if len(rest) == 0 {
+		return r, true
+	}
+	if rest[0] != dataTag {
+		return r, false
+	}
+	data, n := protowire.ConsumeBytes(rest[1:])
+	r.data = data
+	return r, n == len(rest)-1
+}
+
+// consumeNumber reads the number that follows a tag. There is no rest unless ok.
+func consumeNumber(message []byte, tag byte) (value uint64, rest []byte, ok bool) {
+	if len(message) == 0 || message[0] != tag {
+		return 0, nil, false
+	}
+	value, n := protowire.ConsumeVarint(message[1:])
+	if n < 0 {
+		return 0, nil, false
+	}
+	return value, message[1+n:], true
+}
+
+// sector is what a disk writes as a whole, in bytes.
+const sector = 512
+
+// isTorn is true if a sector of the record holds nothing but zeros: it never reached the disk.
+func (f frame) isTorn() bool {
+	rest, room := f.padded, sector-(f.at+8)%sector
+	for len(rest) > 0 {
+		chunk := rest[:min(room, int64(len(rest)))]
+		if len(bytes.TrimLeft(chunk, "\x00")) == 0 {
+			return true
+		}
+		rest, room = rest[len(chunk):], sector
+	}
+	return false
 }

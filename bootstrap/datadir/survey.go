@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,13 @@ type member struct {
 	database             string // path of the database, which need not be there
 
 	warnings []string // of what was found that etcd puts up with
+}
+
+// listing is what a directory holds.
+type listing struct {
+	path    string
+	entries []fs.DirEntry // in order of their names
+	err     error         // why it was not listed, that it does not exist included
 }
 
 // survey lists the data directory, and the log's if walDir says that this is elsewhere. What can't be listed is a
@@ -39,48 +47,9 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// segments are the names of the log's segments, in sequence.
-func (m *member) segments() (segments []string) {
-	for _, name := range names(m.wal.ending(".wal")) {
-		if isTaken(name) {
-			segments = append(segments, name)
-		}
-	}
-	return segments
-}
-
-// strays are names that end as those of segments do, and that etcd ignores.
-func (m *member) strays() (strays []string) {
-	for _, name := range names(m.wal.ending(".wal")) {
-		if !isTaken(name) {
-			strays = append(strays, name)
-		}
-	}
-	return strays
-}
-
-// segment is the path of one of them.
-func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
-
-// snapshots are the names of the snapshot files, oldest first.
-func (m *member) snapshots() []string { return names(m.snap.ending(".snap")) }
-
-// snapshot is the path of one of them.
-func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
-
-// hadSnapshot is true if any file tells of a snapshot, also one that was received in part, or set aside by etcd.
-func (m *member) hadSnapshot() bool {
-	for _, entry := range m.snap.entries {
-		if strings.Contains(entry.Name(), ".snap") {
-			return true
-		}
-	}
-	return false
-}
-
 // oddities are what etcd puts up with, and a person should know of.
 func (m *member) oddities() (oddities []string) {
-	for _, name := range m.strays() {
+	for _, name := range m.misnamed() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
 	}
 	for _, path := range append([]string{m.database}, m.paths()...) {
@@ -89,6 +58,42 @@ func (m *member) oddities() (oddities []string) {
 		}
 	}
 	return oddities
+}
+
+// segments are the names of the log's segments, in sequence.
+func (m *member) segments() []string {
+	return slices.DeleteFunc(m.wal.ending(".wal"), func(name string) bool { return !isTaken(name) })
+}
+
+// newestSegment is the name of the last one; empty if there is none.
+func (m *member) newestSegment() string {
+	segments := m.segments()
+	if len(segments) == 0 {
+		return ""
+	}
+	return segments[len(segments)-1]
+}
+
+// misnamed are files whose names end as those of segments do, and which etcd ignores.
+func (m *member) misnamed() []string { return slices.DeleteFunc(m.wal.ending(".wal"), isTaken) }
+
+// segment is the path of one of them.
+func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
+
+// snapshots are the names of the snapshot files, oldest first.
+func (m *member) snapshots() []string { return m.snap.ending(".snap") }
+
+// snapshot is the path of one of them.
+func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
+
+// hadSnapshot is true if any file tells of a snapshot, also one that was received in part, or renamed by etcd.
+func (m *member) hadSnapshot() bool {
+	for _, entry := range m.snap.entries {
+		if strings.Contains(entry.Name(), ".snap") {
+			return true
+		}
+	}
+	return false
 }
 
 // paths are those of segments and snapshots.
@@ -105,13 +110,6 @@ func (m *member) paths() (paths []string) {
 // hasReceived says whether the database that a leader sent with the snapshot of that entry waits to be swapped in.
 func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
-}
-
-// listing is what a directory holds.
-type listing struct {
-	path    string
-	entries []fs.DirEntry // in order of their names
-	err     error         // why it was not listed, that it does not exist included
 }
 
 // list is os.ReadDir for directories only: opening a pipe would block.
@@ -135,18 +133,11 @@ func (l listing) unreadable() error {
 	return l.err
 }
 
-func (l listing) ending(suffix string) (entries []fs.DirEntry) {
+func (l listing) ending(suffix string) (names []string) {
 	for _, entry := range l.entries {
 		if strings.HasSuffix(entry.Name(), suffix) {
-			entries = append(entries, entry)
+			names = append(names, entry.Name())
 		}
-	}
-	return entries
-}
-
-func names(entries []fs.DirEntry) (names []string) {
-	for _, entry := range entries {
-		names = append(names, entry.Name())
 	}
 	return names
 }
@@ -162,14 +153,27 @@ func isTaken(name string) bool {
 // segmentName matches what etcd calls a segment: its place in the sequence and the first entry in it, both in hex.
 var segmentName = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})\.wal$`)
 
-// parseSegmentName returns a segment's place in the sequence and the index of the last entry before it. After etcd has
-// purged old segments, the name of the first one left is all that tells of what was in them.
-func parseSegmentName(name string) (sequence, before uint64, ok bool) {
+// parseSegmentName returns a segment's place in the sequence and the index of the first entry in it.
+func parseSegmentName(name string) (sequence, first uint64, ok bool) {
 	parts := segmentName.FindStringSubmatch(name)
 	if parts == nil {
 		return 0, 0, false
 	}
 	sequence, _ = strconv.ParseUint(parts[1], 16, 64) // 16 hex digits always fit
-	first, _ := strconv.ParseUint(parts[2], 16, 64)
-	return sequence, max(first, 1) - 1, true
+	first, _ = strconv.ParseUint(parts[2], 16, 64)
+	return sequence, first, true
+}
+
+// lastBefore is the index of the last entry before a segment. After etcd has purged old segments, the name of the first one
+// left is all that tells of what was in them.
+func lastBefore(segment string) uint64 {
+	_, first, _ := parseSegmentName(segment)
+	return max(first, 1) - 1
+}
+
+// snapshotIndex is the index of the entry that a snapshot file stands for, by its name.
+func snapshotIndex(name string) (index uint64, ok bool) {
+	var term uint64
+	_, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index)
+	return index, err == nil
 }

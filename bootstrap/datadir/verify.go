@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/snap"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -20,8 +26,8 @@ import (
 // whether the three fit together.
 //
 // What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
-// WAL, a snapshot file that was not finished, a database that was created but never used. So is a member that was never
-// born, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
+// WAL, a snapshot file that was not finished, a database that was created but never used. So is an
+// uninitialized member, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
 // snapshot file if the log goes back to the one before it, one of the database's two meta pages.
 //
 // The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
@@ -34,17 +40,17 @@ func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings 
 }
 
 func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
-	if begun, err := checkStructure(m); err != nil || !begun {
+	if initialized, err := checkStructure(m); err != nil || !initialized {
 		return err
 	}
 	found, err := verifyDatabase(ctx, m, mode)
 	if err != nil {
 		return err
 	}
-	if err := refuseForeign(m, found); err != nil {
+	if err := refuseOtherCluster(m, found); err != nil {
 		return err
 	}
-	if err := refuseLostRestore(m); err != nil || mode == bootstrap.Sanity || m.voteless() && found.empty() {
+	if err := refuseLostRestore(m, found); err != nil || mode == bootstrap.Sanity || m.namesNoVoter() && found.empty() {
 		return err
 	}
 	return verifyLog(ctx, m, found)
@@ -53,7 +59,7 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 // verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it. One that is
 // missing, or has no bytes yet, was found to be one that etcd fills.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
-	if file, err := statDatabase(m.database); err != nil || file == nil || file.Size() == 0 {
+	if none, err := vacant(m.database); err != nil || none {
 		return contents{keyless: true}, err
 	}
 	if mode != bootstrap.Sanity {
@@ -118,13 +124,13 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 // verifyLog reads the WAL and the snapshots, and compares them with what the database says of itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m)
-	if err != nil && !written.breach.proven(found.single36()) {
+	if err != nil && !written.cut.proven(found.single36()) {
 		if ctx.Err() == nil {
 			err = damagedLog.because(err)
 		}
 		return err
 	}
-	if err := checkStrays(m, written.last); err != nil {
+	if err := checkMisnamed(m, written.last); err != nil {
 		return err
 	}
 	if err := found.refuseTail(m, written); err != nil {
@@ -138,6 +144,77 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 		return err
 	}
 	return checkConsistency(m, written, newest, found.applied)
+}
+
+// checkMisnamed refuses a log beside which a file lies that goes on where the log ends: a segment was given another
+// name, and etcd would serve without what is in it. What can't be read as a segment is none.
+func checkMisnamed(m *member, last uint64) error {
+	for _, name := range m.misnamed() {
+		if !isRegular(m.segment(name)) {
+			continue
+		}
+		ends := uint64(0)
+		_ = firstRecords(m.segment(name), func(r record) (more bool) { // see above
+			if r.kind == wal.EntryType {
+				ends = max(ends, entryIndex(r.data))
+			}
+			return true
+		})
+		if ends > last {
+			return misnamedSegment.because(m.segment(name), ends, last)
+		}
+	}
+	return nil
+}
+
+// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be read
+// and that the log knows of, or none, which is index 0. etcd renames a file that it can't read; whether the log holds
+// everything from the snapshot before it is checkReplay's and checkConsistency's concern.
+func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
+	for _, name := range m.snapshots() {
+		if ctx.Err() != nil {
+			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))
+		}
+		path := m.snapshot(name)
+		content, err := readSnapshot(path)
+		if errors.Is(err, errPipe) {
+			return newest, blockedSnapshot.because(path)
+		}
+		if err != nil && written.unfinished(name) {
+			continue
+		}
+		if err != nil {
+			m.warn("snapshot %s is corrupt: %v; etcd renames it and goes on from an older one, or from the log alone", path, err)
+			continue
+		}
+		if of := content.Metadata; written.knows(of.Index, of.Term) {
+			newest = walpb.Snapshot{Index: of.Index, Term: of.Term, ConfState: &of.ConfState}
+		}
+	}
+	return newest, nil
+}
+
+// errPipe is of a file that may keep its reader waiting.
+var errPipe = errors.New("it is a pipe")
+
+func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		return nil, errPipe
+	}
+	err = guarded(func() error {
+		content, err = snap.Read(zap.NewNop(), path)
+		return err
+	})
+	return content, err
+}
+
+// checkReplay says whether etcd can start from the newest snapshot with what follows in the WAL. It is what is left of
+// wal.Verify when every record has been read: that would read them once more.
+func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
+	if err := written.beginsWith(newest, firstReplayed(m.segments(), newest.Index)); err != nil {
+		return brokenReplay.because(m.wal.path, newest.Index, err)
+	}
+	return nil
 }
 
 // errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.

@@ -1,31 +1,38 @@
 package datadir
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/cmd/suites/pagecache"
 )
 
 const both = bootstrap.Mode("both") // of a corruption that each mode finds
 
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
-		"closed":        func(*testing.T, string) {},
-		"foreign files": addForeignFiles,
-		"torn WAL":      tearLastRecord,
+		"closed":          func(*testing.T, string) {},
+		"unrelated files": addUnrelatedFiles,
+		"torn WAL":        tearLastRecord,
 		"unfinished snap": func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, "member/snap/0000000000000009-00000000ffffffff.snap"), "half")
 		},
@@ -173,4 +180,326 @@ func lastRecord(t *testing.T, path string) (start, end int64) {
 		}
 		start, end = end, decoder.LastOffset()
 	}
+}
+
+// zeroPage clears one of the database's pages.
+func zeroPage(number int) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		content, err := os.ReadFile(dir + "/member/snap/db")
+		require.NoError(t, err)
+		clear(content[number*os.Getpagesize() : (number+1)*os.Getpagesize()])
+		write(t, dir+"/member/snap/db", string(content))
+	}
+}
+
+// link moves a file out of the data directory and leaves a symbolic link in its place.
+func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		from := path(t, dir)
+		to := filepath.Join(filepath.Dir(dir), filepath.Base(from))
+		rename(t, from, to)
+		require.NoError(t, os.Symlink(to, from))
+	}
+}
+
+func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		alter     func(t *testing.T, dir string)
+		structure bool // found without reading a file
+		text      string
+	}{
+		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, false, "goes on from an older one"},
+		"flipped snapshot":    {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, false, "goes on from an older one"},
+		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
+		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
+		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
+		"copy of a segment":   {copySegment, true, "etcd ignores the file"},
+		"no first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
+		"no second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
+		"linked database":     {link(func(_ *testing.T, d string) string { return d + "/member/snap/db" }), true, "is a symbolic link"},
+		"linked segment":      {link(func(t *testing.T, d string) string { return last(datadirtest.Segments(t, d)) }), true, "is a symbolic link"},
+		"linked snapshot":     {link(func(t *testing.T, d string) string { return last(datadirtest.Snapshots(t, d)) }), true, "is a symbolic link"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.New(t)
+			test.alter(t, dir)
+			before := fingerprint(t, filepath.Dir(dir))
+			warnings, err := Verify(t.Context(), dir, bootstrap.Full)
+			require.NoError(t, err)
+			require.Len(t, warnings, 1)
+			require.Contains(t, warnings[0], test.text)
+			shallow, err := Verify(t.Context(), dir, bootstrap.Sanity)
+			require.NoError(t, err)
+			var log bytes.Buffer
+			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.New(&log)))
+			if test.structure {
+				assert.Equal(t, warnings, shallow)
+				assert.Contains(t, log.String(), test.text)
+			}
+			require.Equal(t, before, fingerprint(t, filepath.Dir(dir)))
+			datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
+		})
+	}
+}
+
+func copySegment(t *testing.T, dir string) {
+	content, err := os.ReadFile(last(datadirtest.Segments(t, dir)))
+	require.NoError(t, err)
+	write(t, dir+"/member/wal/copy.wal", string(content))
+}
+
+func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
+	dir := datadirtest.New(t)
+	rename(t, last(datadirtest.Segments(t, dir)), dir+"/member/wal/last.wal")
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
+}
+
+// A wrong name must not hide that the log was cut off.
+func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
+	truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
+	write(t, dir+"/member/wal/x.wal", "?")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
+}
+
+func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
+	dir := datadirtest.New(t)
+	for _, path := range datadirtest.Snapshots(t, dir) {
+		write(t, path, "garbage")
+	}
+	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
+	require.NoError(t, err)
+	require.Len(t, warnings, len(datadirtest.Snapshots(t, dir)))
+	remove(t, datadirtest.Segments(t, dir)[0]) // as etcd purges it
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+}
+
+// A leader's snapshot stands for entries that the log has not: without its file etcd can't go on.
+func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
+	written := &history{last: 10}
+	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
+	require.NoError(t, err)
+	require.NoError(t, written.takeSnapshot(leaders))
+	written.committed = 100
+	m := survey(t.TempDir(), "")
+	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "lacks entries")
+	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 100}, 100))
+	written.committed = 10 // etcd was killed before it took the snapshot over
+	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
+}
+
+// etcd fills a new database from a log that goes back to its first entry.
+func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, database string){
+		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			lose(t, dir+"/member/snap/db")
+			requireValid(t, dir)
+			require.NoError(t, verdict(t, dir, bootstrap.Sanity))
+			datadirtest.RequireStarts(t, dir, "key")
+		})
+	}
+}
+
+// The data directory may be the volume itself, or be left by a start that failed.
+func TestOurOwnFilesAreUnrelated(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{
+		"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.aside-123", "etcd.conf.yaml", "safe_guard", "fixtures",
+		"member.uninitialized-20261121T223534.000Z", "member.unborn-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
+	} {
+		write(t, filepath.Join(dir, name), "?")
+	}
+	require.NoError(t, verdict(t, dir, bootstrap.Sanity))
+	requireValid(t, dir)
+	for _, name := range []string{"new.etcd", "new.etcd.part", "new.etcd.bak", "member.bak", "exit_codes"} {
+		write(t, filepath.Join(dir, name), "?")
+		require.ErrorContains(t, verdict(t, dir, bootstrap.Full), name)
+		remove(t, filepath.Join(dir, name))
+	}
+}
+
+func TestARevisionWithoutValueIsOneThatARestoreBumped(t *testing.T) {
+	bump := func(compacted int64) func(tx *bolt.Tx) error {
+		return func(tx *bolt.Tx) error {
+			if err := tx.Bucket([]byte("meta")).Put([]byte("scheduledCompactRev"), revision(compacted)); err != nil {
+				return err
+			}
+			return tx.Bucket([]byte("key")).Put(revision(1<<40), nil)
+		}
+	}
+	dir := datadirtest.New(t)
+	update(t, dir, bump(1<<40))
+	requireValid(t, dir)
+	update(t, dir, bump(1<<40-1))
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "belongs to revision 0")
+}
+
+// The log of a restored database has nothing of what the backup held: an etcd that fills a new database from it loses that.
+func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
+	pristine := restored(t)
+	requireValid(t, pristine)
+	for name, lose := range map[string]func(t *testing.T, dir string){
+		"missing": at("member/snap", remove),
+		"empty": at("member/snap", func(t *testing.T, path string) {
+			remove(t, path)
+			mkdir(t, path)
+			write(t, path+"/db", "")
+		}),
+		"new": func(t *testing.T, dir string) {
+			at("member/snap", remove)(t, dir)
+			mkdir(t, dir+"/member/snap")
+			emptyDatabase(t, dir)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "new.etcd")
+			require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
+			lose(t, dir)
+			const want = "goes on from a restored database"
+			require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), want)
+			require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), want)
+			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), want)
+		})
+	}
+}
+
+// A segment that is not needed any more may be lost; one that is may not.
+func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T) {
+	dir := datadirtest.New(t)
+	truncate(t, datadirtest.Segments(t, dir)[0], 0)
+	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
+	require.NoError(t, err)
+	require.Len(t, warnings, 1)
+	require.Contains(t, warnings[0], "etcd goes on with the next one")
+	withoutSnapshots(t, dir)
+	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	var written history
+	written.beginAt("0000000000000001-0000000000000041.wal")
+	written.last, written.committed = 100, 100
+	require.ErrorContains(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
+	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
+}
+
+// verdict is what Verify finds wrong, without its warnings.
+func verdict(t testing.TB, dir string, mode bootstrap.Mode) error {
+	t.Helper()
+	_, err := Verify(t.Context(), dir, mode)
+	return err
+}
+
+func write(t *testing.T, path, content string) {
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func mkdir(t *testing.T, path string) { require.NoError(t, os.MkdirAll(path, 0o700)) }
+
+func remove(t *testing.T, path string) { require.NoError(t, os.RemoveAll(path)) }
+
+func rename(t *testing.T, from, to string) { require.NoError(t, os.Rename(from, to)) }
+
+func truncate(t *testing.T, path string, length int64) { require.NoError(t, os.Truncate(path, length)) }
+
+func last(paths []string) string { return paths[len(paths)-1] }
+
+func withoutSnapshots(t *testing.T, dir string) {
+	for _, path := range datadirtest.Snapshots(t, dir) {
+		remove(t, path)
+	}
+}
+
+func withoutLogs(t *testing.T, dir string) {
+	withoutSnapshots(t, dir)
+	remove(t, dir+"/member/wal")
+}
+
+// zeroLastSegment leaves the last segment as it was when it was new, which no checksum tells.
+func zeroLastSegment(t *testing.T, dir string) {
+	path := last(datadirtest.Segments(t, dir))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	clear(content[2000:])
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+}
+
+func addUnrelatedFiles(t *testing.T, dir string) {
+	for _, name := range []string{"notes", "member/notes", "member/wal/0.tmp", "member/wal/x.wal.broken", "member/snap/db.tmp1", "member/snap/x.snap.broken"} {
+		write(t, filepath.Join(dir, name), "?")
+	}
+}
+
+// update changes the database with bbolt, which leaves all its pages in order.
+func update(t *testing.T, dir string, change func(tx *bolt.Tx) error) {
+	db, err := bolt.Open(dir+"/member/snap/db", 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(change))
+	require.NoError(t, db.Close())
+}
+
+func dropBucket(name string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		update(t, dir, func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(name)) })
+	}
+}
+
+func putRevision(key, value []byte) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("key")).Put(key, value) })
+	}
+}
+
+func revision(main int64) []byte {
+	return mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
+}
+
+// emptyDatabase puts a new database, with its buckets, in the place of the one that was used.
+func emptyDatabase(t *testing.T, dir string) {
+	remove(t, dir+"/member/snap/db")
+	update(t, dir, func(tx *bolt.Tx) error {
+		_, err := tx.CreateBucket([]byte("key"))
+		require.NoError(t, err)
+		_, err = tx.CreateBucket([]byte("meta"))
+		return err
+	})
+}
+
+func halveDatabase(t *testing.T, dir string) {
+	truncate(t, dir+"/member/snap/db", datadirtest.UsedBytes(t, dir)/2)
+}
+
+// fingerprint maps every path below dir to what it is, when it was modified and what it holds.
+func fingerprint(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	prints := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		var content []byte
+		if info.Mode().IsRegular() {
+			content, err = os.ReadFile(path)
+		}
+		prints[path] = fmt.Sprintf("%s %d %s %x", info.Mode(), info.Size(), info.ModTime(), sha256.Sum256(content))
+		return err
+	}))
+	return prints
+}
+
+// A file without data takes no time to read, and memory as any other.
+func TestAllOfAFileIsReadAhead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	pagecache.RequireDisk(t, filepath.Dir(path))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 100<<20))
+	require.NotEqual(t, 1.0, pagecache.Share(t, path))
+	intoMemory(t.Context(), path)
+	// A machine that is short of memory may have dropped some of it again.
+	assert.Greater(t, pagecache.Share(t, path), 0.9)
 }

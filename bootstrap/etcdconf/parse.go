@@ -1,22 +1,30 @@
 // Package etcdconf turns the YAML that the sidecar serves into a checked configuration of the embedded etcd.
 //
 // It owns the rule that a malformed value ends in one sentence that names its key. etcd's own reader answers some of them
-// with os.Exit, some with a panic, and some only when the server already starts. Keys that etcd does not know are set
-// aside and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd and the
+// with os.Exit, some with a panic, and some only when the server already starts. Keys that etcd does not know are left
+// out and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd and the
 // readiness server live on what it returns.
 package etcdconf
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
 // Checked is a configuration that etcd accepts, and what was left out of it.
 type Checked struct {
-	// Etcd has neither a logger nor a ZapLoggerBuilder: whoever starts etcd supplies one.
+	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd supplies one.
 	Etcd *embed.Config
 	// Unknown are the keys that etcd does not know, sorted by key. As for etcd, the letter case of a key makes no difference.
 	Unknown []UnknownKey
@@ -26,6 +34,29 @@ type Checked struct {
 	Ignored []string
 	// Warnings are sentences about what etcd takes, but perhaps in another way than was meant.
 	Warnings []string
+}
+
+// ServerCertificate returns the paths of the pair that etcd shows to its clients. ok is false if no client listener uses
+// TLS, or if etcd makes a certificate of its own (auto-tls).
+func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
+	info := c.Etcd.ClientTLSInfo
+	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, usesTLS) {
+		return "", "", false
+	}
+	return info.CertFile, info.KeyFile, true
+}
+
+func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
+
+// Oddities are sentences about what has no effect, and what etcd may take in another way than was meant.
+func (c *Checked) Oddities() (oddities []string) {
+	for _, key := range c.Unknown {
+		oddities = append(oddities, fmt.Sprintf("%s is no key that etcd knows; it is ignored", key))
+	}
+	if len(c.Ignored) > 0 {
+		oddities = append(oddities, "the wrapper owns the log; ignored: "+strings.Join(c.Ignored, ", "))
+	}
+	return append(oddities, c.Warnings...)
 }
 
 // Parse checks yaml and returns etcd's configuration made from it. It reads the certificate and key files that are named
@@ -74,14 +105,109 @@ func configure(document map[string]any) (cfg *embed.Config, warnings []string, e
 	return cfg, s.warnings, err
 }
 
-// ServerCertificate returns the paths of the pair that etcd shows to its clients. ok is false if no client listener uses
-// TLS, or if etcd makes a certificate of its own (auto-tls).
-func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
-	info := c.Etcd.ClientTLSInfo
-	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, usesTLS) {
-		return "", "", false
+// maxBytes bounds what is worth parsing: real configurations have two or three thousand bytes.
+const maxBytes = 1 << 20
+
+// decode reads the first YAML mapping in document, as etcd does. Numbers stay json.Number, since a float64 cannot hold
+// every int64. The warnings are about what etcd passes over in silence.
+func decode(document []byte) (mapping map[string]any, warnings []string, err error) {
+	if len(document) > maxBytes {
+		return nil, nil, problem("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
 	}
-	return info.CertFile, info.KeyFile, true
+	warnings, err = checkSyntax(document)
+	if err != nil {
+		return nil, nil, err
+	}
+	asJSON, err := yaml.YAMLToJSON(document)
+	if err != nil { // the cause would quote the value
+		return nil, nil, problem("", "has a key or a value that cannot be expressed in JSON, such as .nan or a null key")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
+	decoder.UseNumber()
+	if err := decoder.Decode(&mapping); err != nil {
+		return nil, nil, problem("", "is not a mapping of keys to values")
+	}
+	return mapping, warnings, nil
 }
 
-func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
+// checkSyntax warns of keys that are given twice, and of documents after the first.
+func checkSyntax(document []byte) (warnings []string, err error) {
+	decoder := goyaml.NewDecoder(bytes.NewReader(document))
+	decoder.SetStrict(true)
+	var first, second any
+	err = decoder.Decode(&first)
+	var duplicates *goyaml.TypeError
+	switch {
+	case errors.As(err, &duplicates):
+		for _, text := range duplicates.Errors {
+			warnings = append(warnings, duplicateKey(text))
+		}
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, problem("", "not valid YAML (%s)", clip(err.Error()))
+	case first == nil:
+		return nil, problem("", "is empty")
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		warnings = append(warnings, "only the first YAML document counts")
+	}
+	return warnings, nil
+}
+
+func duplicateKey(text string) string {
+	var line int
+	var key string
+	if _, err := fmt.Sscanf(text, "line %d: key %q already set in map", &line, &key); err != nil {
+		return "a key is given twice: the last one counts"
+	}
+	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", clip(key), line)
+}
+
+// maxQuoted is how many characters of a value, or of another program's message, appear in an error.
+const maxQuoted = 80
+
+// KeyError says which key of the configuration cannot be used, and why.
+type KeyError struct {
+	// Key is the name as written in the YAML, "section.key" inside a section, empty if no single key is to blame.
+	Key string
+	// Problem completes the sentence that begins with the key. It never contains a credential.
+	Problem string
+	// Cause is the error behind the problem, nil if there is none.
+	Cause error
+}
+
+// Error returns the whole sentence.
+func (e *KeyError) Error() string {
+	if e.Key == "" {
+		return "etcd configuration: " + e.Problem
+	}
+	return fmt.Sprintf("etcd configuration: %s: %s", e.Key, e.Problem)
+}
+
+// Unwrap returns the cause.
+func (e *KeyError) Unwrap() error { return e.Cause }
+
+// problem makes a KeyError from a format that may wrap a cause with %w.
+func problem(key, format string, operands ...any) error {
+	err := fmt.Errorf(format, operands...)
+	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
+}
+
+// quote makes a value fit to be shown: what stands before an @ may be a password.
+func quote(value string) string {
+	if at := strings.LastIndex(value, "@"); at >= 0 {
+		scheme, _, _ := strings.Cut(value[:at], "://")
+		if len(scheme) == at {
+			scheme = "" // there is no scheme, all of it may be the password
+		}
+		value = scheme + "://redacted" + value[at:]
+	}
+	return strconv.Quote(clip(value))
+}
+
+// clip shortens text to maxQuoted characters.
+func clip(text string) string {
+	if runes := []rune(text); len(runes) > maxQuoted {
+		return string(runes[:maxQuoted]) + "…"
+	}
+	return text
+}

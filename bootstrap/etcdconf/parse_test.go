@@ -1,9 +1,12 @@
 package etcdconf_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,7 +17,10 @@ import (
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/cmd/docs"
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 // minimal is the shortest configuration that is accepted.
@@ -76,7 +82,7 @@ func TestParseAllowsTheQuotaToBeDisabled(t *testing.T) {
 	assert.Equal(t, int64(-1), parse(t, minimal+"quota-backend-bytes: -1").Etcd.QuotaBackendBytes)
 }
 
-func TestParseSetsKeysAside(t *testing.T) {
+func TestParseLeavesKeysOut(t *testing.T) {
 	checked := parse(t, minimal+"Logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
 		"log-rotation-config-json: '{'\nlog-level: debug\n"+
 		"Zap-Logger: {}\nname-: x\n"+
@@ -94,7 +100,7 @@ func TestParseSetsKeysAside(t *testing.T) {
 	assert.NoFileExists(t, "/tmp/etcd.log")
 }
 
-func TestATypingErrorIsToldWithWhatWasMeant(t *testing.T) {
+func TestATypingErrorIsReportedWithWhatWasMeant(t *testing.T) {
 	checked := parse(t, minimal+"quota-backend-byte: 1\nsnapshot_count: 5\nHeartbeat-Intervall: 7\nshapshto-count: 1\nmember-name-prefix: x\n"+
 		"backups: 1\nclient-transport-security: {cert-fil: x, member-name-prefix: y}\n")
 	var told []string
@@ -193,4 +199,92 @@ func descriptors(t *testing.T) int {
 		t.Skip("needs /proc")
 	}
 	return len(entries)
+}
+
+// certificateFiles writes two pairs and things that are not one, and returns the directory.
+func certificateFiles(t testing.TB) string {
+	t.Helper()
+	authority := certificates.NewAuthority(t, "ca")
+	authority.Issue("other")
+	dir := filepath.Dir(authority.Issue("tls").Cert)
+	for name, content := range map[string]string{
+		"empty.pem":  "",
+		"text.pem":   "hunter2",
+		"broken.pem": "-----BEGIN CERTIFICATE-----\naHVudGVyMg==\n-----END CERTIFICATE-----\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	return dir
+}
+
+// They come and go while certificates are being replaced, so nobody should give up on a configuration for them.
+func TestCertificatesThatCannotBeUsedNowAreNoInvalidConfiguration(t *testing.T) {
+	dir := certificateFiles(t)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	pair := fmt.Sprintf("cert-file: %[1]s/tls.crt, key-file: %[1]s/tls.key", dir)
+	for section, temporary := range map[string]bool{
+		fmt.Sprintf("{cert-file: %[1]s/tls.crt, key-file: %[1]s/other.key}", dir):  true,
+		fmt.Sprintf("{cert-file: %[1]s/none, key-file: %[1]s/tls.key}", dir):       true,
+		fmt.Sprintf("{cert-file: %[1]s/broken.pem, key-file: %[1]s/tls.key}", dir): true,
+		fmt.Sprintf("{cert-file: %[1]s/empty.pem, key-file: %[1]s/tls.key}", dir):  true,
+		fmt.Sprintf("{cert-file: %[1]s/tls.crt, key-file: %[1]s/empty.pem}", dir):  true,
+		fmt.Sprintf("{cert-file: %[1]s/fifo, key-file: %[1]s/fifo}", dir):          true,
+		fmt.Sprintf("{%s, trusted-ca-file: %s/empty.pem}", pair, dir):              true,
+		fmt.Sprintf("{%s, trusted-ca-file: %s/fifo}", pair, dir):                   true,
+		fmt.Sprintf("{cert-file: %s/tls.crt}", dir):                                false,
+		fmt.Sprintf("{%s, allowed-cn: [a], allowed-hostname: [b]}", pair):          false,
+		"{}": false,
+	} {
+		for _, side := range []string{"client", "peer"} {
+			yaml := fmt.Sprintf(minimal+"listen-%[1]s-urls: https://127.0.0.1:2377\n%[1]s-transport-security: %[2]s\n", side, section)
+			assert.Equal(t, temporary, errors.Is(refuse(t, yaml), bootstrap.ErrCertificates), yaml)
+		}
+	}
+	assert.NotErrorIs(t, refuse(t, minimal+"snapshot-count: x"), bootstrap.ErrCertificates)
+}
+
+func TestJWTKeysThatCannotBeReadNowAreNoInvalidConfiguration(t *testing.T) {
+	dir := certificateFiles(t)
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	for token, temporary := range map[string]bool{
+		"jwt,sign-method=RS256,priv-key=" + fifo:                         true,
+		"jwt,sign-method=ES256,pub-key=/nowhere,priv-key=/nowhere":       true,
+		"jwt,sign-method=none,priv-key=" + filepath.Join(dir, "tls.key"): false,
+		"jwt": false,
+	} {
+		keyError := refuse(t, minimal+"auth-token: '"+token+"'")
+		assert.Equal(t, temporary, errors.Is(keyError, bootstrap.ErrCertificates), token)
+		assert.Equal(t, "auth-token", keyError.Key)
+	}
+	key := filepath.Join(dir, "tls.key")
+	assert.NotNil(t, parse(t, minimal+"auth-token: 'jwt,sign-method=ES256,priv-key="+key+"'"))
+}
+
+// twice is the warning of a key that is given twice, about a certain key and line.
+var twice = regexp.MustCompile(`^\w+ is given twice, again on line \d+`)
+
+func TestWarningsAreDocumentedWordByWord(t *testing.T) {
+	for _, lines := range []string{
+		"Pre-Vote: false", "name: a\nname: b", "1: a\n1: b", "name: a\n---\nname: b", "client-transport-security:",
+		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}", "discovery-config:",
+	} {
+		warnings := parse(t, minimal+lines).Warnings
+		require.NotEmpty(t, warnings, lines)
+		for _, warning := range warnings {
+			general := twice.ReplaceAllString(warning, "K is given twice, again on line N")
+			assert.Contains(t, docs.Text(t), "| `"+general+"` |", "put it into the table of warnings of docs/*.md")
+		}
+	}
+}
+
+func TestRefusalsAreDocumentedWordByWord(t *testing.T) {
+	for lines, as := range map[string]string{
+		"ListenMetricsUrls: [{Scheme: http}]":                      "NAME: ",
+		"Peer-Transport-Security: {}\npeer-transport-security: {}": "SECTION: ",
+		"backend-batch-interval: 5s":                               "KEY: ",
+	} {
+		refusal := refuse(t, minimal+lines)
+		assert.Contains(t, docs.Text(t), "| `"+as+refusal.Problem+"` |", "put it into the table of refusals of docs/*.md")
+	}
 }

@@ -1,9 +1,30 @@
 package etcdconf
 
 import (
+	"cmp"
+	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/pkg/v3/featuregate"
+	"go.etcd.io/etcd/server/v3/auth"
+	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/features"
+	"go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"etcd-wrapper/bootstrap"
 )
 
 // settings is the typed view of a document: etcd's exported configuration and the keys that exist in the file only.
@@ -65,6 +86,218 @@ func (s *settings) check() error {
 		if err := check(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+var (
+	// sharedDirectories belong to everybody; a directory below them may be etcd's.
+	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
+	// systemTrees belong to the system, down to the leaves.
+	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
+)
+
+// checkDirectories guards the places that etcd writes to, and that the sidecar may delete.
+func (s *settings) checkDirectories() error {
+	if s.Dir == "" {
+		return problem("data-dir", "is required")
+	}
+	if err := checkDirectory("data-dir", s.Dir); err != nil {
+		return err
+	}
+	if s.WalDir == "" {
+		return nil
+	}
+	return checkDirectory("wal-dir", s.WalDir)
+}
+
+func checkDirectory(key, path string) error {
+	clean := filepath.Clean(path)
+	switch {
+	case strings.TrimSpace(path) != path:
+		return problem(key, "%s begins or ends with white space", quote(path))
+	case !filepath.IsAbs(path):
+		return problem(key, "%s is not an absolute path", quote(path))
+	case slices.Contains(sharedDirectories, clean) || slices.ContainsFunc(systemTrees, contains(clean)):
+		return problem(key, "%s is a directory of the system", quote(path))
+	}
+	return nil
+}
+
+// contains returns a predicate: is path the tree itself or below it?
+func contains(path string) func(tree string) bool {
+	return func(tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
+}
+
+// defaultCluster is what etcd takes for an initial cluster that was not given.
+var defaultCluster = embed.NewConfig().InitialCluster
+
+// checkMembership wants this member in the initial cluster, unless a discovery service knows the members, or a log does.
+func (s *settings) checkMembership() error {
+	if s.Name == "" {
+		return problem("name", "must not be empty")
+	}
+	if s.ClusterState != "" && s.ClusterState != embed.ClusterStateFlagNew && s.ClusterState != embed.ClusterStateFlagExisting {
+		return problem("initial-cluster-state", "must be new or existing, not %s", quote(s.ClusterState))
+	}
+	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
+		return nil
+	}
+	// This makes name=URL of the advertised peer URLs if there is no initial cluster. No error of it stops etcd.
+	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
+	err := s.checkInitialCluster()
+	if err != nil && wal.Exist(cmp.Or(s.WalDir, datadir.ToWALDir(s.Dir))) {
+		s.warnings = append(s.warnings, fmt.Sprintf("%s; etcd goes by its log and does not look at it", err))
+		return nil
+	}
+	return err
+}
+
+func (s *settings) checkInitialCluster() error {
+	for pair := range strings.SplitSeq(s.InitialCluster, ",") {
+		_, peer, found := strings.Cut(pair, "=")
+		if _, err := types.NewURLs([]string{peer}); pair != "" && (!found || err != nil) {
+			return problem("initial-cluster", "%s is not of the form name=scheme://host:port", quote(pair))
+		}
+	}
+	members, err := types.NewURLsMap(s.InitialCluster)
+	switch {
+	case err != nil:
+		return problem("initial-cluster", "is not a list of name=URL pairs")
+	case members[s.Name] == nil:
+		return problem("initial-cluster", "does not name this member, %s", quote(s.Name))
+	case config.CheckDuplicateURL(members):
+		return problem("initial-cluster", "gives one URL to two members")
+	}
+	return nil
+}
+
+// Upper limits from embed.Config.Validate, where they have no exported names.
+const (
+	maxElectionMs   = 50000   // milliseconds
+	maxSamplingRate = 1000000 // traced spans per million
+)
+
+// checkTiming applies the rules of embed.Config.Validate, but divides where etcd multiplies: its product overflows for a
+// huge heartbeat, which then panics in raft.
+func (s *settings) checkTiming() error {
+	switch {
+	case s.TickMs == 0:
+		return problem("heartbeat-interval", "must be above 0 ms")
+	case s.ElectionMs == 0 || s.ElectionMs > maxElectionMs:
+		return problem("election-timeout", "must be from 1 to %d ms, not %d", maxElectionMs, s.ElectionMs)
+	case s.TickMs > s.ElectionMs/5:
+		return problem("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
+	case s.CompactHashCheckTime == 0:
+		return problem("compact-hash-check-time", "must be above 0")
+	case s.ExperimentalCompactHashCheckTime == 0:
+		return problem("experimental-compact-hash-check-time", "must be above 0")
+	}
+	return nil
+}
+
+// checkTracing bounds the samples per million spans, if there are any.
+func (s *settings) checkTracing() error {
+	if !s.EnableDistributedTracing && !s.ExperimentalEnableDistributedTracing {
+		return nil
+	}
+	if s.DistributedTracingSamplingRatePerMillion > maxSamplingRate {
+		return problem("distributed-tracing-sampling-rate", "must be at most %d", maxSamplingRate)
+	}
+	if s.ExperimentalDistributedTracingSamplingRatePerMillion > maxSamplingRate {
+		return problem("experimental-distributed-tracing-sampling-rate", "must be at most %d", maxSamplingRate)
+	}
+	return nil
+}
+
+// checkCompaction reads the retention as etcd does when it starts: a number means hours or revisions, else it is a duration.
+func (s *settings) checkCompaction() error {
+	const key = "auto-compaction-retention"
+	periodic := s.AutoCompactionMode == embed.CompactorModePeriodic
+	if !periodic && s.AutoCompactionMode != embed.CompactorModeRevision {
+		return problem("auto-compaction-mode", "must be periodic or revision, not %s", quote(s.AutoCompactionMode))
+	}
+	if s.AutoCompactionRetention == "" {
+		return nil
+	}
+	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
+		if periodic && n > int(math.MaxInt64/time.Hour) {
+			return problem(key, "%d hours are too long", n)
+		}
+		return nil
+	}
+	switch d, err := time.ParseDuration(s.AutoCompactionRetention); {
+	case err != nil:
+		return problem(key, "%s is neither a number nor a duration such as 30m", quote(s.AutoCompactionRetention))
+	case d < 0:
+		return problem(key, "must not be negative")
+	}
+	return nil
+}
+
+func (s *settings) checkTLSVersions() error {
+	lowest, err := tlsutil.GetTLSVersion(s.TlsMinVersion)
+	if err != nil {
+		return problem("tls-min-version", "%s is neither TLS1.2 nor TLS1.3", quote(s.TlsMinVersion))
+	}
+	highest, err := tlsutil.GetTLSVersion(s.TlsMaxVersion)
+	if err != nil {
+		return problem("tls-max-version", "%s is neither TLS1.2 nor TLS1.3", quote(s.TlsMaxVersion))
+	}
+	if highest != 0 && lowest > highest {
+		return problem("tls-max-version", "%s is below the tls-min-version %s", s.TlsMaxVersion, s.TlsMinVersion)
+	}
+	if lowest == tls.VersionTLS13 && len(s.CipherSuites) > 0 {
+		return problem("cipher-suites", "cannot be chosen when only TLS1.3 is allowed")
+	}
+	if _, err := tlsutil.GetCipherSuites(s.CipherSuites); err != nil {
+		return problem("cipher-suites", "%s", clip(err.Error()))
+	}
+	return nil
+}
+
+func (s *settings) checkFeatures() error {
+	gate := features.NewDefaultServerFeatureGate(s.Name, nil).(featuregate.MutableFeatureGate)
+	if err := gate.Set(s.ServerFeatures); err != nil {
+		return problem("feature-gates", "%s", clip(err.Error()))
+	}
+	return nil
+}
+
+// checkLogLevel covers a panic: etcd takes any word for a level of zap's.
+func (s *settings) checkLogLevel() error {
+	if _, err := zapcore.ParseLevel(s.LogLevel); err != nil {
+		return problem("log-level", "%s is not a log level such as info", quote(s.LogLevel))
+	}
+	return nil
+}
+
+// checkAuthToken has etcd make the token provider, as it does when it starts. The key files are read before, because etcd
+// would wait for the other end of a pipe.
+func (s *settings) checkAuthToken() error {
+	for option := range strings.SplitSeq(s.AuthToken, ",") {
+		name, path, _ := strings.Cut(option, "=")
+		if name != "pub-key" && name != "priv-key" {
+			continue
+		}
+		if _, err := bootstrap.ReadCertificates(path); err != nil {
+			return problem("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
+		}
+	}
+	if _, err := auth.NewTokenProvider(zap.NewNop(), s.AuthToken, nil, time.Second); err != nil {
+		return problem("auth-token", "is neither simple nor a usable jwt specification: %w", err)
+	}
+	return nil
+}
+
+// checkV2Deprecation covers a panic in the server, which knows these stages only.
+func (s *settings) checkV2Deprecation() error {
+	stages := []config.V2DeprecationEnum{
+		"", config.V2Depr0NotYet, config.V2Depr1WriteOnly, config.V2Depr1WriteOnlySkipCheck,
+		config.V2Depr1WriteOnlyDrop, config.V2Depr2Gone,
+	}
+	if !slices.Contains(stages, s.V2Deprecation) {
+		return problem("v2-deprecation", "%s is not a stage that etcd knows", quote(string(s.V2Deprecation)))
 	}
 	return nil
 }

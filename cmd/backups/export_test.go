@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -125,7 +126,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 			return archive.SegmentName(1, head.Position)
 		},
 		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
-			full, err := kept.PutFull(t.Context(), archive.Full{
+			full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: segment.Seed("c1", 1, l.last+10), Reason: "gap",
 			}, bytes.NewReader(l.snapshot))
 			require.NoError(t, err)

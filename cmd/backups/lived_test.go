@@ -2,10 +2,8 @@ package backups
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -20,8 +18,10 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -32,7 +32,7 @@ type lived struct {
 	revision int64  // of the snapshot
 	last     int64
 	rows     []segment.Row // all of them, in order
-	events   []*clientv3.Event
+	events   []sidecarstoretest.Event
 }
 
 // live has an etcd take a snapshot between writes.
@@ -56,24 +56,11 @@ func live(t *testing.T) (l lived) {
 		require.NoError(t, err)
 	}
 	l.last = l.revision + 10
-	l.events = watched(t, client, l.revision+1, l.last)
+	l.events = sidecarstoretest.UpTo(t, client.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(l.revision+1)), l.last)
 	require.NoError(t, client.Close())
 	server.Close()
 	l.rows = rowsIn(t, filepath.Join(dir, "member", "snap", "db"))
 	return l
-}
-
-func watched(t *testing.T, client *clientv3.Client, from, to int64) (events []*clientv3.Event) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for answer := range client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(from)) {
-		require.NoError(t, answer.Err())
-		events = append(events, answer.Events...)
-		if answer.Header.Revision >= to && events[len(events)-1].Kv.ModRevision == to {
-			break
-		}
-	}
-	return events
 }
 
 func rowsIn(t *testing.T, path string) (rows []segment.Row) {
@@ -108,7 +95,7 @@ func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), "c1", noon)
 	require.NoError(t, err)
-	full, err := kept.PutFull(t.Context(), archive.Full{
+	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
@@ -122,26 +109,19 @@ func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
 	}
 	object, err := builder.Finish(segment.Source{Member: "m"})
 	require.NoError(t, err)
-	require.NoError(t, kept.PutSegment(t.Context(), object))
+	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 	return settings
 }
 
 // keepAsSidecar puts a full and a delta into a store, as etcd-backup-restore does.
 func (l lived) keepAsSidecar(t *testing.T) Settings {
 	s := memory.New()
-	s.SetContent(fmt.Sprintf("v2/Full-%08d-%08d-%d", 0, l.revision, noon.Unix()), l.snapshot)
-	type event struct {
-		EtcdEvent *clientv3.Event `json:"etcdEvent"`
-		Time      time.Time       `json:"time"`
-	}
-	var events []event
+	s.SetContent("v2/"+sidecarstoretest.Name("Full", 0, l.revision, noon, ""), l.snapshot)
+	var events []sidecarstoretest.Event
 	for _, e := range l.events {
-		events = append(events, event{e, noon.Add(time.Duration(e.Kv.ModRevision) * time.Second)})
+		events = append(events, sidecarstoretest.Event{EtcdEvent: e.EtcdEvent, Time: noon.Add(time.Duration(e.EtcdEvent.Kv.ModRevision) * time.Second)})
 	}
-	content, err := json.Marshal(events)
-	require.NoError(t, err)
-	sum := sha256.Sum256(content)
-	s.SetContent(fmt.Sprintf("v2/Incr-%08d-%08d-%d", l.revision+1, l.last, noon.Unix()+60), append(content, sum[:]...))
+	s.SetContent("v2/"+sidecarstoretest.Name("Incr", l.revision+1, l.last, noon.Add(time.Minute), ""), sidecarstoretest.Delta(t, events...))
 	return Settings{Store: s, Keys: &seal.Keys{}}
 }
 
@@ -173,7 +153,7 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 		full.Revision += gap
 		full.Next, full.Chain, full.Last = segment.After(full.Revision), segment.Seed("c1", 1, full.Revision), segment.Digest{}
 	}
-	full, err = kept.PutFull(t.Context(), full, bytes.NewReader(l.snapshot))
+	full, err = archivetest.PutFull(t.Context(), kept, full, bytes.NewReader(l.snapshot))
 	require.NoError(t, err)
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
@@ -185,5 +165,5 @@ func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start segment.St
 	require.NoError(t, builder.Marker(segment.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
 	object, err := builder.Finish(segment.Source{})
 	require.NoError(t, err)
-	require.NoError(t, kept.PutSegment(t.Context(), object))
+	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }

@@ -2,11 +2,18 @@ package backups
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/internal/printable"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
 // Overview is what backup list tells, and with -o json its document. Times are RFC 3339, sizes are bytes in the store. Fields may
@@ -78,7 +85,7 @@ const drillsFor = 31 * 24 * time.Hour
 func Look(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
 	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
 	kept := settings.Archive()
-	history, err := kept.Examined(ctx)
+	history, err := kept.History(ctx)
 	if err != nil {
 		return Overview{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
@@ -86,7 +93,7 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 		all.Cluster, all.Created = history.Cluster.Cluster, history.Cluster.Created
 	}
 	for _, generation := range history.Generations {
-		drills, err := kept.Drills(ctx, generation.Number, now.Add(-drillsFor))
+		drills, err := kept.RestoreTests(ctx, generation.Number, now.Add(-drillsFor))
 		if err != nil {
 			return Overview{}, fmt.Errorf("cannot list what drills showed: %w", err)
 		}
@@ -96,15 +103,15 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 	return all, err
 }
 
-func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOverview {
+func ofGeneration(g archive.Generational, drills []archive.Result) GenerationOverview {
 	seen := GenerationOverview{
 		Number: g.Number, Cluster: g.Cluster, Parent: g.Parent, ParentRevision: g.ParentRevision, Created: g.Created,
 		Windows: []Window{}, Fulls: []FullOverview{}, Segments: Amount{Objects: len(g.Objects)},
 	}
 	for _, chain := range g.Chains {
 		window := Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End}
-		if chain.Behind != nil {
-			window.Beyond = printable.Line(chain.Behind.Error())
+		if chain.PastEnd != nil {
+			window.Beyond = printable.Line(chain.PastEnd.Error())
 		}
 		seen.Windows = append(seen.Windows, window)
 	}
@@ -125,7 +132,7 @@ func ofGeneration(g archive.Generational, drills []archive.Verdict) GenerationOv
 func ofFull(full archive.KeptFull) FullOverview {
 	seen := FullOverview{
 		Name: full.Label, Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
-		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofVerdict(full.Verdict),
+		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofVerdict(full.Result),
 	}
 	if full.Err != nil {
 		seen.Error = printable.Line(full.Err.Error())
@@ -133,12 +140,12 @@ func ofFull(full archive.KeptFull) FullOverview {
 	return seen
 }
 
-func ofVerdict(verdict *archive.Verdict) *Verification {
+func ofVerdict(verdict *archive.Result) *Verification {
 	if verdict == nil {
 		return nil
 	}
 	return &Verification{
-		Outcome: string(verdict.Outcome), Why: printable.Line(verdict.Why), At: verdict.At, Revision: verdict.Revision, Drill: verdict.Drill,
+		Outcome: string(verdict.Outcome), Why: printable.Line(verdict.Why), At: verdict.At, Revision: verdict.Revision, Drill: verdict.Segments,
 	}
 }
 
@@ -147,4 +154,131 @@ func later(a, b *Verification) *Verification {
 		return b
 	}
 	return a
+}
+
+// SidecarChain is a full of etcd-backup-restore and the deltas that follow it, by their names.
+type SidecarChain struct {
+	Full   string    `json:"full"`   // the object's name
+	From   int64     `json:"from"`   // the full's revision, by its name
+	To     int64     `json:"to"`     // the last one that its deltas lead to without a gap
+	Begin  time.Time `json:"begin"`  // by the sidecar's clock
+	End    time.Time `json:"end"`    //
+	Deltas int       `json:"deltas"` // how many
+	Bytes  int64     `json:"bytes"`
+}
+
+// ofSidecar lists what etcd-backup-restore has left in a store.
+func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
+	theirs, err := sidecarstore.List(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what the sidecar wrote: %w", err)
+	}
+	for _, chain := range theirs.Chains {
+		reach := chain.Reach()
+		seen := SidecarChain{
+			Full: chain.Full.Name, From: chain.Full.Last, To: reach.Last, Begin: chain.Full.Created, End: reach.Created, Deltas: len(chain.Deltas),
+			Bytes: chain.Full.Size,
+		}
+		for _, delta := range chain.Deltas {
+			seen.Bytes += delta.Size
+		}
+		chains = append(chains, seen)
+	}
+	return chains, nil
+}
+
+func printSidecar(b *strings.Builder, chains []SidecarChain) {
+	if len(chains) == 0 {
+		return
+	}
+	b.WriteString("\nwhat etcd-backup-restore wrote, by the names of its objects\n\n")
+	rows := [][]string{{"FULL", "REVISION", "UP TO", "FROM", "UNTIL", "DELTAS", "SIZE"}}
+	for _, c := range chains {
+		rows = append(rows, []string{
+			printable.Line(c.Full), strconv.FormatInt(c.From, 10), strconv.FormatInt(c.To, 10), terminal.Moment(c.Begin), terminal.Moment(c.End),
+			strconv.Itoa(c.Deltas), terminal.Size(c.Bytes),
+		})
+	}
+	b.WriteString(table(rows...))
+}
+
+// JSON prints a document for programs.
+func JSON(to io.Writer, document any) error {
+	encoder := json.NewEncoder(to)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(document)
+}
+
+// Print prints the overview for people, with times in their zone.
+func (o Overview) Print(to io.Writer) error {
+	var b strings.Builder
+	now := time.Now()
+	fmt.Fprintf(&b, "%s\n", printable.Line(o.Store))
+	if len(o.Generations) == 0 && len(o.Sidecar) == 0 {
+		b.WriteString("\nno backups\n")
+	}
+	for _, generation := range o.Generations {
+		generation.print(&b, now)
+	}
+	printSidecar(&b, o.Sidecar)
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
+	fmt.Fprintf(b, "\ngeneration %d, cluster %s, since %s", g.Number, printable.Line(g.Cluster), terminal.Moment(g.Created))
+	if g.Parent != 0 {
+		fmt.Fprintf(b, ", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
+	}
+	b.WriteString("\n\n")
+	var windows [][]string
+	for _, window := range g.Windows {
+		windows = append(windows, []string{
+			"can go back to", fmt.Sprintf("revision %d to %d", window.From, window.To), terminal.Moment(window.Begin) + " to " + terminal.Moment(window.End),
+		})
+		if window.Beyond != "" {
+			windows = append(windows, []string{"", "what follows cannot be read", window.Beyond})
+		}
+	}
+	b.WriteString(table(windows...))
+	if len(g.Windows) == 0 {
+		b.WriteString("nothing can be gone back to\n")
+	}
+	fmt.Fprintf(b, "last verified   %s\n", g.Verified.words(now))
+	fmt.Fprintf(b, "segments        %s, %s\n\n", count(g.Segments.Objects, "object"), terminal.Size(g.Segments.Bytes))
+	printFulls(b, g.Fulls, now)
+}
+
+func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
+	rows := [][]string{{"FULL", "REVISION", "TIME", "SIZE", "DATABASE", "MADE BECAUSE OF", "VERIFIED"}}
+	for _, full := range fulls {
+		if full.Error != "" {
+			rows = append(rows, []string{printable.Line(full.Name), "", "", terminal.Size(full.Bytes), "", "", "cannot be used: " + full.Error})
+			continue
+		}
+		rows = append(rows, []string{
+			full.Name, strconv.FormatInt(full.Revision, 10), terminal.Moment(full.Time), full.size(), terminal.Size(full.Database),
+			full.Reason, full.Verified.words(now),
+		})
+	}
+	b.WriteString(table(rows...))
+}
+
+func (f FullOverview) size() string {
+	if f.Encrypted {
+		return terminal.Size(f.Bytes) + ", encrypted"
+	}
+	return terminal.Size(f.Bytes)
+}
+
+// words is a verdict for people.
+func (v *Verification) words(now time.Time) string {
+	if v == nil {
+		return "not yet"
+	}
+	what := "yes"
+	if v.Outcome != string(archive.Verified) {
+		what = "FAILED: " + v.Why
+	}
+	return fmt.Sprintf("%s, revision %d, %v ago", what, v.Revision, terminal.Rounded(now.Sub(v.At)))
 }

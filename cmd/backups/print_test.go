@@ -35,11 +35,11 @@ var began = time.Date(2026, time.November, 21, 1, 2, 3, 0, time.UTC)
 
 func generation() archive.Generational {
 	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: segment.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
-	verdict := archive.Verdict{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
+	verdict := archive.Result{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
 	return archive.Generational{
 		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},
 		Fulls: []archive.KeptFull{
-			{Full: full, Label: full.Name(), Size: 2 << 20, Verdict: &verdict},
+			{Full: full, Label: full.Name(), Size: 2 << 20, Result: &verdict},
 			{Label: archive.FullName(43, began), Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
 		},
 		Objects: []archive.Object{{Level: archive.Segment, Size: 1 << 20}, {Level: archive.Minute, Size: 1 << 20}},
@@ -80,8 +80,8 @@ func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
 }
 
 func TestADrillThatFailedIsTold(t *testing.T) {
-	failed := archive.Verdict{Revision: 50, Drill: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
-	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Verdict{failed})}}
+	failed := archive.Result{Revision: 50, Segments: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
+	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Result{failed})}}
 	assert.Contains(t, printed(t, overview), "last verified FAILED: its hash differs, revision 50")
 }
 
@@ -134,7 +134,7 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 	holed := generation()
 	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
-	holed.Chains[0].Behind = errors.New("the chain has a hole")
+	holed.Chains[0].PastEnd = errors.New("the chain has a hole")
 	text := printed(t, Overview{Generations: []GenerationOverview{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.Index(lines, "what follows cannot be read the chain has a hole")

@@ -91,8 +91,8 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 	}
 	head, err := kept.Head(ctx, newest)
 	switch {
-	case errors.Is(err, seal.ErrDamaged) && !head.Beyond.IsZero():
-		head.Position = head.Beyond
+	case errors.Is(err, seal.ErrDamaged) && !head.PastEnd.IsZero():
+		head.Position = head.PastEnd
 	case err != nil && !errors.Is(err, seal.ErrUntrusted): // nobody's words, not even in names
 		return 0, err
 	}

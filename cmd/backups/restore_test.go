@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/restore"
@@ -56,7 +57,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 			assert.Greater(t, restored.GoesOn, restored.Revision+archive.Margin)
 			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 			require.NoError(t, err)
-			stands, err := datadir.Stand(plan.DataDir)
+			stands, err := datadir.ReadPosition(plan.DataDir)
 			require.NoError(t, err)
 			assert.Equal(t, restored.GoesOn, stands.Revision)
 			assert.NoFileExists(t, plan.DataDir+".snapshot")
@@ -154,7 +155,7 @@ func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 // secondGeneration has a full far above what was restored into it.
 func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
-	full, err := kept.PutFull(t.Context(), archive.Full{
+	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c2", Generation: 2, Revision: revision, Time: at, Chain: segment.Seed("c2", 2, revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)

@@ -1,3 +1,5 @@
+// Package backups does what the commands `etcd-wrapper backup …` and `etcd-wrapper restore` are for. Package main reads the command
+// line for it, and makes exit statuses of its errors.
 package backups
 
 import (
@@ -5,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -16,6 +21,7 @@ import (
 	"etcd-wrapper/backup/writer/schedule"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/readiness/status/terminal"
 )
 
 // Settings are what the flags about backups mean.
@@ -99,4 +105,91 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 	settings, err := Read(flags)
 	settings.VolumeDir = told.VolumeDir
 	return settings, err
+}
+
+const (
+	redraw = 200 * time.Millisecond // at most so often
+	settle = time.Second            // before a rate means anything
+)
+
+// clearLine goes to the beginning of a terminal's line and empties it (ECMA-48).
+const clearLine = "\r\x1b[K"
+
+// Meter shows at a terminal how far something is: bytes, rate and time left, in one line that is written again and again. It
+// belongs to one goroutine. The zero value shows nothing.
+type Meter struct {
+	to    io.Writer // nil shows nothing
+	now   func() time.Time
+	began time.Time
+	drawn time.Time
+}
+
+// NewMeter returns a meter that writes to a terminal; to is nil if there is none.
+func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
+
+// Show says that so many bytes are done. total is 0 if it is not known.
+func (m *Meter) Show(what string, done, total int64) {
+	if m.to == nil {
+		return
+	}
+	now := m.now()
+	if m.began.IsZero() {
+		m.began = now
+	}
+	if now.Sub(m.drawn) < redraw {
+		return
+	}
+	m.drawn = now
+	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
+}
+
+// Clear takes the line away, for what is said next.
+func (m *Meter) Clear() {
+	if m.to != nil && !m.drawn.IsZero() {
+		fmt.Fprint(m.to, clearLine) //nolint:errcheck // nobody is left to tell
+	}
+}
+
+func amount(done, total int64, took time.Duration) string {
+	text := terminal.Size(done)
+	if total > 0 {
+		text += " of " + terminal.Size(total)
+	}
+	if took < settle || done <= 0 {
+		return text
+	}
+	rate := float64(done) / took.Seconds()
+	text += fmt.Sprintf(", %s/s", terminal.Size(int64(rate)))
+	if left := float64(total-done) / rate; total > done {
+		text += fmt.Sprintf(", %v left", terminal.Rounded(time.Duration(left*float64(time.Second))))
+	}
+	return text
+}
+
+// table returns rows of cells, each column as wide as its widest cell.
+func table(rows ...[]string) string {
+	var b strings.Builder
+	aligned := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		_, _ = io.WriteString(aligned, strings.Join(row, "\t")+"\n") // to memory, which cannot fail
+	}
+	_ = aligned.Flush()
+	return b.String()
+}
+
+// count is a number of things, of which the word names one.
+func count[N int | int64](number N, word string) string {
+	if number == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", number, word)
+}
+
+// Made is what backup now tells, and with -o json its document.
+type Made local.Made
+
+// Print prints the document for people, with times in their zone.
+func (m Made) Print(to io.Writer) error {
+	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.Moment(m.Time), terminal.Size(m.Bytes))
+	return err
 }

@@ -1,12 +1,15 @@
 package backups
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +19,37 @@ import (
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/docs"
 )
+
+func TestEveryFieldOfADocumentIsDocumented(t *testing.T) {
+	rows := docs.Table(t, "document of", "fields")
+	for command, document := range map[string]any{
+		"list": Overview{}, "now": Made{}, "verify": Verified{}, "export": Exported{}, "prune": Pruned{},
+	} {
+		row := docs.Find(rows, command)
+		require.NotNil(t, row, command)
+		for _, field := range fields(reflect.TypeOf(document)) {
+			assert.Contains(t, docs.Quoted(row[1]), field, "put it into the row of %s", command)
+		}
+	}
+}
+
+// fields are the names in JSON of a document's fields, and of those of documents of this package inside it.
+func fields(document reflect.Type) (names []string) {
+	for document.Kind() == reflect.Pointer || document.Kind() == reflect.Slice {
+		document = document.Elem()
+	}
+	if document.Kind() != reflect.Struct || !strings.HasPrefix(document.PkgPath(), "etcd-wrapper/") {
+		return nil
+	}
+	for i := range document.NumField() {
+		if name, _, _ := strings.Cut(document.Field(i).Tag.Get("json"), ","); name != "" {
+			names = append(append(names, name), fields(document.Field(i).Type)...)
+		}
+	}
+	return names
+}
 
 // flagsOf reads a command line.
 func flagsOf(t *testing.T, args ...string) commandline.Backups {
@@ -95,4 +128,34 @@ func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoStore)
 	assert.ErrorIs(t, err, local.ErrNoAnswer)
 	assert.Regexp(t, "^--backup-store: ", err.Error())
+}
+
+func TestTheMeterShowsRateAndTimeLeftInOneLine(t *testing.T) {
+	var shown bytes.Buffer
+	now := time.Unix(0, 0)
+	meter := &Meter{to: &shown, now: func() time.Time { return now }}
+	meter.Show("fetched", 0, 100<<20)
+	now = now.Add(redraw / 2)
+	meter.Show("fetched", 1<<20, 100<<20)
+	now = now.Add(2*time.Second - redraw/2)
+	meter.Show("fetched", 20<<20, 100<<20)
+	meter.Clear()
+	assert.Equal(t, "\r\x1b[Kfetched: 0 bytes of 100.0 MiB\r\x1b[Kfetched: 20.0 MiB of 100.0 MiB, 10.0 MiB/s, 8s left\r\x1b[K", shown.String())
+}
+
+func TestTheMeterOfAnUnknownLengthHasNoTimeLeft(t *testing.T) {
+	var shown bytes.Buffer
+	now := time.Unix(0, 0)
+	meter := &Meter{to: &shown, now: func() time.Time { return now }}
+	meter.Show("uploaded", 0, 0)
+	now = now.Add(4 * time.Second)
+	meter.Show("uploaded", 2<<30, 0)
+	assert.Contains(t, shown.String(), "uploaded: 2.0 GiB, 512.0 MiB/s")
+	assert.NotContains(t, shown.String(), "left")
+}
+
+func TestWhereNobodySeesItNothingIsShown(*testing.T) {
+	meter := NewMeter(nil)
+	meter.Show("fetched", 1, 2)
+	meter.Clear()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
@@ -38,7 +39,7 @@ func (l lived) inPieces(t *testing.T, middle int64) Settings {
 		require.NoError(t, err)
 		head, err := kept.Head(t.Context(), 1)
 		require.NoError(t, err)
-		_, err = kept.PutFull(t.Context(), archive.Full{
+		_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
 			Cluster: "c1", Generation: 1, Revision: last, Next: head.Position, Chain: head.Before, Last: head.Last,
 			Time: since(float64(last)), Member: "m", Reason: "schedule",
 		}, bytes.NewReader(snapshot[:len(snapshot)-sha256.Size]))
@@ -53,7 +54,7 @@ func (l lived) keepUpTo(t *testing.T, last int64) Settings {
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), "c1", noon)
 	require.NoError(t, err)
-	_, err = kept.PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 	}
 	object, err := builder.Finish(segment.Source{Member: "m"})
 	require.NoError(t, err)
-	require.NoError(t, kept.PutSegment(t.Context(), object))
+	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }
 
 // Every edge of what is kept is that revision, and no other.

@@ -35,7 +35,7 @@ type Choice struct {
 
 // Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document, and so does
 // ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
-func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(context.Context, archive.Path) (archive.Verdict, error)) (Verified, error) {
+func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(context.Context, archive.Path) (archive.Result, error)) (Verified, error) {
 	kept := settings.Archive()
 	path, err := wanted(ctx, kept, chosen)
 	if err != nil {
@@ -46,18 +46,18 @@ func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(
 		return Verified{}, err
 	}
 	verified := Verified{
-		Generation: verdict.Generation, Full: verdict.Full, Revision: verdict.Revision, Drill: verdict.Drill, Outcome: verdict.Outcome,
+		Generation: verdict.Generation, Full: verdict.Full, Revision: verdict.Revision, Drill: verdict.Segments, Outcome: verdict.Outcome,
 		Why: verdict.Why, Hash: verdict.Hash, Seconds: verdict.Seconds,
 	}
 	if settings.Keys.Signs() || !settings.Keys.Trusts() { // nobody would believe it otherwise
-		err = kept.PutVerdict(ctx, verdict)
+		err = kept.PutResult(ctx, verdict)
 		verified.Recorded = err == nil
 	}
 	switch {
 	case verdict.Outcome != archive.Verified:
 		err = errors.Join(fmt.Errorf("%w: %s", ErrNotVerified, verdict.Why), err)
-	case path.Beyond != nil:
-		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, verdict.Revision, path.Beyond), err)
+	case path.PastEnd != nil:
+		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, verdict.Revision, path.PastEnd), err)
 	}
 	return verified, err
 }
@@ -84,7 +84,7 @@ func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.
 	}
 	path := archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}
 	if len(of.Chains) > 0 {
-		path.Beyond = of.Chains[len(of.Chains)-1].Behind
+		path.PastEnd = of.Chains[len(of.Chains)-1].PastEnd
 	}
 	return path, nil
 }

@@ -17,11 +17,11 @@ import (
 )
 
 // restores is a test restore with an outcome.
-func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Verdict, error) {
-	return func(_ context.Context, path archive.Path) (archive.Verdict, error) {
-		return archive.Verdict{
+func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Result, error) {
+	return func(_ context.Context, path archive.Path) (archive.Result, error) {
+		return archive.Result{
 			Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
-			Drill: path.Revision != path.Full.Revision, Outcome: outcome, Why: map[archive.Outcome]string{archive.Failed: "it differs"}[outcome], At: time.Now(),
+			Segments: path.Revision != path.Full.Revision, Outcome: outcome, Why: map[archive.Outcome]string{archive.Failed: "it differs"}[outcome], At: time.Now(),
 		}, nil
 	}
 }
@@ -38,7 +38,7 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	assert.Regexp(t, "^revision 21 could be restored, from full .* the verdict is in the store\n$", printed(t, verified)+"\n")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
 func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
@@ -87,7 +87,7 @@ func TestARevisionBehindAFullIsADrill(t *testing.T) {
 	require.ErrorContains(t, err, "it differs")
 	assert.True(t, verified.Drill)
 	assert.Contains(t, printed(t, verified), "revision 24 could not be restored")
-	drills, err := settings.Archive().Drills(t.Context(), 1, time.Now().Add(-time.Hour))
+	drills, err := settings.Archive().RestoreTests(t.Context(), 1, time.Now().Add(-time.Hour))
 	require.NoError(t, err)
 	require.Len(t, drills, 1)
 	assert.Equal(t, archive.Failed, drills[0].Outcome)
@@ -104,14 +104,14 @@ func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	assert.Contains(t, printed(t, verified), "is not in the store")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
-	assert.Nil(t, history.Newest().Fulls[0].Verdict)
+	assert.Nil(t, history.Newest().Fulls[0].Result)
 	assert.NoError(t, history.Newest().Fulls[0].Err)
 }
 
 func TestWhatKeepsFromVerifyingIsNoVerdict(t *testing.T) {
 	settings := live(t).keep(t)
 	away := errors.New("no room")
-	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, away })
+	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })
 	require.ErrorIs(t, err, away)
 	_, err = Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)

@@ -10,6 +10,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/alecthomas/kong"
 )
@@ -29,7 +33,7 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 		kong.Name("etcd-wrapper"),
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are told of once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are explained once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.Writers(out, io.Discard), // errors are returned
@@ -57,7 +61,13 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	context, err := parser.Parse(asGoReadsFlags(asked(args), passing(parser)))
+	read := asGoReadsFlags(asked(args), passing(parser))
+	if len(read) > 0 && read[0] == startEtcd {
+		if err := unknownVariable(parser); err != nil {
+			return nil, err
+		}
+	}
+	context, err := parser.Parse(read)
 	if err != nil {
 		return nil, err
 	}
@@ -72,4 +82,150 @@ func passing(parser *kong.Kong) (names []string) {
 		}
 	}
 	return names
+}
+
+// longFlag is a flag as Go's flag package takes it, with which the reference program reads its command line: one dash
+// does as well as two.
+var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
+
+// valued are the operator's flags that take the next argument for their value, if they have none, whatever it looks like.
+var valued = []string{
+	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
+	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
+}
+
+// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them, up to "--" or one of the
+// commands that pass their arguments on. It also takes away environment variables that are empty, or whose flag is given:
+// Kubernetes makes variables of Service names, and one of those must not spoil a start that does not need it.
+func asGoReadsFlags(args, passing []string) (read []string) {
+	given := map[string]bool{}
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" || slices.Contains(passing, args[i]) {
+			read = append(read, args[i:]...)
+			break
+		}
+		parts := longFlag.FindStringSubmatch(args[i])
+		if parts == nil {
+			read = append(read, args[i])
+			continue
+		}
+		name, value := parts[1], parts[2]
+		if value == "" && slices.Contains(valued, name) && i+1 < len(args) {
+			i++
+			value = "=" + args[i]
+		}
+		read = append(read, "--"+name+truth(name, value))
+		given[variable(name)] = true
+	}
+	forgetVariables(given)
+	return read
+}
+
+// truth spells out what Go takes for a boolean.
+func truth(name, value string) string {
+	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
+		return fmt.Sprintf("=%t", is)
+	}
+	return value
+}
+
+// forgetVariables removes environment variables that are empty, or whose flag is given.
+func forgetVariables(given map[string]bool) {
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, prefix+"_") && (value == "" || given[name]) {
+			_ = os.Unsetenv(name) // fails for malformed names only
+		}
+	}
+}
+
+// startEtcd is the command whose settings are a pod's.
+const startEtcd = "start-etcd"
+
+// ofService is how Kubernetes names the variables that it makes of a Service's name.
+var ofService = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// unknownVariable is an error about an environment variable that is meant for a flag and is no flag's: a pod whose variable is
+// misspelt would run without the backups that it was to make.
+func unknownVariable(parser *kong.Kong) error {
+	known := map[string]bool{}
+	for _, command := range parser.Model.Leaves(false) {
+		for _, flag := range command.Flags {
+			for _, name := range flag.Envs {
+				known[name] = true
+			}
+		}
+	}
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		flag, ours := strings.CutPrefix(name, prefix+"_")
+		if !ours || known[name] {
+			continue
+		}
+		if service := ofService.FindStringSubmatch(name); service != nil {
+			if _, has := os.LookupEnv(service[1] + "_SERVICE_HOST"); has {
+				continue
+			}
+		}
+		tried, err := kong.Trace(parser, []string{startEtcd, "--" + strings.ToLower(strings.ReplaceAll(flag, "_", "-")) + "="})
+		if err == nil {
+			err = tried.Error
+		}
+		return fmt.Errorf("environment variable %s: %w", name, err)
+	}
+	return nil
+}
+
+// serviceURL is what Kubernetes gives a variable whose name ends in _PORT, for each Service in the namespace.
+var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+
+// ForgetServices removes the environment variables that Kubernetes has made of a Service's name and that have the name of
+// a flag by accident: for a Service "etcd-wrapper-etcd-client" there is ETCD_WRAPPER_ETCD_CLIENT_PORT, a URL, and beside
+// it ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. It returns their names. Call it before anything reads the environment.
+func ForgetServices() (forgotten []string) {
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		service, isPort := strings.CutSuffix(name, "_PORT")
+		if _, has := os.LookupEnv(service + "_SERVICE_HOST"); !has || !isPort || !strings.HasPrefix(name, prefix+"_") || !serviceURL.MatchString(value) {
+			continue
+		}
+		_ = os.Unsetenv(name) // fails for malformed names only
+		forgotten = append(forgotten, name)
+	}
+	return forgotten
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// Noted is a command with more to say below its flags in its help.
+type Noted interface{ Notes() string }
+
+// help prints the help of the program, or of one of its commands, which is spared the program's own flags.
+func help(options kong.HelpOptions, context *kong.Context) error {
+	selected := context.Selected()
+	if selected == nil {
+		return kong.DefaultHelpPrinter(options, context)
+	}
+	for _, flag := range context.Model.Flags {
+		flag.Hidden = flag != context.Model.HelpFlag
+	}
+	if err := kong.DefaultHelpPrinter(options, context); err != nil {
+		return err
+	}
+	if noted, has := selected.Target.Addr().Interface().(Noted); has {
+		_, err := fmt.Fprintf(context.Stdout, "\n%s", noted.Notes())
+		return err
+	}
+	return nil
+}
+
+// asked makes a flag of the word help in the place of a command, as in "help start-etcd".
+func asked(args []string) []string {
+	if len(args) > 0 && args[0] == "help" {
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
 }

@@ -2,12 +2,20 @@ package commandline
 
 import (
 	"bytes"
+	"cmp"
+	"flag"
 	"io"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/docs"
 )
 
 // commands are a program's with a command that passes its arguments on.
@@ -156,4 +164,129 @@ func TestAServiceWithTheNameOfAFlagIsNoFlag(t *testing.T) {
 	assert.EqualValues(t, 9095, line.Start.WrapperPort)
 	assert.EqualValues(t, 2380, line.Start.EtcdClientPort)
 	assert.Equal(t, "tcp://sidecar:8080", line.Start.SidecarHostPort)
+}
+
+func TestAVariableThatIsNoFlagsIsRefusedAndTheOneThatWasMeantIsNamed(t *testing.T) {
+	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "s3://bucket")
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.EqualError(t, err, `environment variable ETCD_WRAPPER_BACKUP_STOER: unknown flag --backup-stoer, did you mean "--backup-store"?`)
+	_, err = Parse(&line, []string{"tool", "x"}, io.Discard)
+	require.NoError(t, err, "the settings of a pod are no matter of its visitors")
+	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "")
+	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.NoError(t, err, "one that is empty does not count")
+}
+
+// For a Service called etcd-wrapper, and one called etcd-wrapper-page.
+func TestTheVariablesThatKubernetesMakesOfServicesAreKnown(t *testing.T) {
+	for _, service := range []string{"ETCD_WRAPPER", "ETCD_WRAPPER_PAGE"} {
+		for name, value := range map[string]string{
+			"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "9095", "SERVICE_PORT_HTTP": "9095", "PORT": "tcp://10.0.0.1:9095",
+			"PORT_9095_TCP": "tcp://10.0.0.1:9095", "PORT_9095_TCP_PROTO": "tcp", "PORT_9095_TCP_PORT": "9095", "PORT_9095_TCP_ADDR": "10.0.0.1",
+		} {
+			t.Setenv(service+"_"+name, value)
+		}
+	}
+	var line commands
+	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.NoError(t, err)
+	t.Setenv("ETCD_WRAPPER_OTHER_PORT", "9095")
+	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
+	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
+}
+
+// The home directory is a text of the documentation's own, so that defaults can be compared.
+func TestEveryFlagOfStartEtcdIsDocumentedWithItsDefault(t *testing.T) {
+	t.Setenv("HOME", "$HOME")
+	rows := docs.Table(t, "flag", "default", "meaning")
+	parser, err := New(&commands{}, io.Discard)
+	require.NoError(t, err)
+	var have []string
+	for _, flag := range parser.Model.Children[0].Flags {
+		have = append(have, "--"+flag.Name)
+		row := docs.Find(rows, "--"+flag.Name)
+		if !assert.NotNil(t, row, "put --%s into the table of flags of README.md or docs/*.md", flag.Name) {
+			continue
+		}
+		expected := flag.Default
+		if flag.IsBool() {
+			expected = cmp.Or(expected, "false")
+		}
+		assert.Equal(t, expected, strings.Trim(row[1], "`"), "the documented default of --%s", flag.Name)
+	}
+	for _, name := range docs.Named(rows) {
+		assert.True(t, slices.Contains(have, name), "the documentation's %s is no flag: take it out, or name it as it is", name)
+	}
+}
+
+// goFlags are the operator's flags as Go's flag package reads them: the program that its pods were made for uses it.
+type goFlags struct {
+	wrapperPort, clientPort           int
+	tls                               bool
+	hostPort, ca, name, cert, certKey string
+	readyTimeout                      time.Duration
+}
+
+func readAsGo(args []string) (flags goFlags, rest int, err error) {
+	set := flag.NewFlagSet("", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.IntVar(&flags.wrapperPort, "etcd-wrapper-port", 9095, "")
+	set.IntVar(&flags.clientPort, "etcd-client-port", 2379, "")
+	set.BoolVar(&flags.tls, "backup-restore-tls-enabled", false, "")
+	set.StringVar(&flags.hostPort, "backup-restore-host-port", ":8080", "")
+	set.StringVar(&flags.ca, "backup-restore-ca-cert-bundle-path", "", "")
+	set.StringVar(&flags.name, "etcd-server-name", "", "")
+	set.StringVar(&flags.cert, "etcd-client-cert-path", "", "")
+	set.StringVar(&flags.certKey, "etcd-client-key-path", "", "")
+	set.DurationVar(&flags.readyTimeout, "etcd-ready-timeout", 0, "")
+	err = set.Parse(args)
+	return flags, set.NArg(), err
+}
+
+// usable reports whether the values mean something; Go's flag package takes any.
+func (g goFlags) usable() bool {
+	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
+	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")
+}
+
+// FuzzCommandLine fails on a panic, on an error that is not one sentence, and if what Go's flag package takes is not
+// taken here, with the same meaning.
+func FuzzCommandLine(f *testing.F) {
+	for _, line := range []string{
+		"", "--etcd-client-port=0x50", "-etcd-wrapper-port\n1_000", "--backup-restore-tls-enabled", "-backup-restore-tls-enabled=F",
+		"--backup-restore-tls-enabled=T\n--backup-restore-ca-cert-bundle-path\n/ca", "--etcd-ready-timeout=1m30s", "--etcd-ready-timeout=0",
+		"--etcd-client-cert-path=a\n--etcd-client-key-path=b", "--etcd-client-cert-path=a", "--backup-restore-host-port=\n--etcd-server-name\n--x",
+		"--etcd-wrapper-port=0", "--nope", "--", "-h", "--volume-dir=", "--etcd-server-name=${HOME}", "--etcd-wrapper-port=+9095", "---x", "-=",
+	} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		if !utf8.ValidString(line) {
+			t.Skip("kong reads UTF-8")
+		}
+		args := strings.Split(line, "\n")
+		if line == "" {
+			args = nil
+		}
+		var commands commands
+		_, err := Parse(&commands, append([]string{"start-etcd"}, args...), io.Discard)
+		reference, rest, refused := readAsGo(args)
+		if err != nil {
+			require.NotContains(t, err.Error(), "\n")
+			require.False(t, refused == nil && rest == 0 && reference.usable(), "Go takes it: %v", err)
+			return
+		}
+		if refused != nil || rest > 0 {
+			return // flags of our own
+		}
+		require.Equal(t, reference, commands.Start.asGo())
+	})
+}
+
+func (f *StartEtcd) asGo() goFlags {
+	return goFlags{
+		wrapperPort: int(f.WrapperPort), clientPort: int(f.EtcdClientPort), tls: f.SidecarTLS, hostPort: f.SidecarHostPort,
+		ca: f.SidecarCAPath, name: f.EtcdServerName, cert: f.EtcdCertPath, certKey: f.EtcdKeyPath, readyTimeout: f.EtcdReadyTimeout,
+	}
 }

@@ -120,8 +120,115 @@ func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exi
 // CrashNotePath is where a crash leaves its reason.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath is where a run tells the next one how it ended.
+// LastRunPath is where a run leaves for the next one how it ended.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
 // DataDir is etcd's data directory where there is no sidecar to name it.
 func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.etcd") }
+
+// Recovery are the flags about what happens with broken or lost data.
+type Recovery struct {
+	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"What happens with data that are broken, lost or were put back to an older state: auto brings them back, from --backup-store or from the other members, where that is safe, never leaves them alone."`
+	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Go back once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
+	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of that restore; one that was done is not done again."`
+}
+
+// maxRestoreID is how long the name of a restore may be.
+const maxRestoreID = 100
+
+// validateFor says what is wrong with the flags, beside those of a store.
+func (f *Recovery) validateFor(store string) error {
+	switch {
+	case f.RestoreTo == "" && f.RestoreID == "":
+		return nil
+	case f.RestoreTo == "" || f.RestoreID == "":
+		return errors.New("--restore-to and --restore-id: one without the other; a restore has a name so that a restart does not do it again")
+	case store == "":
+		return errors.New("--restore-to: only with --backup-store")
+	case len(f.RestoreID) > maxRestoreID:
+		return fmt.Errorf("--restore-id: more than %d characters", maxRestoreID)
+	}
+	target, err := f.Target()
+	if err == nil {
+		err = target.Check(time.Now())
+	}
+	if err != nil {
+		err = fmt.Errorf("--restore-to: %w", err)
+	}
+	return err
+}
+
+// Target is what --restore-to asks for.
+func (f *Recovery) Target() (target Target, err error) {
+	err = target.UnmarshalText([]byte(f.RestoreTo))
+	return target, err
+}
+
+// Backups are the flags about backups, which start-etcd shares with the commands that read what it wrote. What they name is
+// looked at by who uses it: the packages below backup refuse a URL, a schedule, a policy or a key that is wrong, with
+// errors that begin with the flag.
+type Backups struct {
+	Store        string        `name:"backup-store" group:"Backups" placeholder:"URL" help:"Where backups are kept: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= behind a question mark; only with --standalone."`
+	Interval     time.Duration `name:"backup-interval" group:"Backups" default:"1s" help:"A change is in the store after at most this and one upload."`
+	FullSchedule string        `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"When the whole database is backed up: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h; each cluster has a shift of its own within the hour."`
+	Keep         Keep          `name:"backup-keep" group:"Backups" default:"${keep}" help:"What is kept: every revision within points, beyond that the last verified full of so many hours, days and weeks."`
+	Recipients   string        `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients that backups are encrypted to."`
+	Identities   string        `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities that decrypt them, to verify and to restore."`
+	SigningKey   string        `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"ed25519 key (PEM) that manifests are signed with."`
+	TrustedKeys  string        `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"ed25519 public keys (PEM); what none of them signed is not believed."`
+	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"How much may wait on the volume while the store is away."`
+}
+
+// What the flags can be: sooner than a marker is made nothing can be sent, and a segment has to fit into the spool.
+const (
+	minInterval = 100 * time.Millisecond
+	maxInterval = time.Hour
+	minSpool    = 32 << 20 // bytes
+)
+
+// Validate is called by kong. Each error names the flag.
+func (f *Backups) Validate() error {
+	switch {
+	case f.Interval < minInterval || f.Interval > maxInterval:
+		return fmt.Errorf("--backup-interval: %v is not between %v and %v", f.Interval, minInterval, maxInterval)
+	case f.SpoolLimit < minSpool:
+		return fmt.Errorf("--backup-spool-limit: %v is less than %v", f.SpoolLimit, Bytes(minSpool))
+	default:
+		return nil
+	}
+}
+
+// Reading are the flags that another process of this program needs to read the same backups, as arguments.
+func (f *Backups) Reading() (args []string) {
+	for _, flag := range f.files() {
+		if flag.value != "" {
+			args = append(args, flag.name+"="+flag.value)
+		}
+	}
+	return append(args, "--backup-store="+f.Store)
+}
+
+type named struct{ name, value string }
+
+// files are the flags that name files of keys.
+func (f *Backups) files() []named {
+	return []named{
+		{"--backup-recipients", f.Recipients},
+		{"--backup-identities", f.Identities},
+		{"--backup-signing-key", f.SigningKey},
+		{"--backup-trusted-keys", f.TrustedKeys},
+	}
+}
+
+// validateFor is Validate for start-etcd, where a flag that cannot have an effect is a mistake.
+func (f *Backups) validateFor(standalone bool) error {
+	if f.Store != "" && !standalone {
+		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
+	}
+	for _, flag := range f.files() {
+		if flag.value != "" && f.Store == "" {
+			return fmt.Errorf("%s: only with --backup-store", flag.name)
+		}
+	}
+	return f.Validate()
+}

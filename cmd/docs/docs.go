@@ -82,7 +82,7 @@ func cells(line string) (Row, bool) {
 
 var quoted = regexp.MustCompile("`([^`]*)`")
 
-// Quoted returns what stands in backquotes in a text.
+// Quoted returns the words in backquotes in a text.
 func Quoted(text string) (names []string) {
 	for _, match := range quoted.FindAllStringSubmatch(text, -1) {
 		names = append(names, match[1])
@@ -90,7 +90,22 @@ func Quoted(text string) (names []string) {
 	return names
 }
 
-// Named returns what stands in backquotes in the first cells of rows.
+// list is words in backquotes, one after the other.
+var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
+
+// Listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once, on one
+// line.
+func Listed[T ~string](t testing.TB, introduction string) (words []T) {
+	t.Helper()
+	parts := strings.Split(Text(t), introduction)
+	require.Len(t, parts, 2, "README.md and docs/*.md say %q once", introduction)
+	for _, word := range Quoted(list.FindString(parts[1])) {
+		words = append(words, T(word))
+	}
+	return words
+}
+
+// Named returns the words in backquotes in the first cells of rows.
 func Named(rows []Row) (names []string) {
 	for _, row := range rows {
 		names = append(names, Quoted(row[0])...)

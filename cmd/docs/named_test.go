@@ -20,7 +20,7 @@ var (
 	// command is a call of make, in backquotes or at the beginning of a line of code.
 	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
 	// place is a path below one of the folders of the top level.
-	place = regexp.MustCompile(`^(cmd|lifecycle|bootstrap|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
+	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
 func TestEveryMakeTargetOfTheDocumentationExists(t *testing.T) {
@@ -70,6 +70,30 @@ func TestNoTableExplainsANameTwice(t *testing.T) {
 			}
 		}
 	}
+}
+
+// logged is a duration in a line of the log, with its name.
+var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
+
+// The page about the log says so, and a console shows such numbers as durations.
+func TestEveryDurationInTheLogNamesItsUnit(t *testing.T) {
+	checked, top := 0, root(t)
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && path != top && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		for _, duration := range logged.FindAllStringSubmatch(string(content), -1) {
+			checked++
+			assert.True(t, strings.HasSuffix(duration[1], "_ms"), "%s: call %s %s_ms", path, duration[1], duration[1])
+		}
+		return err
+	})
+	require.NoError(t, err)
+	assert.NotZero(t, checked)
 }
 
 func TestEveryPackageSaysWhatItOwnsAndStandsInTheTable(t *testing.T) {

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -47,7 +50,7 @@ func (*backupFlags) Notes() string {
 			exitcode.NotKept, "export, verify: what was asked for is not kept")
 }
 
-// document is what a command tells.
+// document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
 // run finds the store, does what a command is for and prints what came of it, also beside an error.
@@ -59,16 +62,16 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 		return s.failed(err, exitcode.Usage)
 	}
 	settings.Inspect = inspectInChild()
-	told, err := do(ctx, settings)
-	return s.told(f.Output, told, err)
+	result, err := do(ctx, settings)
+	return s.conclude(f.Output, result, err)
 }
 
-// told prints what a command tells, if it has come so far, and its error.
-func (s streams) told(output string, told document, err error) exitcode.Code {
-	if told != nil {
-		print := told.Print
+// conclude prints the result of a command, if there is one, and its error.
+func (s streams) conclude(output string, result document, err error) exitcode.Code {
+	if result != nil {
+		print := result.Print
 		if output == "json" {
-			print = func(to io.Writer) error { return backups.JSON(to, told) }
+			print = func(to io.Writer) error { return backups.JSON(to, result) }
 		}
 		if failed := print(s.out); failed != nil && err == nil {
 			err = failed
@@ -172,18 +175,18 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
-		return c.told(exported, err)
+		return c.result(exported, err)
 	})
 }
 
-// acceptance is the consent of whoever makes something of backups that cannot all be read.
+// acceptance is the consent to make something of backups that cannot all be read.
 type acceptance struct {
 	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
 	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
 }
 
-// told is a document if something was made, and the error, unless it is one that was agreed to.
-func (a acceptance) told(made document, err error) (document, error) {
+// result is a document if something was made, and the error, unless it is one that was agreed to.
+func (a acceptance) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
 		return made, nil
@@ -210,5 +213,49 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
-	return s.told(c.Output, backups.Made(made), nil)
+	return s.conclude(c.Output, backups.Made(made), nil)
+}
+
+// backupVerifyCommand is `backup verify`.
+type backupVerifyCommand struct {
+	backupFlags `embed:""`
+	To          *commandline.Target `name:"to" env:"-" placeholder:"TARGET" help:"What to restore: latest, revision:N, or time:T; default is the newest full alone."`
+	Generation  int                 `name:"generation" env:"-" help:"Of which generation, if the newest, or with --to the newest that has it, is not meant."`
+	ScratchDir  string              `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
+}
+
+func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
+	if c.To != nil {
+		if err := c.To.Check(time.Now()); err != nil {
+			return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
+		}
+	}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
+		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
+		if verified.Full == "" {
+			return nil, err
+		}
+		return verified, err
+	})
+}
+
+func (c *backupVerifyCommand) choice() backups.Choice {
+	chosen := backups.Choice{Target: archive.Target{Generation: c.Generation}, Full: c.To == nil}
+	if c.To != nil {
+		chosen.Revision, chosen.Time = c.To.Revision, c.To.Time
+	}
+	return chosen
+}
+
+// scratch is a directory that no other process uses.
+func (c *backupVerifyCommand) scratch(settings backups.Settings) string {
+	dir := c.ScratchDir
+	if dir == "" {
+		dir = settings.VolumeDir
+	}
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/folder"
@@ -39,7 +40,7 @@ func kept(t *testing.T) string {
 	a := archive.New(opened, &seal.Keys{})
 	_, err = a.Found(t.Context(), "c1", time.Now())
 	require.NoError(t, err)
-	_, err = a.PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: segment.Seed("c1", 1, 7), Member: "m", Reason: "begin",
 	}, strings.NewReader("no database"))
 	require.NoError(t, err)
@@ -123,5 +124,55 @@ func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
 		var log bytes.Buffer
 		run(args, streams{out: io.Discard, log: &log})
 		assert.Contains(t, log.String(), `"message":"etcd-wrapper `+args[0]+` has failed"`)
+	}
+}
+
+// What cannot be gone back to is said in one sentence: whether it is no target (64), or is not kept, and what is (78).
+func TestEveryTargetThatCannotBeHadEndsWithASentence(t *testing.T) {
+	store := kept(t) // revision 7 of now
+	empty := "--backup-store=file://" + t.TempDir()
+	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
+	for _, example := range []struct {
+		target string
+		status exitcode.Code
+		says   string
+	}{
+		{"revision:0", exitcode.Usage, "is not a revision"},
+		{"revision:-3", exitcode.Usage, "is not a revision"},
+		{"revision:seven", exitcode.Usage, "is not a revision"},
+		{"revision:99999999999999999999", exitcode.Usage, "is not a revision"},
+		{"time:noon", exitcode.Usage, "is not a time"},
+		{at(time.Now().Add(time.Hour)), exitcode.Usage, "is in the future"},
+		{"revision:1", exitcode.NotKept, "revisions 7 to 7"},
+		{"revision:6", exitcode.NotKept, "revisions 7 to 7"},
+		{"revision:8", exitcode.NotKept, "revisions 7 to 7"},
+		{"revision:9223372036854775807", exitcode.NotKept, "revisions 7 to 7"},
+		{at(time.Now().Add(-time.Hour)), exitcode.NotKept, "revisions 7 to 7"},
+	} {
+		for _, args := range [][]string{
+			{"backup", "export", store, "--to=" + example.target, filepath.Join(t.TempDir(), "out.db")},
+			{"backup", "verify", store, "--to=" + example.target},
+			{"restore", store, "--to=" + example.target, "--data-dir=" + filepath.Join(t.TempDir(), "new.etcd")},
+		} {
+			var log bytes.Buffer
+			status := run(args, streams{out: io.Discard, log: &log})
+			assert.Equal(t, example.status, status, "%v: %s", args, &log)
+			assert.Contains(t, log.String(), example.says, args)
+			assert.Equal(t, 1, strings.Count(log.String(), "\n"), "%v: one sentence: %s", args, &log)
+		}
+		if example.status == exitcode.Usage {
+			var log bytes.Buffer
+			status := run([]string{
+				"start-etcd", "--standalone", store, "--restore-to=" + example.target, "--restore-id=x", "--volume-dir=" + t.TempDir(),
+			}, streams{out: io.Discard, log: &log})
+			assert.Equal(t, exitcode.Usage, status)
+			assert.Contains(t, log.String(), example.says)
+			assert.Contains(t, log.String(), "--restore-to")
+		}
+		if example.status == exitcode.NotKept {
+			var log bytes.Buffer
+			assert.Equal(t, exitcode.NotKept, run([]string{"restore", empty, "--to=" + example.target, "--data-dir=" + filepath.Join(t.TempDir(), "x")}, streams{out: io.Discard, log: &log}))
+			assert.Contains(t, log.String(), "which has nothing that can be restored")
+		}
 	}
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,6 +15,7 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/verification"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -22,7 +26,7 @@ import (
 // damaged data in a goroutine of etcd or bbolt, or should leave the machine to etcd.
 
 // verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
-// data, in goroutines of theirs.
+// data, in goroutines of theirs. People run it, too.
 type verifyCommand struct {
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
 	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"How deeply to validate."`
@@ -31,17 +35,32 @@ type verifyCommand struct {
 func (c *verifyCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
+		log := s.logger()
+		log.Error().Err(err).Msg("there is no data directory to validate")
+		return exitcode.Usage
+	}
+	if datadir.IsEmpty(c.DataDir) {
+		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // to who listens no more
+		return exitcode.Clean
+	}
 	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
 }
 
 func verifyInChild() standalone.VerifyFunc {
 	executable, err := os.Executable()
 	if err != nil {
-		return nil // validate in this process then
+		return datadir.Verify // in this process then
 	}
-	return standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
+	verify := standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
 	})
+	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
+		if _, err := os.Lstat(dataDir); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil // that of a new member
+		}
+		return verify(ctx, dataDir, mode)
+	}
 }
 
 // inspectCommand is the process of its own in which a database of a backup is opened for the first time.
@@ -84,13 +103,13 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 }
 
 // restorer restores what lies at the end of a path, and says what that showed.
-type restorer func(context.Context, archive.Path) (archive.Verdict, error)
+type restorer func(context.Context, archive.Path) (archive.Result, error)
 
 // verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
 func verifyBackupInChild(flags commandline.Backups, scratch string) restorer {
 	executable, err := os.Executable()
 	if err != nil {
-		return func(context.Context, archive.Path) (archive.Verdict, error) { return archive.Verdict{}, err }
+		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }
 	}
 	return verification.InChild(executable, func(job verification.Job) []string {
 		return append([]string{

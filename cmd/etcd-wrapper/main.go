@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -15,9 +17,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/etcdtools"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/readiness/status/terminal"
+	"etcd-wrapper/recovery"
 )
 
 func main() {
@@ -67,7 +73,7 @@ type commandLine struct {
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" hidden:"" help:"Validate a data directory; start-etcd --standalone runs it as a process of its own."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Tell whether the data directory of an etcd that does not run is valid, and change nothing."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
@@ -110,7 +116,7 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// explainUsage tells Kubernetes of a wrong command line, if it is the container's own and not that of a visitor. Where
+// explainUsage leaves Kubernetes a message about a wrong command line, if it is the container's own and not that of a visitor. Where
 // the message belongs can't be asked of a command line that could not be read.
 func explainUsage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
@@ -120,7 +126,7 @@ func explainUsage(args []string, cause error) {
 	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
 }
 
-// terminationPath is what a command line says of it, as far as that can be told from one that is wrong.
+// terminationPath is what a command line says of it, as far as a wrong one shows it.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
@@ -128,4 +134,121 @@ func terminationPath(args []string) string {
 		}
 	}
 	return ""
+}
+
+// Notes implements commandline.Noted.
+func (*startCommand) Notes() string {
+	var statuses []any
+	for _, code := range exitcode.Codes() {
+		statuses = append(statuses, code, code.String())
+	}
+	return "Each of these flags has an environment variable, ETCD_WRAPPER_ and its name in capitals: --log-level is\n" +
+		"ETCD_WRAPPER_LOG_LEVEL. It counts if it is not empty and the flag is not given.\n" +
+		exitStatuses(append(statuses, "128+n", "forced by a second signal, number n")...)
+}
+
+// exitStatuses is a paragraph of help. It takes statuses, each with its meaning.
+func exitStatuses(all ...any) string {
+	var b strings.Builder
+	b.WriteString("\nExit statuses\n")
+	for i := 0; i < len(all); i += 2 {
+		number := all[i]
+		if code, is := number.(exitcode.Code); is {
+			number = int(code)
+		}
+		fmt.Fprintf(&b, "  %-5v  %v\n", number, all[i+1])
+	}
+	return b.String()
+}
+
+// version is stamped by the Makefile.
+var version = "unknown"
+
+type versionCommand struct{}
+
+func (*versionCommand) execute(s streams) exitcode.Code {
+	fmt.Fprintf(s.out, "etcd-wrapper %s\netcd %s\n%s %s/%s\n", //nolint:errcheck // there is nobody left to tell
+		version, dataversion.Embedded, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return exitcode.Clean
+}
+
+// etcdctlCommand is etcd's own client.
+type etcdctlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
+}
+
+func (c *etcdctlCommand) execute(s streams) exitcode.Code {
+	return ofTool(etcdtools.Etcdctl(c.Args, s.logger()))
+}
+
+// etcdutlCommand is etcd's own tool for files.
+type etcdutlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
+}
+
+func (c *etcdutlCommand) execute(s streams) exitcode.Code {
+	return ofTool(etcdtools.Etcdutl(c.Args, s.out))
+}
+
+// ofTool is the exit status of a tool, which has said what went wrong.
+func ofTool(err error) exitcode.Code {
+	if err != nil {
+		return exitcode.ToolFailed
+	}
+	return exitcode.Clean
+}
+
+// dumpCommand is what --dump-fsm selects.
+type dumpCommand struct{ machine, format string }
+
+func (c dumpCommand) execute(s streams) exitcode.Code {
+	text, err := c.draw()
+	if err == nil {
+		_, err = fmt.Fprint(s.out, text)
+	}
+	if err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg("cannot print the state machine")
+		return exitcode.NotTold
+	}
+	return exitcode.Clean
+}
+
+func (c dumpCommand) draw() (string, error) {
+	if c.machine == "recovery" {
+		return c.drawRecovery()
+	}
+	switch c.format {
+	case "mermaid":
+		return lifecycle.Mermaid(lifecycle.Table), nil
+	case "svg":
+		return lifecycle.SVG(), nil
+	case "json":
+		return lifecycle.JSON(lifecycle.Table)
+	default:
+		return lifecycle.DOT(lifecycle.Table), nil
+	}
+}
+
+func (c dumpCommand) drawRecovery() (string, error) {
+	switch c.format {
+	case "mermaid":
+		return recovery.Mermaid(), nil
+	case "svg":
+		return recovery.SVG(), nil
+	case "json":
+		return recovery.JSON()
+	default:
+		return recovery.DOT(), nil
+	}
+}
+
+// noCommand is what runs when no command is named. It shows what the program can do.
+type noCommand struct{}
+
+func (*noCommand) execute(s streams) exitcode.Code {
+	var usage bytes.Buffer
+	_, _ = parse([]string{"--help"}, &usage) // it is Done
+	_, _ = s.log.Write(usage.Bytes())        // there is nobody else to tell
+	return exitcode.Usage
 }

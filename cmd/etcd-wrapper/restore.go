@@ -48,14 +48,14 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
 			settings.AcceptUnsigned = c.AcceptUnsigned
 			restored, err := backups.Restore(ctx, settings, target, plan, s.meter())
-			return c.told(restored, err)
+			return c.result(restored, err)
 		})
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	restored, err := backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter())
-	made, err := c.told(restored, err)
-	return s.told(c.Output, made, err)
+	made, err := c.result(restored, err)
+	return s.conclude(c.Output, made, err)
 }
 
 // plan is the data directory to be made. The error is about the command line.

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/cmd/commandline"
@@ -17,8 +19,12 @@ import (
 	"etcd-wrapper/lifecycle"
 )
 
-// farewell bounds what is done after the lifecycle has ended: letting the last requests to the own server finish.
-const farewell = lifecycle.TakingDown * 2 / 5
+const (
+	// farewell bounds how long the last requests to the own server may take, once the lifecycle has ended.
+	farewell = lifecycle.TakingDown * 4 / 5
+	// saying bounds how long Kubernetes' message may take to be written.
+	saying = lifecycle.TakingDown * 2 / 5
+)
 
 // startCommand is `start-etcd`.
 type startCommand struct {
@@ -56,7 +62,7 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 			go p.greet(log, c.LogFormat == "console", ended)
 		}
 		defer close(ended)
-		return p.run(signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
+		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
 		c.tell(log, outcome, briefly(outcome))
@@ -64,9 +70,9 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run drives the lifecycle, tells how it ended and takes the parts down. The telling comes first, and the rest is bounded:
-// a disk that hangs must not keep the reason back, nor the process.
-func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
+// run drives the lifecycle, says how it ended and takes the parts down. What it says comes first, and the rest is bounded:
+// a disk that hangs delays neither the reason nor the process's end.
+func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, briefly(p.outcome))
 		return p.outcome
@@ -79,19 +85,19 @@ func (p *parts) run(signals <-chan os.Signal, tell func(lifecycle.Outcome, strin
 	outcome := p.driver.Run()
 	close(driven)
 	if outcome.Status == exitcode.Clean { // the exit record is settled: what etcd took on at last may go into the store
-		p.world.Flush(hurry)
+		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.LastWords(outcome))
-	p.takeDown(outcome)
+	p.takeDown(log, outcome)
 	return outcome
 }
 
 // takeDown ends the parts, the last one first, and waits for that no longer than lifecycle.TakingDown.
-func (p *parts) takeDown(outcome lifecycle.Outcome) {
+func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	down := make(chan struct{})
 	go func() {
 		defer close(down)
-		p.world.Settle(outcome)
+		p.runtime.Settle(outcome)
 		for _, end := range slices.Backward(p.end) {
 			end()
 		}
@@ -99,6 +105,7 @@ func (p *parts) takeDown(outcome lifecycle.Outcome) {
 	select {
 	case <-down:
 	case <-time.After(lifecycle.TakingDown):
+		log.Info().Msg("the process ends before all of its parts have; " + cutOff)
 	}
 }
 
@@ -122,8 +129,8 @@ func bounded(path string, write func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(farewell):
-		return fmt.Errorf("%s: no answer within %s", path, farewell)
+	case <-time.After(saying):
+		return fmt.Errorf("%s: no answer within %s", path, saying)
 	}
 }
 
@@ -134,4 +141,81 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
 	return logstream.New(to, c.Level())
+}
+
+// glance is how often greet looks whether the member is ready.
+const glance = 100 * time.Millisecond
+
+// greet says, as soon as the member may be used, how: in three lines for people, in one for a log. It ends with the run.
+func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
+	for !p.ready() {
+		select {
+		case <-time.After(glance):
+		case <-ended:
+			return
+		}
+	}
+	endpoint, page := p.runtime.Usage()
+	put := os.Args[0] + " etcdctl --endpoints=" + endpoint + " put greeting hello"
+	if !forPeople {
+		log.Info().Str("write_a_key", put).Str("page", page).Msg("etcd is ready")
+		return
+	}
+	log.Info().Msg("to write a key: " + put)
+	log.Info().Msg("to see how it is: " + page)
+	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
+}
+
+// ready waits for the log to say so first: what is said here is to stay in sight.
+func (p *parts) ready() bool {
+	return p.report.SaidReady() && p.driver.Snapshot().State == lifecycle.Serving
+}
+
+// echo is how close together two equal signals count as one. timeout(1) signals its child and then the child's whole
+// process group; without this its one wish would force the end.
+const echo = 20 * time.Millisecond
+
+// forward hands signals to the machine. One that comes when that has been driven to its end urges what is still done to
+// end, too.
+func forward(signals <-chan os.Signal, driver *lifecycle.Driver, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
+	var last os.Signal
+	var at time.Time
+	for {
+		select {
+		case received := <-signals:
+			number, ok := received.(syscall.Signal)
+			if ok && (received != last || time.Since(at) > echo) {
+				driver.Signal(number)
+				urgeAfter(driven, urge)
+			}
+			last, at = received, time.Now()
+		case <-ended:
+			return
+		}
+	}
+}
+
+func urgeAfter(driven <-chan struct{}, urge func()) {
+	select {
+	case <-driven:
+		urge()
+	default:
+	}
+}
+
+// limitMemory has Go's garbage collector work harder near the container's limit, where the kernel would end the process
+// without a word. GOMEMLIMIT in the environment takes precedence.
+func limitMemory(log zerolog.Logger) {
+	limit, err := memlimit.Set()
+	_, given := os.LookupEnv("GOMEMLIMIT")
+	switch {
+	case err != nil:
+		log.Warn().Err(err).Msg("the container's memory limit is not known")
+	case limit == math.MaxInt64:
+		log.Info().Msg("memory is not limited")
+	case given:
+		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is what the environment says")
+	default:
+		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is 90% of the container's memory limit")
+	}
 }

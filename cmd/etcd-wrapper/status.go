@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -76,4 +78,82 @@ func unanswered(err error) exitcode.Code {
 		return exitcode.NoAnswer
 	}
 	return exitcode.NotTold
+}
+
+// defragCommand has the wrapper that runs on this host, in the same pod, defragment its database, and waits for the end.
+type defragCommand struct {
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+}
+
+// Notes implements commandline.Noted.
+func (*defragCommand) Notes() string {
+	return "It is done whatever --defrag-threshold says, unless something is in the way, such as a snapshot that is being read,\n" +
+		"another member whose turn it is, or an expected pause longer than --defrag-max-pause. What is in the way is said.\n" +
+		"The port may also be given by the environment variable ETCD_WRAPPER_ETCD_WRAPPER_PORT.\n" +
+		exitStatuses(exitcode.Clean, "defragmented", exitcode.ToolFailed, "not defragmented", exitcode.NoAnswer, "nobody answers on the port",
+			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read")
+}
+
+func (c *defragCommand) execute(s streams) exitcode.Code {
+	log := s.logger()
+	last, err := c.defragment(s.out)
+	var refusal status.RefusalError
+	switch {
+	case errors.As(err, &refusal):
+		log.Error().Msg("not defragmented: " + refusal.Error())
+		return exitcode.ToolFailed
+	case err != nil:
+		log.Error().Err(err).Msg("cannot tell whether the database was defragmented")
+		return unanswered(err)
+	case last.Error != "":
+		log.Error().Msg("not defragmented: " + last.Error)
+		return exitcode.ToolFailed
+	}
+	_, _ = fmt.Fprintln(s.out, "defragmented "+terminal.Defragmented(last)) // a reader that closed the stream does not want it
+	return exitcode.Clean
+}
+
+// watchInterval is how often it is asked how far the defragmentation is.
+const watchInterval = 200 * time.Millisecond
+
+// defragment asks for it and shows its progress until it has ended.
+func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error) {
+	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
+	before, err := client.Fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := client.Defragment(ctx); err != nil {
+		return nil, err
+	}
+	shown := ""
+	for {
+		now, err := client.Fetch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if now.Upkeep != nil && now.Upkeep.Busy() && now.Upkeep.Reason != shown {
+			shown = now.Upkeep.Reason
+			_, _ = fmt.Fprintln(to, now.Upkeep.Phase+": "+shown) // as above
+		}
+		if last := ended(now, before); last != nil {
+			return last, nil
+		}
+		time.Sleep(watchInterval)
+	}
+}
+
+// ended is how the defragmentation ended that was asked for after a document was fetched; nil if it has not.
+func ended(now, before status.Document) *status.Defragmentation {
+	last := func(d status.Document) *status.Defragmentation {
+		if d.Upkeep == nil || d.Upkeep.Busy() {
+			return nil
+		}
+		return d.Upkeep.Last
+	}
+	is, was := last(now), last(before)
+	if is == nil || is.Origin != "command" || was != nil && !is.At.After(was.At) {
+		return nil
+	}
+	return is
 }

@@ -76,6 +76,9 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 }
 
 func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
+	own := os.Args
+	t.Cleanup(func() { os.Args = own })
+	os.Args = []string{"etcd-wrapper", "etcdutl"} // as they are where the tool is run
 	var out bytes.Buffer
 	require.NoError(t, Etcdutl(nil, &out))
 	assert.Contains(t, out.String(), "snapshot")

@@ -3,7 +3,6 @@ package etcdtools
 import (
 	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
@@ -22,8 +21,8 @@ func Etcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(slices.Concat([]string{}, args)) // without any the tool would read those of the process
-	root.SetOut(out)                              // what was asked for; usage that nobody asked for goes where errors go
+	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
+	root.SetOut(out)                          // what was asked for; unasked-for usage goes where errors go
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {

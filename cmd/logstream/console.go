@@ -33,6 +33,10 @@ func ForPeople(to io.Writer, look Look) io.Writer {
 // forPeople makes a line fit for a terminal: nothing in it is obeyed there.
 func forPeople(line map[string]any) error {
 	for name, value := range line {
+		if number, is := value.(json.Number); is && strings.HasSuffix(name, inMilliseconds) {
+			delete(line, name)
+			name, value = strings.TrimSuffix(name, inMilliseconds), milliseconds(number)
+		}
 		line[name] = shownValue(value)
 	}
 	said, _ := line[zerolog.MessageFieldName].(string)
@@ -71,13 +75,11 @@ func stepForPeople(line map[string]any) error {
 	if line["times"] == json.Number("1") {
 		delete(line, "times")
 	}
-	for _, name := range []string{"after", "next_within"} {
-		if number, ok := line[name].(json.Number); ok {
-			line[name] = milliseconds(number)
-		}
-	}
 	return nil
 }
+
+// inMilliseconds ends the names of durations.
+const inMilliseconds = "_ms"
 
 func milliseconds(number json.Number) string {
 	count, err := number.Float64()

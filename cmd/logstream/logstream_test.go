@@ -15,7 +15,7 @@ func TestTheLogForPeople(t *testing.T) {
 	var out bytes.Buffer
 	log := New(ForPeople(&out, Look{}), zerolog.InfoLevel)
 	log.Debug().Msg("noise")
-	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after", 1234*time.Microsecond).Msg("hello")
+	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after_ms", 1234*time.Microsecond).Msg("hello")
 	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC INF Query → Wait +hello after=1ms\n$`, out.String())
 }
 

@@ -1,4 +1,4 @@
-// Package report is what the wrapper tells about a run, put together from the lifecycle, the world and the readiness
+// Package report is what the wrapper says about a run, put together from the lifecycle, the runtime and the readiness
 // monitor: the status document, the phase that /readyz shows, and the last words that Kubernetes keeps.
 //
 // The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
@@ -7,8 +7,13 @@
 package report
 
 import (
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
@@ -18,8 +23,9 @@ import (
 // Lifecycle is the machine that drives the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
-// World is what the lifecycle acts on, as far as it tells of itself.
-type World interface {
+// Runtime is what the lifecycle acts on, as far as the report asks it.
+type Runtime interface {
+	Standalone() bool // there is no sidecar
 	Began() time.Time
 	LastExit() (class, reason string)
 	MemberID() string
@@ -27,9 +33,10 @@ type World interface {
 	Progress() string      // of etcd's start or close, a clause; empty before
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
+	ConfigOddities() []string         // of etcd's configuration; nil before it was read
 	EtcdVersion() string              // of the embedded etcd, whatever it announces
 	DataVersion() *status.DataVersion // nil before etcd is ready
-	Backup() *status.Backup           // nil without a store
+	Backup() *facts.Backups           // nil without a store
 	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
@@ -39,18 +46,18 @@ type World interface {
 	Record() (exitcode.Word, error)
 }
 
-// Report tells about one run. Its methods may be called from any goroutine.
+// Report describes one run. Its methods may be called from any goroutine.
 type Report struct {
 	run       Lifecycle
-	world     World
+	runtime   Runtime
 	version   string
 	pod       string
 	readiness readinessHistory
 }
 
 // New returns a report on a run. version is the wrapper's own, pod whom people know it by.
-func New(run Lifecycle, world World, version, pod string) *Report {
-	return &Report{run: run, world: world, version: version, pod: pod, readiness: readinessHistory{since: world.Began()}}
+func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
+	return &Report{run: run, runtime: runtime, version: version, pod: pod, readiness: readinessHistory{since: runtime.Began()}}
 }
 
 // Source is where the handler of GET /lifecycle gets its documents from.
@@ -85,14 +92,174 @@ func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now 
 // reason is what the state is about and, while etcd starts or closes, or data come back, what that waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
-		if progress := r.world.Progress(); progress != "" {
+		if progress := r.runtime.Progress(); progress != "" {
 			return run.Reason + "; etcd " + progress
 		}
 	}
 	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
-		if awaited := r.world.Awaits(); awaited != "" {
+		if awaited := r.runtime.Awaits(); awaited != "" {
 			return awaited // nobody looks for it behind "a large database takes long"
 		}
 	}
 	return run.Reason
+}
+
+// Document is everything there is to know about the run now.
+func (r *Report) Document() status.Document {
+	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
+	lastExit, lastExitReason := r.runtime.LastExit()
+	return status.Document{
+		State: string(run.State), Since: run.Since, Reason: r.headline(run, found, now), Attempt: run.Attempt, NextRetry: run.NextRetry,
+		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
+		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
+		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
+		Versions: status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
+		Oddities: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Upkeep: r.runtime.Upkeep(),
+		Leases: r.runtime.Leases(),
+		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
+		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
+	}
+}
+
+// sidecarWord is empty where there is no sidecar, but a stand-in for it in the process.
+func (r *Report) sidecarWord(run *lifecycle.Snapshot) string {
+	if r.runtime.Standalone() {
+		return ""
+	}
+	return string(run.Word)
+}
+
+// readySince is since when the document's ready is what it is. Being ready takes both the lifecycle and etcd, of which the
+// one that came last counts; to be unready one of them is enough, of which the first counts.
+func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
+	ofEtcd := found.Since(now)
+	if run.State == lifecycle.Serving {
+		if found.Ready(now) && ofEtcd.Before(run.Since) {
+			return run.Since
+		}
+		return ofEtcd
+	}
+	notServing := r.runtime.Began()
+	for _, step := range run.History {
+		if step.From == lifecycle.Serving && step.To != step.From {
+			notServing = step.At
+		}
+	}
+	if !found.Ready(now) && ofEtcd.Before(notServing) {
+		return ofEtcd
+	}
+	return notServing
+}
+
+func lastError(t lifecycle.Trouble) *status.Error {
+	if t == (lifecycle.Trouble{}) {
+		return nil
+	}
+	return &status.Error{At: t.At, Since: t.Since, Times: t.Times, Ended: t.Ended, Class: string(t.Class), Message: t.Text}
+}
+
+func validation(v lifecycle.Validation) *status.Validation {
+	if v == (lifecycle.Validation{}) {
+		return nil
+	}
+	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
+}
+
+func checks(all []readiness.Check) []status.Check {
+	shown := make([]status.Check, len(all))
+	for i, c := range all {
+		shown[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
+	}
+	return shown
+}
+
+func transitions(all []lifecycle.Transition) []status.Transition {
+	shown := make([]status.Transition, len(all))
+	for i, t := range all {
+		shown[i] = status.Transition{
+			At: t.At, From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
+			Reason: t.Reason, Times: t.Times, After: t.After.Seconds(),
+		}
+	}
+	return shown
+}
+
+func edges(all []lifecycle.Tally) []status.Edge {
+	shown := make([]status.Edge, len(all))
+	for i, t := range all {
+		shown[i] = status.Edge{
+			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
+			Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
+		}
+	}
+	return shown
+}
+
+// maxChanges bounds the changes of readiness that are kept, so that a member that comes and goes leaves room for the
+// lifecycle's own steps.
+const maxChanges = 16
+
+// maxSteps bounds the steps that a document lists, as the lifecycle does.
+const maxSteps = 64
+
+// readinessHistory keeps when the member became ready and unready, and why.
+type readinessHistory struct {
+	mu      sync.Mutex
+	ready   bool
+	since   time.Time
+	changes []status.Transition
+}
+
+// changed is since when the member is ready, or is not.
+func (h *readinessHistory) changed() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since
+}
+
+func (h *readinessHistory) isReady() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ready
+}
+
+// note keeps a change, and since when it is one (readySince). It returns false if there is none.
+func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ready == h.ready {
+		return false
+	}
+	event := map[bool]string{true: "ready", false: "not ready"}[ready]
+	h.changes = append(h.changes, status.Transition{
+		At: since, From: string(state), To: string(state), Event: event, Reason: reason, Times: 1, After: since.Sub(h.since).Seconds(),
+	})
+	h.changes = h.changes[max(0, len(h.changes)-maxChanges):]
+	h.ready, h.since = ready, since
+	return true
+}
+
+// among puts the changes between the lifecycle's steps, in the order of time.
+func (h *readinessHistory) among(steps []status.Transition) []status.Transition {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := slices.Concat(steps, h.changes)
+	slices.SortStableFunc(all, func(a, b status.Transition) int { return a.At.Compare(b.At) })
+	return all[max(0, len(all)-maxSteps):]
+}
+
+// unreadiness says in a clause why the member is not ready.
+func unreadiness(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
+	if run.State != lifecycle.Serving {
+		return run.Reason
+	}
+	var reasons []string
+	said := map[string]bool{}
+	for _, check := range found.Checks(now) {
+		if check.Verdict == readiness.Failed && !said[check.Reason] {
+			said[check.Reason] = true
+			reasons = append(reasons, check.Name+": "+check.Reason)
+		}
+	}
+	return strings.Join(reasons, "; ")
 }

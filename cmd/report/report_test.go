@@ -5,15 +5,21 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
 )
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
@@ -59,12 +65,18 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready": // nothing is watched here
+		case path != "Document.Ready" && path != "Document.Standalone": // nothing is watched here, and there is a sidecar
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
 	told := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
 	visit("Document", reflect.ValueOf(&told))
+}
+
+func TestWithoutASidecarTheDocumentSaysSoAndQuotesNone(t *testing.T) {
+	document := New(standing(full()), &place{standalone: true}, "v1", "etcd-main-0").Document()
+	assert.True(t, document.Standalone)
+	assert.Empty(t, document.SidecarWord)
 }
 
 func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
@@ -123,7 +135,7 @@ last trouble: etcd, 3s ago, over since: etcd stopped
 	})
 }
 
-// hung is a world whose volume does not answer.
+// hung is a runtime whose volume does not answer.
 type hung struct {
 	place
 	forever chan struct{}
@@ -136,12 +148,142 @@ func (h *hung) Record() (exitcode.Word, error) {
 
 func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		world := &hung{forever: make(chan struct{})}
+		runtime := &hung{forever: make(chan struct{})}
 		began := time.Now()
-		words := New(standing(full()), world, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		words := New(standing(full()), runtime, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")
-		close(world.forever)
+		close(runtime.forever)
 	})
+}
+
+// machine stands still.
+type machine struct {
+	now atomic.Pointer[lifecycle.Snapshot]
+}
+
+func standing(now *lifecycle.Snapshot) *machine {
+	m := &machine{}
+	m.now.Store(now)
+	return m
+}
+
+func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
+
+// place is a runtime in which everything has happened.
+type place struct {
+	standalone bool
+	began      time.Time
+	progress   string
+	awaits     string
+	later      atomic.Pointer[string] // the progress that a test has got on to
+	record     exitcode.Word
+	unstored   error
+}
+
+func (p *place) Standalone() bool { return p.standalone }
+
+func (p *place) Unstored() error { return p.unstored }
+
+func (p *place) Began() time.Time { return p.began }
+
+func (*place) LastExit() (string, string) { return "crash", "panic: by the test" }
+
+func (*place) MemberID() string { return "8e9e05c52164694d" }
+
+func (*place) Member() status.Member {
+	return status.Member{
+		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6,
+		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
+	}
+}
+
+func (p *place) Progress() string {
+	if later := p.later.Load(); later != nil {
+		return *later
+	}
+	return p.progress
+}
+
+func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
+
+func (*place) EtcdVersion() string { return "3.6.16" }
+
+func (p *place) Awaits() string { return p.awaits }
+
+func (*place) Recovery() *status.Recovery {
+	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
+}
+
+func (*place) Upkeep() *status.Upkeep {
+	at := time.Unix(1.7e9, 0)
+	return &status.Upkeep{
+		Phase: "running", Since: at, Reason: "etcd copies", Expected: 1, Progress: 0.5, Done: 1, Failed: 1, Freed: 1, Lifted: 1,
+		Readers: []status.DatabaseReader{{What: "the snapshot", Since: at}},
+		Last:    &status.Defragmentation{At: at, Took: 1, Origin: "client", Before: 2, After: 1, Error: "the disk is full"},
+	}
+}
+
+func (*place) Leases() []status.Lease {
+	at := time.Unix(1.7e9, 0)
+	return []status.Lease{{
+		Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
+		Trouble: &status.LeaseTrouble{Since: at, Times: 1, Message: "the API server cannot be asked", NextTry: at},
+	}}
+}
+
+func (*place) Backup() *facts.Backups {
+	at := time.Unix(1.7e9, 0)
+	return &facts.Backups{
+		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
+		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
+		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+		LastFull:     &facts.Full{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+		FullRunning:  &facts.Run{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
+		LastVerified: &facts.Proof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
+		Trouble:      &facts.Trouble{Since: at, Times: 1, Message: "the store is away", NextTry: at},
+	}
+}
+
+func (*place) DataVersion() *status.DataVersion {
+	return &status.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true}
+}
+
+func (*place) ConfigOddities() []string {
+	return []string{"quota is no key that etcd knows; it is ignored"}
+}
+
+func (*place) Certificates() []status.Certificate {
+	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", Expires: time.Unix(4e9, 0)}}
+}
+
+func (*place) Durations() (start, stop, drain time.Duration) {
+	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond
+}
+
+func (p *place) Record() (exitcode.Word, error) {
+	if p.record == "" {
+		return "", errors.New("no clean exit record")
+	}
+	return p.record, nil
+}
+
+func full() *lifecycle.Snapshot {
+	at := time.Unix(1.8e9, 0)
+	return &lifecycle.Snapshot{
+		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
+		Trouble: lifecycle.Trouble{
+			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace",
+		},
+		Word:       bootstrap.Successful,
+		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},
+		History: []lifecycle.Transition{{
+			At: at, From: lifecycle.Serving, Event: lifecycle.Signal, Guard: lifecycle.SecondSignal, To: lifecycle.Terminating,
+			Reason: "stop", Times: 2, After: time.Minute,
+		}},
+		Tallies: []lifecycle.Tally{{
+			From: lifecycle.Query, Event: lifecycle.Replied, Guard: lifecycle.SaysFailed, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
+		}},
+	}
 }

@@ -12,14 +12,14 @@ import (
 const (
 	// beat is the pause between looks at what changes without notice: readiness, and what etcd waits for.
 	beat = 250 * time.Millisecond
-	// worthALine is how long etcd must wait for the same thing before the log tells of it.
+	// worthALine is how long etcd must wait for the same thing before the log says so.
 	worthALine = time.Second
 	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch tells what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, and
+// Watch writes down what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, and
 // calls lost whenever something else would be true if the process were killed now. It returns when ctx ends.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func()) {
 	w := &watcher{Report: r, log: log, lost: lost, pause: firstReminder}
@@ -40,7 +40,7 @@ type watcher struct {
 	log  zerolog.Logger
 	lost func()
 
-	told     string // what was true when lost was called last
+	latest   string // what was true when lost was called last
 	warned   bool   // the log has heard why the member is not ready
 	waits    string // what etcd waits for
 	since    time.Time
@@ -55,14 +55,14 @@ func (w *watcher) look(now time.Time) {
 	w.noteReadiness(run, now)
 	w.noteProgress(run, now)
 	w.remind(run, now)
-	if told := string(run.State) + w.reason(run); told != w.told {
-		w.told = told
+	if now := string(run.State) + w.reason(run); now != w.latest {
+		w.latest = now
 		w.lost()
 	}
 }
 
 func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
-	found := w.world.Readiness()
+	found := w.runtime.Readiness()
 	ready := run.State == lifecycle.Serving && found.Ready(now)
 	reason := ""
 	if !ready {
@@ -79,11 +79,11 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 	}
 }
 
-// noteProgress tells what etcd's start or close waits for, once that takes time.
+// noteProgress logs what etcd's start or close waits for, once that takes time.
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
-		waits = w.world.Progress()
+		waits = w.runtime.Progress()
 	}
 	if waits != w.waits {
 		w.waits, w.since, w.logged = waits, now, false
@@ -130,7 +130,7 @@ func (w *watcher) urgency(run *lifecycle.Snapshot) zerolog.Level {
 
 func (w *watcher) subjectOf(run *lifecycle.Snapshot, now time.Time) string {
 	if run.State == lifecycle.Serving {
-		return "not ready: " + unreadiness(run, w.world.Readiness(), now)
+		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
 	}
 	return string(run.State) + ": " + w.reason(run)
 }

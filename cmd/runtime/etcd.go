@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
@@ -22,33 +23,43 @@ import (
 )
 
 // Configure implements lifecycle.Member. The copy for debug containers is no reason not to start.
-func (w *World) Configure(yaml []byte) error {
-	if err := bootstrap.StoreConfig(w.flags.StoredConfigPath, yaml); err != nil {
-		w.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
+func (r *Runtime) Configure(yaml []byte) error {
+	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
+		r.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
 	}
 	checked, err := etcdconf.Parse(yaml)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(yaml, w.warned) { // it is configured again while something else is waited for
-		w.warned = yaml
-		w.nameOddities(checked)
+	if !bytes.Equal(yaml, r.warned) { // it is configured again while something else is waited for
+		r.warned = yaml
+		r.nameOddities(checked)
 	}
-	w.config = checked
-	w.useCertificates(checked.Etcd)
+	r.config = checked
+	r.useCertificates(checked.Etcd)
 	root := peers.OptionsOf("", "")
-	w.etcd = member.New(checked.Etcd, member.Options{
-		Log: w.log, Crash: w.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: w.forfeit,
-		DataVersion: dataversion.Parse(w.flags.DataVersion()), Upkeep: w.upkeep(),
-		FindsPlace: w.flags.Standalone, User: root.User, Password: root.Password, AskForVote: w.askForVote, BeforeCompaction: w.beforeCompaction(),
+	r.etcd = member.New(checked.Etcd, member.Options{
+		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
+		DataVersion: dataversion.Parse(r.flags.DataVersion()), Upkeep: r.upkeep(),
+		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(),
 	})
-	w.opening.Store(w.etcd)
+	r.opening.Store(r.etcd)
+	r.record.Describe(r.describeData)
 	return nil
 }
 
+// describeData is what the next start compares the data with. Where they can't be looked at, nothing compares equal.
+func (r *Runtime) describeData() []byte {
+	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
+	if err != nil {
+		r.log.Warn().Err(err).Msg("the next start validates in full")
+	}
+	return taken.Note()
+}
+
 // askForVote asks the other members as recovery does, with the certificate that it shows them.
-func (w *World) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
-	others, err := peers.Of(w.config.Etcd, peers.OptionsOf(w.flags.EtcdCertPath, w.flags.EtcdKeyPath))
+func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
+	others, err := peers.Of(r.config.Etcd, peers.OptionsOf(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
 	if err != nil {
 		return err
 	}
@@ -60,40 +71,42 @@ func (w *World) askForVote(ctx context.Context, cluster, member types.ID, member
 }
 
 // upkeep is when the flags have the database defragmented.
-func (w *World) upkeep() member.Upkeep {
+func (r *Runtime) upkeep() member.Upkeep {
 	return member.Upkeep{
-		Threshold: maintenance.Threshold{Free: w.flags.DefragThreshold.Free, Min: int64(w.flags.DefragThreshold.Min)},
-		MaxPause:  w.flags.DefragMaxPause, Gate: w.Gate(),
+		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
+		MaxPause:  r.flags.DefragMaxPause, Gate: r.Gate(),
 	}
 }
 
 // forfeit ends the exit record for good. Where it can't be removed now, the stop tries again.
-func (w *World) forfeit() {
-	if err := w.record.Forfeit(); err != nil {
-		w.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
+func (r *Runtime) forfeit() {
+	if err := r.record.Forfeit(); err != nil {
+		r.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
 	}
 }
 
-func (w *World) nameOddities(checked *etcdconf.Checked) {
+func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
-		w.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
+		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
+	oddities := checked.Oddities()
+	r.oddities.Store(&oddities)
 	for _, key := range checked.Unknown {
-		w.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
+		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
 	if len(checked.Ignored) > 0 {
-		w.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
+		r.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
 	for _, doubt := range checked.Warnings {
-		w.log.Warn().Msg("etcd's configuration: " + doubt)
+		r.log.Warn().Msg("etcd's configuration: " + doubt)
 	}
-	w.warnOf(checked.Etcd)
+	r.warnOf(checked.Etcd)
 }
 
 // useCertificates takes in the files that etcd serves and connects with.
-func (w *World) useCertificates(etcd *embed.Config) {
-	server, _, _ := w.config.ServerCertificate()
-	w.certificates.Use(map[string]string{
+func (r *Runtime) useCertificates(etcd *embed.Config) {
+	server, _, _ := r.config.ServerCertificate()
+	r.certificates.Use(map[string]string{
 		certificates.EtcdServer:   server,
 		certificates.EtcdServerCA: etcd.ClientTLSInfo.TrustedCAFile,
 		certificates.EtcdPeer:     etcd.PeerTLSInfo.CertFile,
@@ -102,37 +115,37 @@ func (w *World) useCertificates(etcd *embed.Config) {
 }
 
 // warnOf says what is allowed and rarely meant.
-func (w *World) warnOf(etcd *embed.Config) {
+func (r *Runtime) warnOf(etcd *embed.Config) {
 	if etcd.ForceNewCluster {
-		w.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+		r.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
 	}
-	held, err := w.volume.Holds(etcd.Dir)
+	held, err := r.volume.Holds(etcd.Dir)
 	if err != nil {
-		w.log.Warn().Err(err).Send()
+		r.log.Warn().Err(err).Send()
 	} else if !held {
-		w.log.Warn().Str("data_dir", etcd.Dir).Str("record", w.flags.RecordPath()).
+		r.log.Warn().Str("data_dir", etcd.Dir).Str("record", r.flags.RecordPath()).
 			Msg("the data directory is on another volume than the exit record, which can then outlive the data that it speaks of")
 	}
 }
 
 // Open implements lifecycle.Member.
-func (w *World) Open(ctx context.Context) error {
+func (r *Runtime) Open(ctx context.Context) error {
 	began := time.Now()
-	if err := w.etcd.Open(ctx); err != nil {
-		return bootstrap.Advised(err, w.config.Etcd.Dir)
+	if err := r.etcd.Open(ctx); err != nil {
+		return bootstrap.Advised(err, r.config.Etcd.Dir)
 	}
 	took := time.Since(began)
-	w.durations.start.Store(int64(took))
-	w.counts.EtcdStarted(took)
-	w.memberID.Store(w.etcd.ID().String())
-	w.past.serves()
-	w.beginBackups()
-	w.beginLeases()
+	r.durations.start.Store(int64(took))
+	r.counts.EtcdStarted(took)
+	r.memberID.Store(r.etcd.ID().String())
+	r.lastRun.serves()
+	r.beginBackups()
+	r.beginLeases()
 	watching, stop := context.WithCancel(context.Background())
-	w.stopMonitor, w.monitored = stop, make(chan struct{})
+	r.stopMonitor, r.monitored = stop, make(chan struct{})
 	go func() {
-		defer close(w.monitored)
-		w.monitor.Run(watching, watched{w.etcd, w.certificates})
+		defer close(r.monitored)
+		r.monitor.Run(watching, watched{r.etcd, r.certificates})
 	}()
 	return nil
 }
@@ -144,35 +157,35 @@ type watched struct {
 }
 
 // Certificates implements readiness.Target.
-func (w watched) Certificates(now time.Time) (ended, soon string) { return w.files.Judge(now) }
+func (r watched) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
 
 // Usage is how to use the member, and the wrapper's server, once etcd is ready: the endpoint and the page's URL.
-func (w *World) Usage() (endpoint, page string) {
-	return w.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", w.flags.WrapperPort)
+func (r *Runtime) Usage() (endpoint, page string) {
+	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
 
 // Watch implements lifecycle.Member.
-func (w *World) Watch(ctx context.Context) error { return w.etcd.Watch(ctx) }
+func (r *Runtime) Watch(ctx context.Context) error { return r.etcd.Watch(ctx) }
 
 // Close implements lifecycle.Member. The monitor goes first: it must not look at an etcd that is being closed.
-func (w *World) Close() (opened bool, err error) {
-	if w.stopMonitor != nil {
-		w.stopMonitor()
-		<-w.monitored
+func (r *Runtime) Close() (opened bool, err error) {
+	if r.stopMonitor != nil {
+		r.stopMonitor()
+		<-r.monitored
 	}
-	if w.etcd == nil {
+	if r.etcd == nil {
 		return false, nil
 	}
 	began := time.Now()
-	w.endLeases()
-	w.endBackups()
-	opened, err = w.etcd.Close()
-	w.closed.settle(opened && err == nil, began)
+	r.endLeases()
+	r.endBackups()
+	opened, err = r.etcd.Close()
+	r.closed.settle(opened && err == nil, began)
 	if opened {
-		took, drained := time.Since(began), w.etcd.Drained()
-		w.durations.stop.Store(int64(took))
-		w.durations.drain.Store(int64(drained))
-		w.counts.EtcdStopped(took, drained)
+		took, drained := time.Since(began), r.etcd.Drained()
+		r.durations.stop.Store(int64(took))
+		r.durations.drain.Store(int64(drained))
+		r.counts.EtcdStopped(took, drained)
 	}
 	return opened, err
 }

@@ -2,11 +2,16 @@ package runtime
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/member/leases"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/status"
 )
@@ -17,88 +22,99 @@ type durations struct{ start, stop, drain atomic.Int64 }
 
 // Durations are how long etcd took to start, to close and, of that, to drain its clients' streams; zero for what did not
 // happen.
-func (w *World) Durations() (start, stop, drain time.Duration) {
+func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
-	return load(&w.durations.start), load(&w.durations.stop), load(&w.durations.drain)
+	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
 }
 
+// Standalone reports whether the run has no sidecar.
+func (r *Runtime) Standalone() bool { return r.flags.Standalone }
+
 // Began is when the run began.
-func (w *World) Began() time.Time { return w.began }
+func (r *Runtime) Began() time.Time { return r.began }
 
 // LastExit is how the run before this one ended: a word of the exit record or of package status, and why.
-func (w *World) LastExit() (class, reason string) {
-	last := w.past.ended()
+func (r *Runtime) LastExit() (class, reason string) {
+	last := r.lastRun.ended()
 	return last.class, last.reason
 }
 
 // MemberID is etcd's, hexadecimal; empty until etcd is ready.
-func (w *World) MemberID() string {
-	id, _ := w.memberID.Load().(string)
+func (r *Runtime) MemberID() string {
+	id, _ := r.memberID.Load().(string)
 	return id
 }
 
 // Member is its cluster as etcd sees it; zero while etcd does not run.
-func (w *World) Member() (told status.Member) {
-	etcd := w.opening.Load()
+func (r *Runtime) Member() (seen status.Member) {
+	etcd := r.opening.Load()
 	if etcd == nil {
-		return told
+		return seen
 	}
 	view, ok := etcd.View()
 	if !ok {
-		return told
+		return seen
 	}
-	told = status.Member{
+	seen = status.Member{
 		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term,
 		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota,
 	}
 	for _, peer := range view.Peers {
-		told.Peers = append(told.Peers, status.Peer(peer))
+		seen.Peers = append(seen.Peers, status.Peer(peer))
 	}
-	return told
+	return seen
 }
 
 // Progress says how far etcd's start has come, as a clause about etcd; empty before it was opened.
-func (w *World) Progress() string {
-	if etcd := w.opening.Load(); etcd != nil {
+func (r *Runtime) Progress() string {
+	if etcd := r.opening.Load(); etcd != nil {
 		return etcd.Doing()
 	}
 	return ""
 }
 
 // Readiness is what the monitor knows now.
-func (w *World) Readiness() *readiness.Report { return w.monitor.Report() }
+func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 
 // Certificates are those in use.
-func (w *World) Certificates() []status.Certificate { return w.certificates.Now() }
+func (r *Runtime) Certificates() []status.Certificate { return r.certificates.Now() }
+
+// ConfigOddities are those of etcd's configuration.
+func (r *Runtime) ConfigOddities() []string {
+	if oddities := r.oddities.Load(); oddities != nil {
+		return *oddities
+	}
+	return nil
+}
 
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
-func (*World) EtcdVersion() string { return dataversion.Embedded }
+func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
 
 // Upkeep is how the database is kept small; nil before etcd is configured.
-func (w *World) Upkeep() *status.Upkeep {
-	etcd := w.opening.Load()
+func (r *Runtime) Upkeep() *status.Upkeep {
+	etcd := r.opening.Load()
 	if etcd == nil {
 		return nil
 	}
 	is := etcd.Upkeep()
-	told := &status.Upkeep{
+	shown := &status.Upkeep{
 		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
 		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,
 	}
 	for _, reader := range is.Readers {
-		told.Readers = append(told.Readers, status.DatabaseReader(reader))
+		shown.Readers = append(shown.Readers, status.DatabaseReader(reader))
 	}
 	if last := is.Last; last != nil {
-		told.Last = &status.Defragmentation{
+		shown.Last = &status.Defragmentation{
 			At: last.At, Took: last.Took.Seconds(), Origin: last.Origin, Before: last.Before, After: last.After, Error: last.Error,
 		}
 	}
-	return told
+	return shown
 }
 
 // Defragment has the database defragmented now, and returns at once. The error says why it cannot be now.
-func (w *World) Defragment() error {
-	etcd := w.opening.Load()
+func (r *Runtime) Defragment() error {
+	etcd := r.opening.Load()
 	if etcd == nil {
 		return errors.New("etcd does not run")
 	}
@@ -106,8 +122,8 @@ func (w *World) Defragment() error {
 }
 
 // DataVersion is how far the data are kept at the wanted version; nil before etcd is ready.
-func (w *World) DataVersion() *status.DataVersion {
-	etcd := w.opening.Load()
+func (r *Runtime) DataVersion() *status.DataVersion {
+	etcd := r.opening.Load()
 	if etcd == nil {
 		return nil
 	}
@@ -122,6 +138,66 @@ func (w *World) DataVersion() *status.DataVersion {
 }
 
 // Record reads the exit record anew, as the next start will find it. The error says why there is no clean one.
-func (w *World) Record() (exitcode.Word, error) {
-	return exitcode.NewRecord(w.flags.RecordPath()).Read()
+func (r *Runtime) Record() (exitcode.Word, error) {
+	return exitcode.NewRecord(r.flags.RecordPath()).Read()
+}
+
+// beginLeases renews the leases of a member that has become ready.
+func (r *Runtime) beginLeases() {
+	if r.leases != nil {
+		r.leases.Begin()
+	}
+}
+
+// endLeases stops renewing: a member that stays away counts as lost when its lease runs out.
+func (r *Runtime) endLeases() {
+	if r.leases != nil {
+		r.leases.End()
+	}
+}
+
+// LeaseOfMember is what the member's own lease says; false while it knows no leader.
+func (r *Runtime) LeaseOfMember() (leases.Member, bool) {
+	etcd := r.opening.Load()
+	if etcd == nil {
+		return leases.Member{}, false
+	}
+	view, ok := etcd.View()
+	if !ok {
+		return leases.Member{}, false
+	}
+	is := leases.Member{Name: view.Name, ID: r.MemberID(), Cluster: view.ClusterID, Leads: view.Leader == r.MemberID()}
+	own := slices.IndexFunc(view.Peers, func(p member.Peer) bool { return p.ID == is.ID })
+	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
+	return is, view.Leader != ""
+}
+
+// LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
+func (r *Runtime) LeaseOfBackups() (lease leases.Backups, ok bool) {
+	is := r.backups.Published()
+	if is.Role != facts.Writes {
+		return lease, false
+	}
+	behind := time.Duration(is.BehindSeconds * float64(time.Second))
+	lease = leases.Backups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
+	if full := is.LastFull; full != nil {
+		lease.Full, lease.FullTime = full.Revision, full.At
+	}
+	return lease, true
+}
+
+// Leases are those that this member renews; nil if it renews none.
+func (r *Runtime) Leases() (all []status.Lease) {
+	if r.leases == nil {
+		return nil
+	}
+	for _, fact := range r.leases.Facts() {
+		lease := status.Lease{Kind: string(fact.Kind), Name: fact.Name, Holder: fact.Holder, Renewed: fact.Renewed}
+		if fact.Trouble != nil {
+			trouble := status.LeaseTrouble(*fact.Trouble)
+			lease.Trouble = &trouble
+		}
+		all = append(all, lease)
+	}
+	return all
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // Recovery is how far data are that come back from the store; nil where there is nothing to tell of.
-func (w *World) Recovery() *status.Recovery {
-	if w.recovery == nil {
+func (r *Runtime) Recovery() *status.Recovery {
+	if r.recovery == nil {
 		return nil
 	}
-	is := w.recovery.Progress()
-	if is.State == "" || is.State == recovery.Ready && !is.Restores() {
+	is := r.recovery.Progress()
+	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !r.uncompared(is) {
 		return nil
 	}
 	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
@@ -26,17 +26,23 @@ func (w *World) Recovery() *status.Recovery {
 	return told
 }
 
+// uncompared says that etcd was started without the store's word. Who makes backups compares the data first of all, so what is made
+// by now was compared.
+func (r *Runtime) uncompared(is recovery.Progress) bool {
+	return is.Uncompared && (r.backups == nil || r.backups.Facts().Shipped.Stored == 0)
+}
+
 // lasting are the states of recovery that may take long: others are waited for, or much is read and written.
 var lasting = []recovery.State{
 	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
 }
 
 // Awaits says what recovery waits for or how far it is, since when, and until when at most; empty if that is no matter.
-func (w *World) Awaits() string {
-	if w.recovery == nil {
+func (r *Runtime) Awaits() string {
+	if r.recovery == nil {
 		return ""
 	}
-	return awaits(w.recovery.Progress())
+	return awaits(r.recovery.Progress())
 }
 
 func awaits(is recovery.Progress) string {

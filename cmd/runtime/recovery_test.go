@@ -22,5 +22,5 @@ func TestWhatRecoveryWaitsForOrHowFarItIsIsSaid(t *testing.T) {
 	} {
 		assert.Equal(t, expected, awaits(is))
 	}
-	assert.Empty(t, (&World{}).Awaits())
+	assert.Empty(t, (&Runtime{}).Awaits())
 }

@@ -64,7 +64,7 @@ func (e Ended) Said(into any) bool {
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason finds the line in which the Go runtime says why it gave up; what stands before it may be anything.
+// crashReason finds the line in which the Go runtime says why it gave up; what comes before it may be anything.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {

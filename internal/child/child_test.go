@@ -25,7 +25,7 @@ func TestTheLastLineIsWhatAChildSays(t *testing.T) {
 	require.False(t, shell(t, ``).Said(&said))
 }
 
-func TestACrashIsToldInALine(t *testing.T) {
+func TestACrashIsDescribedInALine(t *testing.T) {
 	for script, want := range map[string]string{
 		`echo 'panic: on fire' >&2; exit 2`:                                                "panic: on fire",
 		`echo 'first' >&2; echo second >&2; exit 3`:                                        "first",

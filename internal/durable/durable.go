@@ -1,7 +1,7 @@
 // Package durable changes small files and the names in directories so that the change survives a machine that is switched
 // off. When a function returns nil, the change is on the disk.
 //
-// The exit record is written with it, and whoever renames or removes what the next start relies on ends with SyncDirectory.
+// The exit record is written with it, and a rename or removal that the next start relies on ends with SyncDirectory.
 package durable
 
 import (
@@ -58,7 +58,7 @@ func writeSynced(path string, content []byte) error {
 }
 
 // Remove makes path absent: no crash brings it back. That nothing was there is no error. A directory with content is
-// not ours to delete: it is moved aside, to PATH.aside-NUMBER, since nothing can be recorded while it is in the way.
+// not ours to delete: it is moved to PATH.aside-NUMBER, since nothing can be recorded while it is in the way.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -69,7 +69,7 @@ func Remove(path string) error {
 func clearPath(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-		err = moveAside(path)
+		err = moveAway(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -77,10 +77,10 @@ func clearPath(path string) error {
 	return err
 }
 
-func moveAside(path string) error {
-	aside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
+func moveAway(path string) error {
+	to, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
 	if err != nil {
 		return err
 	}
-	return os.Rename(path, filepath.Join(aside, filepath.Base(path)))
+	return os.Rename(path, filepath.Join(to, filepath.Base(path)))
 }

@@ -49,7 +49,7 @@ func TestAReplaceThatFailsKeepsTheOldContent(t *testing.T) {
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))
 }
 
-func TestRemoveDeletesAFileAndMovesWhatOthersHaveFilledAside(t *testing.T) {
+func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, durable.Remove(path), "nothing was there")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))

@@ -1,8 +1,8 @@
-// Package printable makes texts fit to be shown to people. Errors quote what strangers wrote: the names in a
+// Package printable makes texts fit to be shown to people. Errors quote what others wrote: the names in a
 // certificate, a reply, a file name. On a terminal such a text can move the cursor, change the title or hide a line. And
 // a URL may hold a password.
 //
-// Whoever shows such a text calls it: the log, the server's answers, the status document, the termination message.
+// Everything that shows such a text calls it: the log, the server's answers, the status document, the termination message.
 package printable
 
 import (

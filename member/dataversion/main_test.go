@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -20,41 +17,17 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// all has every test run: also those that take long, and those that start etcd 3.5. That is built from a module of its own,
-// which takes half a minute and needs a network the first time.
+// all has every test run: also those that take long, and those that start etcd 3.5.
 var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
 // asMember is the variable that makes this test's program a member, with its configuration.
 const asMember = "DATAVERSION_TEST_MEMBER"
 
-// old is the path of etcd 3.5.
-var old string
-
 func TestMain(m *testing.M) {
 	if configuration := os.Getenv(asMember); configuration != "" {
 		os.Exit(runMember(configuration))
 	}
-	flag.Parse()
-	os.Exit(withBuilt(m.Run))
-}
-
-func withBuilt(run func() int) int {
-	if !*all {
-		return run()
-	}
-	dir, err := os.MkdirTemp("", "etcd35-")
-	if err == nil {
-		defer os.RemoveAll(dir) // a temporary directory
-		old = filepath.Join(dir, "etcd")
-		build := exec.Command("go", "build", "-C", "../../testdata/etcd35", "-o", old, "go.etcd.io/etcd/server/v3")
-		build.Stderr = os.Stderr
-		err = build.Run()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot build etcd 3.5:", err)
-		return 1
-	}
-	return run()
+	os.Exit(m.Run())
 }
 
 // settings are what a member process is told.

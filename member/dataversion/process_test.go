@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/cmd/suites/ports"
 	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member/dataversion"
@@ -82,7 +83,7 @@ func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 // plain starts etcd 3.5.
 func (n *node) plain(cluster string) {
 	n.t.Helper()
-	n.run(exec.Command(old, "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
+	n.run(exec.Command(harness.OldEtcd(n.t), "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
 		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster))
 }
 

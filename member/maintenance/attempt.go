@@ -133,7 +133,7 @@ func (k *Keeper) note(o Outcome) {
 		k.options.Log.Warn().Str("origin", o.Origin).Str("error", o.Error).Msg("the database was not defragmented")
 		return
 	}
-	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.Before).Int64("after", o.After).Stringer("took", rounded(o.Took)).
+	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.Before).Int64("after", o.After).Dur("took_ms", o.Took).
 		Msgf("the database was defragmented: %s are %s now", inWords(o.Before), inWords(o.After))
 }
 

@@ -46,7 +46,7 @@ func (k *Keeper) leave(ctx context.Context, s *service) {
 		k.options.Log.Info().Err(err).Msg("leadership stays here until the clients were sent away")
 		return
 	}
-	k.options.Log.Info().Str("to", to.name).Stringer("took", rounded(time.Since(began))).Msg("leadership was moved before the stop")
+	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(began)).Msg("leadership was moved before the stop")
 }
 
 // quietly has all members hold their writes back for a client that is about to move leadership, until what it returns is

@@ -91,12 +91,12 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		k.options.Log.Info().Stringer("after", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
+		k.options.Log.Info().Dur("after_ms", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
 	}
 }
 
 func (k *Keeper) tellOfQuiet(since time.Time) {
-	k.options.Log.Debug().Stringer("duration", rounded(time.Since(since))).Msg("writes were held back while leadership moved")
+	k.options.Log.Debug().Dur("took_ms", time.Since(since)).Msg("writes were held back while leadership moved")
 }
 
 // lookAgain is the pause between two looks at what is under way. To have the last write tell would cost each of them.

@@ -88,14 +88,14 @@ func (f *Files) Now() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	told := make([]status.Certificate, len(f.found))
+	all := make([]status.Certificate, len(f.found))
 	for i, each := range f.found {
-		told[i] = each.Certificate
+		all[i] = each.Certificate
 	}
-	return told
+	return all
 }
 
-// read looks at all files at once: of those on a mount that hangs, what was known before is told again.
+// read looks at all files at once: of those on a mount that hangs, what was known before is returned again.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -135,7 +135,7 @@ func look(name, path string, known []file) (content file, ok bool) {
 // renew is what to do about a certificate, whoever reads it.
 const renew = "renew it in its Secret, the file is read again by itself"
 
-// warn logs once of each certificate that ends soon, and once more when it has ended.
+// warn logs each certificate once when it ends soon, and again when it has ended.
 func (f *Files) warn(c status.Certificate, now time.Time) {
 	ended := !c.Expires.After(now)
 	key := c.Name
@@ -154,7 +154,7 @@ func (f *Files) warn(c status.Certificate, now time.Time) {
 	line.Msg("a certificate expires soon; " + renew)
 }
 
-// ends are when the first to end of the certificates in a PEM file does, and when the one that stands first does.
+// ends are when the first to end of the certificates in a PEM file does, and when the first one in the file does.
 func ends(path string) (first, leaf time.Time, err error) {
 	content, err := smallfile.Read(path, maxBytes)
 	if err != nil {

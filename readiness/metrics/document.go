@@ -1,10 +1,12 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -13,7 +15,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured *prometheus.Desc
 
 	backup backup
 	upkeep upkeep
@@ -32,6 +34,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
+		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
 		leases:      newLeases(),
@@ -44,7 +47,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -72,6 +75,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
+	gauge(d.configured, is.Backup != nil)
 	d.backup.collect(is.Backup, to)
 	d.upkeep.collect(is.Upkeep, to)
 	d.leases.collect(is.Leases, to)
@@ -94,7 +98,7 @@ func steps(is status.Document) map[[3]string]float64 {
 	return times
 }
 
-// spent adds up the seconds in each state, the visit that goes on included.
+// spent adds up the seconds in each state, the present visit included.
 func spent(is status.Document, now time.Time) map[string]float64 {
 	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
 	for _, edge := range is.Edges {
@@ -108,4 +112,182 @@ func number(holds bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// backup makes metrics of the document's backups. What is not known yet is absent, so that no alert takes it for 0.
+type backup []backupMetric
+
+// backupMetric is a metric with what it is; false where it is not known.
+type backupMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	is   func(*facts.Backups) (float64, bool)
+}
+
+func newBackup() backup {
+	return slices.Concat(backupsGoOn(), backupsAreKept(), backup{
+		backupGauge("spool_bytes", "What waits on the volume for the store.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.SpoolBytes), true
+		}),
+		backupGauge("spool_limit_bytes", "What may wait there.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.SpoolLimit), true
+		}),
+		{desc("backup_uploaded_bytes_total", "What this process has put into the store."), prometheus.CounterValue, func(b *facts.Backups) (float64, bool) {
+			return float64(b.UploadedBytes), true
+		}},
+	})
+}
+
+func backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) backupMetric {
+	return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
+}
+
+// backupsGoOn are how far the store is behind, and what is wrong.
+func backupsGoOn() backup {
+	return backup{
+		backupGauge("behind_revisions", "Revisions that etcd has and the store has not.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.BehindRevisions), knowsHowFar(b)
+		}),
+		backupGauge("behind_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
+			return b.BehindSeconds, knowsHowFar(b)
+		}),
+		backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.Revision), b.Revision > 0
+		}),
+		backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
+			return number(b.Role == facts.Writes), true
+		}),
+		backupGauge("trouble", "1 while something keeps backups from being made, or makes them worth less.", func(b *facts.Backups) (float64, bool) {
+			return number(b.Trouble != nil), true
+		}),
+		backupGauge("next_try_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.Trouble == nil {
+				return 0, false
+			}
+			return at(b.Trouble.NextTry)
+		}),
+	}
+}
+
+// knowsHowFar is true of the member that writes. One that watches has a 0, which an alert would take for an up-to-date store
+// that nobody reaches.
+func knowsHowFar(b *facts.Backups) bool { return b.Role == facts.Writes && b.Revision > 0 }
+
+// backupsAreKept are what lies in the store.
+func backupsAreKept() backup {
+	return backup{
+		backupGauge("last_full_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.LastFull == nil {
+				return 0, false
+			}
+			return at(b.LastFull.At)
+		}),
+		backupGauge("last_full_bytes", "Size of the newest full in the store.", func(b *facts.Backups) (float64, bool) {
+			if b.LastFull == nil {
+				return 0, false
+			}
+			return float64(b.LastFull.Bytes), true
+		}),
+		backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.LastVerified == nil {
+				return 0, false
+			}
+			return at(b.LastVerified.At)
+		}),
+		backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
+			return number(b.LastVerified != nil && b.LastVerified.Passed), b.LastVerified != nil
+		}),
+		backupGauge("window_start_timestamp_seconds", "The earliest time that can be gone back to, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.Window == nil {
+				return 0, false
+			}
+			return at(b.Window.From)
+		}),
+		backupGauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.StoredBytes), b.StoredBytes > 0
+		}),
+	}
+}
+
+func at(t time.Time) (float64, bool) { return float64(t.UnixMilli()) / 1000, !t.IsZero() }
+
+func (all backup) describe(to chan<- *prometheus.Desc) {
+	for _, metric := range all {
+		to <- metric.desc
+	}
+}
+
+func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
+	if b == nil {
+		return
+	}
+	for _, metric := range all {
+		if is, known := metric.is(b); known {
+			to <- prometheus.MustNewConstMetric(metric.desc, metric.kind, is)
+		}
+	}
+}
+
+// upkeep makes metrics of the document's upkeep.
+type upkeep struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
+
+func newUpkeep() upkeep {
+	return upkeep{
+		busy:    desc("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it."),
+		waiting: desc("defragmentation_waiting", "1 while the database should be defragmented and something is in the way."),
+		ended:   desc("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", "outcome"),
+		seconds: desc("defragmentation_last_duration_seconds", "How long the database stood still for the last defragmentation."),
+		freed:   desc("defragmentation_freed_bytes_total", "What defragmentations have given back to the volume."),
+		lifted:  desc("nospace_lifted_total", "How often this member's alarm NOSPACE was lifted."),
+		readers: desc("database_readers", "Snapshots and backups that read the whole database now."),
+	}
+}
+
+func (u upkeep) describe(to chan<- *prometheus.Desc) {
+	for _, each := range []*prometheus.Desc{u.busy, u.waiting, u.ended, u.seconds, u.freed, u.lifted, u.readers} {
+		to <- each
+	}
+}
+
+func (u upkeep) collect(is *status.Upkeep, to chan<- prometheus.Metric) {
+	if is == nil {
+		return
+	}
+	metric := func(of *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(of, kind, value, labels...)
+	}
+	metric(u.busy, prometheus.GaugeValue, number(is.Busy()))
+	metric(u.waiting, prometheus.GaugeValue, number(is.Phase == "waiting"))
+	metric(u.ended, prometheus.CounterValue, float64(is.Done), "done")
+	metric(u.ended, prometheus.CounterValue, float64(is.Failed), "failed")
+	metric(u.freed, prometheus.CounterValue, float64(is.Freed))
+	metric(u.lifted, prometheus.CounterValue, float64(is.Lifted))
+	metric(u.readers, prometheus.GaugeValue, float64(len(is.Readers)))
+	if last := is.Last; last != nil && last.Error == "" {
+		metric(u.seconds, prometheus.GaugeValue, last.Took)
+	}
+}
+
+// leases makes metrics of the document's leases.
+type leases struct{ renewed, trouble *prometheus.Desc }
+
+func newLeases() leases {
+	return leases{
+		renewed: desc("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", "kind"),
+		trouble: desc("lease_trouble", "1 while a Kubernetes lease cannot be renewed.", "kind"),
+	}
+}
+
+func (l leases) describe(to chan<- *prometheus.Desc) {
+	to <- l.renewed
+	to <- l.trouble
+}
+
+func (l leases) collect(all []status.Lease, to chan<- prometheus.Metric) {
+	for _, lease := range all {
+		to <- prometheus.MustNewConstMetric(l.trouble, prometheus.GaugeValue, number(lease.Trouble != nil), lease.Kind)
+		if !lease.Renewed.IsZero() {
+			to <- prometheus.MustNewConstMetric(l.renewed, prometheus.GaugeValue, float64(lease.Renewed.Unix()), lease.Kind)
+		}
+	}
 }

@@ -1,8 +1,8 @@
-// Package metrics is what GET /metrics tells Prometheus about the wrapper. It has a registry of its own: etcd registers
+// Package metrics answers GET /metrics. It has a registry of its own: etcd registers
 // its metrics in the global one and serves them itself.
 //
 // What the lifecycle knows is read from the status document when Prometheus asks; only what passes by, such as calls to
-// the sidecar, is counted here. The command tells of those. No label's values can grow without bound.
+// the sidecar, is counted here. The command reports those. No label's values can grow without bound.
 package metrics
 
 import (
@@ -82,20 +82,20 @@ func (m *Metrics) registry(now func() status.Document, states []string) *prometh
 	return all
 }
 
-// Request tells of a call to the sidecar that ended. call is one of status, trigger and config.
+// Request counts a call to the sidecar that ended. call is one of status, trigger and config.
 func (m *Metrics) Request(call string, took time.Duration, err error) {
 	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
 }
 
-// Initialization tells of an initialization that ended. mode is sanity, full or Unasked.
+// Initialization counts an initialization that ended. mode is sanity, full or Unasked.
 func (m *Metrics) Initialization(mode string, verdict Verdict) {
 	m.initializations.WithLabelValues(mode, string(verdict)).Inc()
 }
 
-// EtcdStarted tells how long etcd took to become ready.
+// EtcdStarted records how long etcd took to become ready.
 func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
 
-// EtcdStopped tells how long etcd took to close, and of that its clients' streams to end.
+// EtcdStopped records how long etcd took to close, and of that its clients' streams to end.
 func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 	m.stop.Set(took.Seconds())
 	m.drain.Set(drain.Seconds())

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/status"
 )
@@ -31,12 +32,12 @@ func document() status.Document {
 		Leases: []status.Lease{
 			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Trouble: &status.LeaseTrouble{Message: "forbidden"}},
 		},
-		Backup: &status.Backup{
+		Backup: &facts.Backups{
 			Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
-			Window:       &status.BackupWindow{From: time.Unix(1e9, 0)},
-			LastFull:     &status.BackupFull{At: time.Unix(2e9, 0), Bytes: 11},
-			LastVerified: &status.BackupProof{At: time.Unix(3e9, 0), Passed: true},
-			Trouble:      &status.BackupError{NextTry: time.Unix(4e9, 0)},
+			Window:       &facts.Window{From: time.Unix(1e9, 0)},
+			LastFull:     &facts.Full{At: time.Unix(2e9, 0), Bytes: 11},
+			LastVerified: &facts.Proof{At: time.Unix(3e9, 0), Passed: true},
+			Trouble:      &facts.Trouble{NextTry: time.Unix(4e9, 0)},
 		},
 		Edges: []status.Edge{
 			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
@@ -96,7 +97,7 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`defragmentation_running 1`, `defragmentation_waiting 0`, `defragmentations_total{outcome="done"} 3`,
 		`defragmentations_total{outcome="failed"} 2`, `defragmentation_last_duration_seconds 2.5`,
 		`defragmentation_freed_bytes_total 12`, `nospace_lifted_total 1`, `database_readers 1`,
-		`backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
+		`backup_configured 1`, `backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
 		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
 		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,
 		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
@@ -111,18 +112,20 @@ func TestEveryMetricIsTold(t *testing.T) {
 
 // An alert on a backup's age must not fire because the age is not known yet, nor stay silent because it is taken for 0.
 func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
-	scraped := func(b *status.Backup) string {
+	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()
 		newMetrics().Handler(func() status.Document { return status.Document{Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
-	require.NotContains(t, scraped(nil), "_backup_", "there is no store")
-	text := scraped(&status.Backup{Role: "waits"})
+	without := scraped(nil)
+	require.Contains(t, without, "\netcd_wrapper_backup_configured 0\n")
+	require.NotContains(t, strings.ReplaceAll(without, "_backup_configured", ""), "_backup_", "there is no store")
+	text := scraped(&facts.Backups{Role: "waits"})
 	require.Contains(t, text, "etcd_wrapper_backup_trouble 0")
 	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {
 		require.NotContains(t, text, "etcd_wrapper_backup_"+unknown)
 	}
-	text = scraped(&status.Backup{Role: "watches", Revision: 90})
+	text = scraped(&facts.Backups{Role: "watches", Revision: 90})
 	require.Contains(t, text, "etcd_wrapper_backup_revision 90")
 	require.NotContains(t, text, "etcd_wrapper_backup_behind", "only who writes knows how far the store is behind")
 }

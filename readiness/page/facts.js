@@ -13,7 +13,7 @@ function showFacts(now) {
     ...identity(now),
     ...recovery(now.recovery),
     ...upkeep(now.upkeep),
-    ...backups(now.backup),
+    ...backups(now),
     ...renewed(now.leases ?? []),
     ...ending(now.certificates ?? []),
     now.started && ["process started", [moment(now.started), ", ", ticking(() => ago(now.started))]],
@@ -76,8 +76,9 @@ function upkeep(u) {
 }
 
 // backups is how far the store is, what it can give back, and what is wrong with it.
-function backups(b) {
-  if (!b) return [];
+function backups(now) {
+  const b = now.backup;
+  if (!b) return now.standalone ? [["backups", ["none (no --backup-store)"]]] : []; // else they are the sidecar's
   const full = b.last_full, run = b.full_running, proof = b.last_verified, range = b.window;
   return [
     ["backups", [b.store + ", this member " + b.role]],

@@ -188,6 +188,8 @@ func tellOfBackups(b browser) {
 	})
 	b.Shows("#facts", "everything up to revision 41200")
 	b.Holds(`!document.getElementById("facts").textContent.includes("backup trouble")`)
+	p.tell(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
+	b.Holds(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
 }
 
 func tellTimes(b browser) {

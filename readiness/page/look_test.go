@@ -14,7 +14,7 @@ func lightWhatWasTaken(b browser) {
 	b.Has("#edge_Query_Wait.visited", "#edge_Wait_Query.visited", "#edge_Query_Trigger:not(.visited)", "#state_Wait.current[aria-current=step]")
 	require.Equal(b.t, "×17", b.Text("#edge_Query_Wait .badge"), "both reasons together")
 	require.Contains(b.t, b.Text("#details"), "wait before asking again", "the details follow the state")
-	b.Run(chromedp.Click("#edge_Query_Wait", chromedp.ByQuery))
+	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.Shows("#details-title", "Query → Wait")
 	b.Holds(`[...document.querySelectorAll("#details .taken")].map((row) => row.querySelector("strong").textContent + row.querySelector(".count").textContent).join() ===
 		"replied×1,no answer×16"`)
@@ -73,7 +73,7 @@ func beLegible(b browser) {
 	p := b.open(waiting())
 	b.Picture("wait")
 	b.contrast("with trouble")
-	b.Run(chromedp.Click("#edge_Query_Wait", chromedp.ByQuery))
+	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.Has("body.chosen")
 	b.Picture("chosen")
 	b.Run(chromedp.KeyEvent("\x1b"))

@@ -31,7 +31,7 @@ var (
 )
 
 // Handler serves the page with two things in it: the overview, an SVG whose states have the id "state_NAME" and whose
-// arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page tells what an arrow stands
+// arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page says what an arrow stands
 // for. It is prepared here, once.
 func Handler(overview, table string) http.Handler {
 	script := words + facts + diagram + watch

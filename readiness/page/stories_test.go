@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -100,13 +101,13 @@ func defragmenting() status.Document {
 // behind is a run whose store is away.
 func behind() status.Document {
 	d := serving()
-	d.Backup = &status.Backup{
+	d.Backup = &facts.Backups{
 		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
 		StoredBytes: 900 << 20, NextFull: before(-40 * time.Minute),
-		Window:       &status.BackupWindow{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
-		LastFull:     &status.BackupFull{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
-		LastVerified: &status.BackupProof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},
-		Trouble: &status.BackupError{
+		Window:       &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
+		LastFull:     &facts.Full{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
+		LastVerified: &facts.Proof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		Trouble: &facts.Trouble{
 			Since: before(42 * time.Second), Times: 4, NextTry: before(-8 * time.Second),
 			Message: "s3://backups/main: store unavailable: connection refused",
 		},

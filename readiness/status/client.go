@@ -41,7 +41,7 @@ func NewClient(port uint16) *Client {
 	}}}
 }
 
-// Fetch returns the document as it is now, fit for a terminal, whoever answers on the port. The error is ErrNoAnswer,
+// Fetch returns the document as it is now, fit for a terminal, even if another program answers on the port. The error is ErrNoAnswer,
 // wrapped, if nobody answers within 1 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
@@ -56,9 +56,9 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	return document.printable(), nil
 }
 
-// Watch calls told with the document, now and after each change, until the wrapper ends, ctx ends or told has an error.
+// Watch calls receive with the document, now and after each change, until the wrapper ends, ctx ends or receive has an error.
 // Only the last is an error of Watch, beside those of Fetch.
-func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
+func (c *Client) Watch(ctx context.Context, receive func(Document) error) error {
 	reply, err := c.open(ctx, "?watch")
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (c *Client) Watch(ctx context.Context, told func(Document) error) error {
 		if err := json.Unmarshal(event, &document); err != nil {
 			return fmt.Errorf("cannot read the status: %w", err)
 		}
-		if err := told(document.printable()); err != nil {
+		if err := receive(document.printable()); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ func (r RefusalError) Error() string { return string(r) }
 // maxRefusal is how many bytes of a refusal are read.
 const maxRefusal = 4 << 10
 
-// Defragment asks for a defragmentation and returns once that is promised; the document tells how it goes. The error is a
+// Defragment asks for a defragmentation and returns once that is promised; the document shows its progress. The error is a
 // RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 1 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.send(ctx, http.MethodPost, "/defrag")
@@ -131,7 +131,7 @@ func (c *Client) send(ctx context.Context, method, path string) (*http.Response,
 	reply, err := c.do(ctx, method, path)
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: it stands still or gets next to "+
+		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: it hangs or gets next to "+
 			"no CPU time, or the port is another program's; the container's log says which", ErrNoAnswer, c.port, askTimeout)
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *Client) do(ctx context.Context, method, path string) (*http.Response, e
 	reply, err := c.http.Do(request)
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the address is told already
+		err = wrapped.Err // the message has the address already
 	}
 	return reply, err
 }

@@ -1,40 +1,48 @@
-// Package status is what the wrapper tells about itself in one JSON document: the schema of GET /lifecycle, and the
+// Package status is all that the wrapper says about itself, in one JSON document: the schema of GET /lifecycle, and the
 // handler that serves and streams it. `etcd-wrapper status`, the page and the metrics are made from the same document,
 // so that they cannot disagree.
 //
 // The package knows neither the lifecycle nor etcd: the command fills the document in.
 package status
 
-import "time"
+import (
+	"reflect"
+	"time"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/internal/printable"
+)
 
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
 type Document struct {
-	State        string        `json:"state"`
-	Since        time.Time     `json:"since"`                // when the state was entered
-	Reason       string        `json:"reason"`               // a sentence: why this state
-	Ready        bool          `json:"ready"`                // what /readyz says
-	ReadySince   time.Time     `json:"ready_since"`          // since when Ready is what it is
-	Attempt      int           `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry    time.Time     `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError    *Error        `json:"last_error,omitempty"` // the latest; it may be over: see Ended
-	Validation   *Validation   `json:"validation,omitempty"` // once it was asked for
-	SidecarWord  string        `json:"sidecar_word,omitempty"`
-	Pod          string        `json:"pod"`                 // or whatever the host is called
-	MemberID     string        `json:"member_id,omitempty"` // etcd's, hexadecimal, once etcd is ready
-	Member                     // once etcd is opened
-	Started      time.Time     `json:"started"`   // when the process started
-	LastExit     string        `json:"last_exit"` // how the run before this one ended, one of LastExits
-	Versions     Versions      `json:"versions"`
-	Checks       []Check       `json:"checks"`                 // of /readyz, without the lifecycle's own
-	DataVersion  *DataVersion  `json:"data_version,omitempty"` // once etcd is ready
-	Upkeep       *Upkeep       `json:"upkeep,omitempty"`       // once etcd is opened
-	Backup       *Backup       `json:"backup,omitempty"`       // with a store for backups
-	Recovery     *Recovery     `json:"recovery,omitempty"`     // while data come back from the store, after they did, or if they cannot
-	Leases       []Lease       `json:"leases,omitempty"`       // with --leases, once there is something to write into them
-	Certificates []Certificate `json:"certificates,omitempty"` // those in use, once they are known
-	Transitions  []Transition  `json:"transitions"`            // oldest first, at most 64; two that alternate are counted, not repeated
-	Edges        []Edge        `json:"edges"`                  // every way that was gone since the process started
+	State        string         `json:"state"`
+	Since        time.Time      `json:"since"`                // when the state was entered
+	Reason       string         `json:"reason"`               // a sentence: why this state
+	Ready        bool           `json:"ready"`                // what /readyz says
+	ReadySince   time.Time      `json:"ready_since"`          // since when Ready is what it is
+	Attempt      int            `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry    time.Time      `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError    *Error         `json:"last_error,omitempty"` // the latest; it may be over: see Ended
+	Validation   *Validation    `json:"validation,omitempty"` // once it was asked for
+	SidecarWord  string         `json:"sidecar_word,omitempty"`
+	Standalone   bool           `json:"standalone,omitempty"` // there is no sidecar
+	Pod          string         `json:"pod"`                  // or whatever the host is called
+	MemberID     string         `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
+	Member                      // once etcd is opened
+	Started      time.Time      `json:"started"`   // when the process started
+	LastExit     string         `json:"last_exit"` // how the run before this one ended, one of LastExits
+	Versions     Versions       `json:"versions"`
+	Checks       []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
+	DataVersion  *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
+	Upkeep       *Upkeep        `json:"upkeep,omitempty"`          // once etcd is opened
+	Backup       *facts.Backups `json:"backup,omitempty"`          // with a store for backups
+	Recovery     *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
+	Leases       []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
+	Oddities     []string       `json:"config_oddities,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
+	Certificates []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
+	Transitions  []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
+	Edges        []Edge         `json:"edges"`                     // every way that was gone since the process started
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
@@ -55,7 +63,7 @@ type Member struct {
 // Peer is a member of the cluster.
 type Peer struct {
 	ID      string   `json:"id"`
-	Name    string   `json:"name"` // empty until it has told it
+	Name    string   `json:"name"` // empty until the member has published it
 	URLs    []string `json:"urls"`
 	Active  bool     `json:"active"` // this member has a connection to it
 	Leader  bool     `json:"leader"`
@@ -66,7 +74,7 @@ type Peer struct {
 const (
 	ExitCrash   = "crash"
 	ExitUnknown = "unknown" // somebody else ran, or a version that left no note
-	ExitFailed  = "failed"  // it ended by itself, in order, with an exit status that is not 0
+	ExitFailed  = "failed"  // it ended in order, with an exit status that is not 0
 	ExitKilled  = "killed"  // it ended without a word
 	ExitNone    = "none"    // there was none: the volume is new
 )
@@ -151,4 +159,101 @@ type Edge struct {
 	Times int       `json:"times"`
 	Last  time.Time `json:"last"`
 	Spent float64   `json:"spent"` // seconds in From, by visits that ended this way
+}
+
+// Recovery is how far data are that come back from the store, or why they do not.
+type Recovery struct {
+	State   string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
+	Since   time.Time `json:"since"`
+	Reason  string    `json:"reason"`                 // why it is in that state: a sentence
+	Loss    string    `json:"loss,omitempty"`         // what comes back and what does not, in numbers; empty if nothing is restored
+	Bytes   int64     `json:"bytes,omitempty"`        // rebuilt so far
+	Of      int64     `json:"of,omitempty"`           // about how many that will be
+	Rate    float64   `json:"rate,omitempty"`         // bytes a second
+	Seconds float64   `json:"seconds_left,omitempty"` // that building will still take
+}
+
+// Upkeep is how the member's database is kept small.
+type Upkeep struct {
+	Phase    string           `json:"phase"`            // idle, waiting, handing off, running or catching up
+	Since    time.Time        `json:"since"`            // when the phase began
+	Reason   string           `json:"reason,omitempty"` // of the phase: a clause, for people
+	Expected float64          `json:"expected"`         // seconds that a defragmentation would take now, or is expected to take
+	Progress float64          `json:"progress"`         // of one that runs, from 0 to 1
+	Readers  []DatabaseReader `json:"readers,omitempty"`
+	Last     *Defragmentation `json:"last,omitempty"` // since the process started
+	Done     int              `json:"done"`           // defragmentations since the process started
+	Failed   int              `json:"failed"`         // those that were asked for or begun, and came to nothing
+	Freed    int64            `json:"freed"`          // bytes that were given back to the volume
+	Lifted   int              `json:"lifted"`         // how often the alarm NOSPACE was lifted
+}
+
+// DatabaseReader is somebody who reads the whole database, beside whom it is not defragmented.
+type DatabaseReader struct {
+	What  string    `json:"what"`
+	Since time.Time `json:"since"`
+}
+
+// Defragmentation is how one ended.
+type Defragmentation struct {
+	At     time.Time `json:"at"`
+	Took   float64   `json:"took"`   // seconds in which the database stood still
+	Origin string    `json:"origin"` // who wanted it: threshold, command or client
+	Before int64     `json:"before"` // bytes of the file
+	After  int64     `json:"after"`
+	Error  string    `json:"error,omitempty"` // why it came to nothing
+}
+
+// Busy reports whether a defragmentation is under way.
+func (u *Upkeep) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
+
+// Lease is a Kubernetes lease that the member renews.
+type Lease struct {
+	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
+	Name    string        `json:"name"`              // of the lease, in the pod's namespace
+	Holder  string        `json:"holder"`            // what it says; empty until it was renewed
+	Renewed time.Time     `json:"renewed,omitzero"`  // when it was renewed last, or found to be right
+	Trouble *LeaseTrouble `json:"trouble,omitempty"` // while it lasts
+}
+
+// LeaseTrouble is why a lease is not renewed.
+type LeaseTrouble struct {
+	Since   time.Time `json:"since"`
+	Times   int       `json:"times"` // in a row
+	Message string    `json:"message"`
+	NextTry time.Time `json:"next_try"`
+}
+
+// printable returns the document with every text made fit for a terminal, since it may quote texts of unknown origin. What is shared with
+// others is left alone.
+func (d Document) printable() Document {
+	return cleaned(reflect.ValueOf(d)).Interface().(Document)
+}
+
+// cleaned is a copy whose texts are printable, however deep they lie.
+func cleaned(of reflect.Value) reflect.Value {
+	clean := reflect.New(of.Type()).Elem()
+	clean.Set(of)
+	switch of.Kind() {
+	case reflect.String:
+		clean.SetString(printable.Line(of.String()))
+	case reflect.Pointer:
+		if !of.IsNil() {
+			clean.Set(cleaned(of.Elem()).Addr())
+		}
+	case reflect.Slice:
+		if !of.IsNil() {
+			clean.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
+		}
+		for i := range of.Len() {
+			clean.Index(i).Set(cleaned(of.Index(i)))
+		}
+	case reflect.Struct:
+		for i := range of.NumField() {
+			if field := clean.Field(i); field.CanSet() { // not those of a time
+				field.Set(cleaned(of.Field(i)))
+			}
+		}
+	}
+	return clean
 }

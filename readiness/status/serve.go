@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// recheck bounds how late a stream tells of what changes without notice: the readiness checks.
+	// recheck bounds how late a stream shows what changes without notice: the readiness checks.
 	recheck = 250 * time.Millisecond
-	// breath is the least time between two events: a burst of changes is told as one.
+	// breath is the least time between two events: a burst of changes is sent as one.
 	breath = 50 * time.Millisecond
 	// heartbeat is how long a stream stays silent at most, so that either side notices when the other is gone. The page
 	// believes in the end after twice as long.
 	heartbeat = 5 * time.Second
 	// patience is how long a client may take to accept one event.
 	patience = 10 * time.Second
-	// maxStreams bounds what strangers on the network can make the process hold open, and maxPerClient what one of them can:
+	// maxStreams bounds what all clients can make the process hold open, and maxPerClient what one of them can:
 	// the rest is left to others.
 	maxStreams   = 32
 	maxPerClient = 8
@@ -46,11 +46,11 @@ type endpoint struct {
 }
 
 // Handler answers with the document, and with ?watch by a stream of server-sent events: the document now and after each
-// change. A stream ends when its request's context does, and tells the latest document before that. One client may have
+// change. A stream ends when its request's context does, and sends the latest document before that. One client may have
 // 8 streams, all together 32. What the document quotes is escaped where a terminal would obey it.
 func Handler(source Source) http.Handler {
-	told := source.Document
-	source.Document = func() Document { return told().printable() }
+	document := source.Document
+	source.Document = func() Document { return document().printable() }
 	return &endpoint{source: source, clients: map[string]int{}}
 }
 
@@ -129,7 +129,7 @@ func (s *stream) run(ctx context.Context) {
 	for {
 		ended := ctx.Err() != nil
 		changed := s.source.Changed() // before the document, so that no change falls in between
-		if err := s.tell(); err != nil || ended {
+		if err := s.update(); err != nil || ended {
 			return
 		}
 		select {
@@ -144,8 +144,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// tell sends the document if it is another one than before.
-func (s *stream) tell() error {
+// update sends the document if it is another one than before.
+func (s *stream) update() error {
 	document, err := json.Marshal(s.source.Document())
 	switch {
 	case err != nil:

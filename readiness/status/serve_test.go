@@ -55,11 +55,17 @@ func (t *teller) check(verdict string) {
 	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
-// serve serves with a server that cuts requests and replies off after a moment, and ends with the returned function.
+// client has a connection of its own for each request: one that was kept may lead to the closed server of another test.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// limit is when the servers of these tests cut requests and replies off; a busy machine has to be done with them by then.
+const limit = time.Second
+
+// serve serves with a server that has such limits, and ends with the returned function.
 func serve(t *testing.T, told *teller) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(status.Handler(told.source()))
-	server.Config.ReadTimeout, server.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
+	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, limit
 	server.Config.BaseContext = func(net.Listener) context.Context { return lifetime }
 	server.Start()
 	t.Cleanup(func() { end(); server.Close() })
@@ -77,7 +83,7 @@ func watch(t *testing.T, address string) *events {
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
 	require.NoError(t, err)
-	reply, err := http.DefaultClient.Do(request)
+	reply, err := client.Do(request)
 	require.NoError(t, err)
 	t.Cleanup(func() { reply.Body.Close() })
 	require.Equal(t, "text/event-stream", reply.Header.Get("Content-Type"))
@@ -96,7 +102,7 @@ func (e *events) next() (document status.Document, ok bool) {
 
 func TestTheDocument(t *testing.T) {
 	address, _ := serve(t, newTeller())
-	reply, err := http.Get(address)
+	reply, err := client.Get(address)
 	require.NoError(t, err)
 	defer reply.Body.Close()
 	var document status.Document
@@ -118,11 +124,13 @@ func TestAStreamTellsEveryChangeAndOutlivesTheServersLimits(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, state, document.State)
 	}
-	told.check("failed")
-	document, ok := stream.next()
-	require.True(t, ok)
-	require.Equal(t, "failed", document.Checks[0].Status)
-	require.Greater(t, time.Since(began), 200*time.Millisecond, "longer than the limits")
+	for i := 0; time.Since(began) <= 2*limit; i++ {
+		verdict := fmt.Sprint("failed ", i)
+		told.check(verdict)
+		document, ok := stream.next()
+		require.True(t, ok)
+		require.Equal(t, verdict, document.Checks[0].Status)
+	}
 }
 
 func TestAStreamEndsWithTheServerAndTellsTheEndFirst(t *testing.T) {
@@ -141,9 +149,9 @@ func TestAStreamEndsWithTheServerAndTellsTheEndFirst(t *testing.T) {
 }
 
 // streamFrom opens a stream from an address of loopback and returns the reply's status.
-func streamFrom(t *testing.T, client, address string) int {
+func streamFrom(t *testing.T, from, address string) int {
 	t.Helper()
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}, Timeout: patience}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
 	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
 	reply, err := (&http.Client{Transport: transport}).Get(address + "?watch")
 	if err != nil && strings.Contains(err.Error(), "cannot assign requested address") {
@@ -173,13 +181,13 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 
 func TestStreamsAreBounded(t *testing.T) {
 	address, _ := serve(t, newTeller())
-	for client := range 4 {
+	for other := range 4 {
 		for range 8 {
-			require.Equal(t, http.StatusOK, streamFrom(t, fmt.Sprintf("127.0.0.%d", 2+client), address))
+			require.Equal(t, http.StatusOK, streamFrom(t, fmt.Sprintf("127.0.0.%d", 2+other), address))
 		}
 	}
 	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.9", address))
-	reply, err := http.Get(address)
+	reply, err := client.Get(address)
 	require.NoError(t, err)
 	defer reply.Body.Close()
 	require.Equal(t, http.StatusOK, reply.StatusCode, "the document itself is always there")
@@ -201,14 +209,14 @@ func TestAStreamThatHasEndedMakesRoom(t *testing.T) {
 	for range 8 {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
 		require.NoError(t, err)
-		reply, err := http.DefaultClient.Do(request)
+		reply, err := client.Do(request)
 		require.NoError(t, err)
 		defer reply.Body.Close()
 		require.Equal(t, http.StatusOK, reply.StatusCode)
 	}
 	end()
 	require.Eventually(t, func() bool {
-		reply, err := http.Get(address + "?watch")
+		reply, err := client.Get(address + "?watch")
 		require.NoError(t, err)
 		defer reply.Body.Close()
 		return reply.StatusCode == http.StatusOK
@@ -233,7 +241,7 @@ func TestNothingThatATerminalObeysIsTold(t *testing.T) {
 		require.Equal(t, shown, document)
 	}
 	require.Equal(t, documentOf("x509: \x1b[2J\u009b31m"), evil, "the source's own is left alone")
-	reply, err := http.Get(honest.URL + "/lifecycle")
+	reply, err := client.Get(honest.URL + "/lifecycle")
 	require.NoError(t, err)
 	defer reply.Body.Close()
 	text, err := io.ReadAll(reply.Body)

@@ -50,7 +50,7 @@ func TestWarningsReachTheLog(t *testing.T) {
 	requireStatus(t, initializer, bootstrap.Successful)
 	initializer.Close()
 	require.Contains(t, log.String(), `"level":"warn"`)
-	require.Contains(t, log.String(), "etcd sets it aside and goes on from an older one")
+	require.Contains(t, log.String(), "etcd renames it and goes on from an older one")
 }
 
 func TestAVerdictWithManyWarningsFitsIntoItsLine(t *testing.T) {

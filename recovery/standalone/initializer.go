@@ -137,7 +137,7 @@ func (i *Initializer) validate(mode bootstrap.Mode) {
 	if errors.Is(err, context.Canceled) && i.stopped.Err() != nil { // somebody has asked for it
 		line = log.Info().Err(err)
 	}
-	line.Str("verdict", string(verdict)).Stringer("duration", time.Since(began).Round(time.Millisecond)).
+	line.Str("verdict", string(verdict)).Dur("took_ms", time.Since(began)).
 		Msg("validation ended")
 	i.conclude(verdict, config)
 }

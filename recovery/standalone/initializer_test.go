@@ -159,7 +159,7 @@ func TestValidationIsLogged(t *testing.T) {
 	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	require.Len(t, lines, 2)
 	assert.JSONEq(t, `{"level":"info","mode":"sanity","data-dir":"`+dir+`","message":"validation begins"}`, string(lines[0]))
-	for _, part := range []string{`"level":"error"`, `"verdict":"Failed"`, `"duration":"`, "there is no database " + dir} {
+	for _, part := range []string{`"level":"error"`, `"verdict":"Failed"`, `"took_ms":`, "there is no database " + dir} {
 		assert.Contains(t, string(lines[1]), part)
 	}
 }

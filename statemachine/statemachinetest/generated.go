@@ -15,9 +15,9 @@ import (
 )
 
 // update rewrites what is generated from a table; `make dot` sets it.
-var update = flag.Bool("update", false, "rewrite the files that are generated from the transition table")
+var update = flag.Bool("update", false, "rewrite the files that are generated")
 
-// AssertGenerated holds that a committed file is what the table says now; with -update it is written.
+// AssertGenerated holds that a committed file is what is generated now; with -update it is written.
 func AssertGenerated(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
@@ -26,7 +26,7 @@ func AssertGenerated(t *testing.T, path, want string) {
 	is, err := os.ReadFile(path)
 	require.NoError(t, err)
 	if want != string(is) {
-		assert.Fail(t, path+" has drifted from the table; make dot", firstDifference(string(is), want))
+		assert.Fail(t, path+" has drifted from what it is generated from; make dot", firstDifference(string(is), want))
 	}
 }
 

@@ -42,7 +42,7 @@ func (m Machine) AssertNoMutantSurvives(t *testing.T, sentences, promises Failur
 		}
 	}
 	for _, cause := range causes(survivors) {
-		assert.Fail(t, cause, "write a sentence that tells them apart from the table (transition_test.go)")
+		assert.Fail(t, cause, "write a sentence that tells them apart from the table, beside those of the table's test")
 	}
 	t.Logf("%d mutants; noticed by the sentences: %d, by the promises alone: %d", len(all), said, len(all)-said-len(survivors))
 }

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
@@ -55,7 +56,7 @@ func (w *writer) restart() {
 // full begins a chain.
 func (w *writer) full(revision int64) {
 	w.Helper()
-	full, err := w.archive.PutFull(w.Context(), archive.Full{
+	full, err := archivetest.PutFull(w.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: w.now, Chain: segment.Seed(cluster, 1, revision), Member: "1", Reason: "test",
 	}, strings.NewReader("a database"))
 	require.NoError(w, err)
@@ -72,7 +73,7 @@ func (w *writer) segment() {
 	require.NoError(w, builder.Marker(segment.Marker{Revision: revision, Time: w.now}))
 	object, err := builder.Finish(segment.Source{Member: "1"})
 	require.NoError(w, err)
-	require.NoError(w, w.archive.PutSegment(w.Context(), object))
+	require.NoError(w, archivetest.PutSegment(w.Context(), w.archive, object))
 	w.start = object.Start()
 }
 

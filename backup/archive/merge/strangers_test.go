@@ -14,10 +14,8 @@ import (
 )
 
 // plant puts an object that has a merged object's name and nothing of what the name says.
-func (w *writer) plant(level archive.Level, from, to segment.Position, content string) string {
-	name := fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to)
-	w.store.SetContent(name, []byte(content))
-	return name
+func (w *writer) plant(level archive.Level, from, to segment.Position, content string) {
+	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
 // later merges until everything is merged, and deleted, that may be.

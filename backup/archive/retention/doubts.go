@@ -111,9 +111,9 @@ func ofTheListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
 	for i, chain := range g.Chains {
 		last = max(last, chain.To)
-		why := chain.Beyond
+		why := chain.Unverified
 		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
-			why = cmp.Or(why, chain.Behind)
+			why = cmp.Or(why, chain.PastEnd)
 		}
 		if why != nil {
 			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
@@ -125,21 +125,21 @@ func ofTheListing(facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// ofVerification looks at the last test restore, of a full or of a drill.
+// ofVerification looks at the last test restore, of a full or of a restore test.
 func ofVerification(facts Facts, g archive.Generational) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)
 	}
-	last := archive.Verdict{}
-	verdicts := slices.Clone(facts.Drills)
+	last := archive.Result{}
+	results := slices.Clone(facts.RestoreTests)
 	for _, full := range g.Fulls {
-		if full.Verdict != nil {
-			verdicts = append(verdicts, *full.Verdict)
+		if full.Result != nil {
+			results = append(results, *full.Result)
 		}
 	}
-	for _, verdict := range verdicts {
-		if verdict.Generation == g.Number && (verdict.At.After(last.At) || verdict.At.Equal(last.At) && verdict.Outcome == archive.Failed) {
-			last = verdict
+	for _, result := range results {
+		if result.Generation == g.Number && (result.At.After(last.At) || result.At.Equal(last.At) && result.Outcome == archive.Failed) {
+			last = result
 		}
 	}
 	if last.Outcome == archive.Failed {

@@ -19,14 +19,14 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		{"there is no backup", func(f *Facts, _ *archive.Generational) { f.History = &archive.History{} }},
 		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.Generational) {
 			for i := range g.Fulls {
-				g.Fulls[i].Verdict = nil
+				g.Fulls[i].Result = nil
 			}
 		}},
 		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.Generational) {
-			g.Fulls[len(g.Fulls)-1].Verdict = verdict(archive.Failed, 7, now)
+			g.Fulls[len(g.Fulls)-1].Result = result(archive.Failed, 7, now)
 		}},
 		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.Generational) {
-			f.Drills = []archive.Verdict{*verdict(archive.Failed, 9, now.Add(time.Minute))}
+			f.RestoreTests = []archive.Result{*result(archive.Failed, 9, now.Add(time.Minute))}
 		}},
 		{"the store's clock is not known", func(f *Facts, _ *archive.Generational) { f.Store = time.Time{} }},
 		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(20 * time.Minute) }},
@@ -44,8 +44,8 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
-		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Beyond = errors.New("it is damaged") }},
-		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].Behind = errors.New("there is a hole") }},
+		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Unverified = errors.New("it is damaged") }},
+		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
@@ -62,7 +62,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 // It is there for good, and does not grow.
 func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
 	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
-	h.Generations[0].Chains[0].Behind = errors.New("there is a hole")
+	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
 	p := plan(h)
 	assert.Empty(t, p.Doubts)
 	assert.NotEmpty(t, p.Goes())
@@ -71,7 +71,7 @@ func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
 // A failure that a later verification has made good is no doubt.
 func TestAnEarlierFailureIsNoDoubt(t *testing.T) {
 	fulls := hourly(3*day, 0)
-	fulls[40].Verdict = verdict(archive.Failed, 1, fulls[40].Time)
+	fulls[40].Result = result(archive.Failed, 1, fulls[40].Time)
 	assert.Empty(t, plan(history(chain(fulls...))).Doubts)
 }
 

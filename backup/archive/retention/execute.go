@@ -40,7 +40,7 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, told func(Item)) 
 			told(item)
 		}
 	}
-	return done, run.verdicts(p)
+	return done, run.results(p)
 }
 
 // prove reads the fulls that the rest goes for.

@@ -48,10 +48,10 @@ func (w *world) names(prefix string) (names []string) {
 	return names
 }
 
-func TestWhatGoesIsGoneWithItsVerdict(t *testing.T) {
+func TestWhatGoesIsGoneWithItsResult(t *testing.T) {
 	w := aged(t, 5)
-	require.NoError(t, w.archive.PutVerdict(t.Context(), archive.Verdict{
-		Cluster: "c1", Generation: 1, Drill: true, Revision: 1, Outcome: archive.Verified, At: w.now().Add(-100 * 24 * time.Hour),
+	require.NoError(t, w.archive.PutResult(t.Context(), archive.Result{
+		Cluster: "c1", Generation: 1, Segments: true, Revision: 1, Outcome: archive.Verified, At: w.now().Add(-100 * 24 * time.Hour),
 	}))
 	var told []retention.Item
 	done, err := w.look(hour).Execute(t.Context(), w.archive, func(item retention.Item) { told = append(told, item) })
@@ -59,7 +59,7 @@ func TestWhatGoesIsGoneWithItsVerdict(t *testing.T) {
 	assert.Len(t, w.names("gen/000001/full/"), 6, "three fulls")
 	assert.Len(t, w.names("gen/000001/segment/"), 2)
 	assert.Len(t, w.names("gen/000001/verified/"), 3)
-	assert.Empty(t, w.names("gen/000001/drill/"))
+	assert.Empty(t, w.names("gen/000001/tested/"))
 	assert.Empty(t, w.names("probe/"))
 	assert.Len(t, told, 4, "three fulls and the segments")
 	assert.Equal(t, 3*2+3+2+1, done.Objects, "the first full was never verified")
@@ -67,7 +67,7 @@ func TestWhatGoesIsGoneWithItsVerdict(t *testing.T) {
 	assert.Empty(t, w.look(hour).Goes())
 }
 
-func TestTheVerdictOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
+func TestTheResultOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
 	w.judge(w.full(false), archive.Verified)
@@ -217,7 +217,7 @@ func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
 	plan := w.look(retention.Policy{Points: time.Hour})
 	history, err := w.archive.History(t.Context())
 	require.NoError(t, err)
-	require.ErrorIs(t, history.Newest().Chains[0].Behind, archive.ErrHole)
+	require.ErrorIs(t, history.Newest().Chains[0].PastEnd, archive.ErrHole)
 	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
 }
 

@@ -42,9 +42,9 @@ func tooOld(full archive.KeptFull) string {
 	switch {
 	case full.Err != nil:
 		return "older than what is kept, and its manifest cannot be believed"
-	case full.Verdict == nil:
+	case full.Result == nil:
 		return "before points, and never verified"
-	case full.Verdict.Outcome == archive.Failed:
+	case full.Result.Outcome == archive.Failed:
 		return "before points, and its verification failed"
 	default:
 		return "before points, and not the last one of an hour, day or week that is kept"

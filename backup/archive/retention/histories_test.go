@@ -15,9 +15,9 @@ var (
 // past is a time before now.
 func past(d time.Duration) time.Time { return now.Add(-d) }
 
-// verdict of a full that was made at a time.
-func verdict(outcome archive.Outcome, revision int64, at time.Time) *archive.Verdict {
-	return &archive.Verdict{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
+// result of a full that was made at a time.
+func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Result {
+	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
 }
 
 // fullAt is a verified full, whose revision is the minutes since 1 November.
@@ -26,7 +26,7 @@ func fullAt(at time.Time) archive.KeptFull {
 	return archive.KeptFull{
 		Full:  archive.Full{Generation: 1, Revision: revision, Next: segment.After(revision), Time: at},
 		Label: archive.FullName(revision, at), Size: 1000, Stored: at.Add(time.Second),
-		Verdict: verdict(archive.Verified, revision, at),
+		Result: result(archive.Verified, revision, at),
 	}
 }
 

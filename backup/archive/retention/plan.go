@@ -10,11 +10,11 @@ import (
 
 // Facts are what a plan is made of.
 type Facts struct {
-	History *archive.History
-	Drills  []archive.Verdict // of the newest generation; that of the last one suffices
-	Now     time.Time         // by this machine's clock
-	Store   time.Time         // by the store's clock, at that moment; see StoreClock
-	Known   int64             // a revision that is known to be in the store, in the newest generation; 0 if none is
+	History      *archive.History
+	RestoreTests []archive.Result // of the newest generation; that of the last one suffices
+	Now          time.Time        // by this machine's clock
+	Store        time.Time        // by the store's clock, at that moment; see StoreClock
+	Known        int64            // a revision that is known to be in the store, in the newest generation; 0 if none is
 }
 
 // Plan says what goes and what stays. It is a value: nothing happens before Execute.
@@ -173,5 +173,5 @@ func newestVerified(fulls []archive.KeptFull, until time.Time) archive.KeptFull 
 }
 
 func verified(full archive.KeptFull) bool {
-	return full.Err == nil && full.Verdict != nil && full.Verdict.Outcome == archive.Verified
+	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }

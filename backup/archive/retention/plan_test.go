@@ -111,7 +111,7 @@ func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 		full.Label = archive.FullName(7, full.Time)
 		fulls = append(fulls, full)
 	}
-	fulls[len(fulls)-4].Verdict = nil // within points
+	fulls[len(fulls)-4].Result = nil // within points
 	h := history(chain(fulls...))
 	h.Generations[0].Objects = nil
 	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
@@ -122,9 +122,9 @@ func TestOnlyVerifiedFullsCount(t *testing.T) {
 	for i := range fulls {
 		switch int(now.Sub(fulls[i].Time) / time.Hour) {
 		case 25:
-			fulls[i].Verdict = nil
+			fulls[i].Result = nil
 		case 26:
-			fulls[i].Verdict = verdict(archive.Failed, fulls[i].Revision, fulls[i].Time)
+			fulls[i].Result = result(archive.Failed, fulls[i].Revision, fulls[i].Time)
 		case 37:
 			fulls[i].Err = seal.ErrDamaged
 		}
@@ -138,7 +138,7 @@ func TestOnlyVerifiedFullsCount(t *testing.T) {
 func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) {
 	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
 	for i := range 10 {
-		second[i].Verdict = nil
+		second[i].Result = nil
 	}
 	ages := stay(plan(history(chain(first...), chain(second...))))
 	assert.Equal(t, append([]int{40}, countdown(30)...), ages, "all of the second chain, and the newest verified one before it")
@@ -153,7 +153,7 @@ func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
 
 func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
 	fulls := hourly(3*day, 0)
-	fulls[len(fulls)-1].Verdict = nil
+	fulls[len(fulls)-1].Result = nil
 	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
 	require.Empty(t, p.Doubts)
 	assert.Equal(t, []int{1, 0}, stay(p))
@@ -176,7 +176,7 @@ func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testi
 		newest := history(chain(hourly(2*day, 0)...)).Generations[0]
 		newest.Number, newest.Created = 2, past(example.next)
 		for i := range newest.Fulls {
-			newest.Fulls[i].Verdict.Generation = 2
+			newest.Fulls[i].Result.Generation = 2
 		}
 		h.Generations = append(h.Generations, newest)
 		p := plan(h)
@@ -207,7 +207,7 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 
 func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	fulls := hourly(20*day, 0)
-	fulls[0].Err, fulls[0].Verdict = errors.New("not signed"), nil
+	fulls[0].Err, fulls[0].Result = errors.New("not signed"), nil
 	fulls[0].Full = archive.Full{}
 	goes := plan(history(archive.Chain{Fulls: fulls[1:], From: fulls[1].Revision, Begin: fulls[1].Time, To: fulls[1].Revision, End: now}))
 	assert.Empty(t, goes.Doubts)

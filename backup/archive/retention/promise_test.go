@@ -83,7 +83,7 @@ func (w *world) slots(t *rapid.T, policy retention.Policy, from time.Time) map[s
 	}
 	slots := map[string]bool{}
 	for _, full := range history.Newest().Fulls {
-		if full.Verdict == nil || full.Verdict.Outcome != archive.Verified {
+		if full.Result == nil || full.Result.Outcome != archive.Verified {
 			continue
 		}
 		for length, count := range map[time.Duration]int{time.Hour: policy.Hourly, 24 * time.Hour: policy.Daily, 7 * 24 * time.Hour: policy.Weekly} {

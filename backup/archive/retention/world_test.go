@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/format/segment/segmenttest"
@@ -64,7 +65,7 @@ func (w *world) grant() {
 }
 
 func (w *world) put(object segment.Object) {
-	require.NoError(w.t, w.archive.PutSegment(context.Background(), object))
+	require.NoError(w.t, archivetest.PutSegment(context.Background(), w.archive, object))
 	w.unmerged = append(w.unmerged, archive.Object{
 		Level: archive.Segment, Generation: w.generation.Number, Start: object.Position, Size: object.Size(), Modified: w.now(),
 	})
@@ -81,7 +82,7 @@ func (w *world) full(gap bool) archive.Full {
 		made.Revision, made.Next = w.clock, segment.After(w.clock)
 		made.Chain, made.Last = segment.Seed(made.Cluster, made.Generation, made.Revision), segment.Digest{}
 	}
-	made, err := w.archive.PutFull(context.Background(), made, strings.NewReader(strings.Repeat("database", 64)))
+	made, err := archivetest.PutFull(context.Background(), w.archive, made, strings.NewReader(strings.Repeat("database", 64)))
 	require.NoError(w.t, err)
 	w.head = made.Start()
 	w.fulls = append(w.fulls, made)
@@ -94,7 +95,7 @@ func (w *world) full(gap bool) archive.Full {
 
 // judge lets a full be restored, with an outcome.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
-	require.NoError(w.t, w.archive.PutVerdict(context.Background(), archive.Verdict{
+	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
 	}))
 	w.pass(time.Second)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/segment"
 )
 
@@ -21,7 +22,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	database, err := os.Open(path)
 	require.NoError(t, err)
 	defer database.Close() // it was only read
-	full, err := a.PutFull(t.Context(), archive.Full{
+	full, err := archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: segment.Seed(cluster, 1, revision),
 	}, io.LimitReader(database, source.DatabaseBytes))
 	require.NoError(t, err)
@@ -39,7 +40,7 @@ func PutSegments(t testing.TB, a *archive.Archive, start segment.Start, last, ea
 		require.NoError(t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
 		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
 		require.NoError(t, err)
-		require.NoError(t, a.PutSegment(t.Context(), object))
+		require.NoError(t, archivetest.PutSegment(t.Context(), a, object))
 		start = object.Start()
 	}
 	objects, err := a.Objects(t.Context(), 1, archive.Segment, segment.Position{})

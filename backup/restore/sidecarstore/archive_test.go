@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -94,13 +95,13 @@ func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
 }
 
 func TestChunksAreReadWhereTheirObjectIsEmptyAndOnlyThere(t *testing.T) {
-	content := compress(t, ".gz", seal([]byte("the database")))
+	content := sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("the database")))
 	for _, c := range []struct {
 		name        string
 		whole, want []byte
 	}{
-		{"the manifest of a large object", []byte{}, seal([]byte("the database"))},
-		{"an object that was composed of them", compress(t, ".gz", seal([]byte("composed"))), seal([]byte("composed"))},
+		{"the manifest of a large object", []byte{}, sidecarstoretest.Sealed([]byte("the database"))},
+		{"an object that was composed of them", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("composed"))), sidecarstoretest.Sealed([]byte("composed"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, name := memory.New(), "v2/Full-00000000-00000010-1000.gz"

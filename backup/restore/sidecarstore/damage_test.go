@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -30,7 +31,7 @@ func readDelta(t testing.TB, suffix string, content []byte) ([]sidecarstore.Row,
 }
 
 func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
-	rows, err := readDelta(t, "", seal([]byte(`[`+
+	rows, err := readDelta(t, "", sidecarstoretest.Sealed([]byte(`[`+
 		`{"etcdEvent":{"kv":{"key":"Zm9v","create_revision":2,"mod_revision":11,"version":9,"value":"YmFy","lease":7587}},`+
 		`"time":"2020-11-23T14:43:06.123456789+01:00"},`+
 		`{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":12}},"time":"2020-11-23T13:43:07Z"},`+
@@ -46,10 +47,10 @@ func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
 }
 
 func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
-	for _, suffix := range suffixes {
+	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
-			plain := array(t, puts(11, 13)...)
-			whole := compress(t, suffix, plain)
+			plain := sidecarstoretest.Delta(t, puts(11, 13)...)
+			whole := sidecarstoretest.Compress(t, suffix, plain)
 			rows, err := readDelta(t, suffix, whole)
 			require.NoError(t, err)
 			require.Len(t, rows, 3)
@@ -66,7 +67,7 @@ func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
 				}
 			}
 			for at := 0; at < len(plain); at += step { // the sidecar's own bug: what it could not read to the end it closes as if it were whole
-				_, err := readDelta(t, suffix, compress(t, suffix, plain[:at]))
+				_, err := readDelta(t, suffix, sidecarstoretest.Compress(t, suffix, plain[:at]))
 				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
 			}
 		})
@@ -82,19 +83,19 @@ func requireDamage(t *testing.T, err error, msg string, args ...any) {
 
 func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
 	database := bytes.Repeat([]byte("page of a database"), 10_000)
-	for _, suffix := range suffixes {
+	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
 			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix+".final"
-			whole := compress(t, suffix, seal(database))
+			whole := sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(database))
 			s.SetContent(name, whole)
 			read, err := snapshot(t, list(t, s))
 			require.NoError(t, err)
-			assert.Equal(t, seal(database), read, "stock snapshots have the digest at their end")
+			assert.Equal(t, sidecarstoretest.Sealed(database), read, "stock snapshots have the digest at their end")
 			altered := slices.Clone(whole)
 			altered[len(altered)/2] ^= 1
 			for what, content := range map[string][]byte{
-				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": compress(t, suffix, make([]byte, 32)), "altered": altered,
-				"cut off before": compress(t, suffix, seal(database)[:len(database)]),
+				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": sidecarstoretest.Compress(t, suffix, make([]byte, 32)), "altered": altered,
+				"cut off before": sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(database)[:len(database)]),
 			} {
 				s.SetContent(name, content)
 				_, err := snapshot(t, list(t, s))
@@ -115,22 +116,22 @@ func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"cut off":              {".gz", compress(t, ".gz", array(t, puts(11, 13)...))[:40], ".gz is cut off"},
+		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz is cut off"},
 		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
 		"another compression":  {".zst", nil, ".zst: the compression of that suffix is unknown"},
-		"another content":      {"", seal([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
-		"an altered content":   {"", append(array(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end is not that of its content: it is cut off or was altered"},
-		"more than an array":   {"", seal([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
-		"an unknown field":     {"", seal([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
-		"an unreadable time":   {"", seal([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
-		"an unknown type":      {"", seal([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
-		"no key":               {"", seal([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
-		"no event":             {"", seal([]byte(`[null]`)), ": an event has no key"},
-		"an impossible put":    {"", array(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
-		"an impossible birth":  {"", array(t, unborn), ": a put of revision 11 is said to be version 1 of a key that was created at revision 12"},
-		"revisions backwards":  {"", array(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
-		"before its own name":  {"", array(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
-		"a digest and no more": {"", seal(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
+		"another content":      {"", sidecarstoretest.Sealed([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
+		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end is not that of its content: it is cut off or was altered"},
+		"more than an array":   {"", sidecarstoretest.Sealed([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
+		"an unknown field":     {"", sidecarstoretest.Sealed([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
+		"an unreadable time":   {"", sidecarstoretest.Sealed([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
+		"an unknown type":      {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
+		"no key":               {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
+		"no event":             {"", sidecarstoretest.Sealed([]byte(`[null]`)), ": an event has no key"},
+		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
+		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 is said to be version 1 of a key that was created at revision 12"},
+		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
+		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
+		"a digest and no more": {"", sidecarstoretest.Sealed(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readDelta(t, c.suffix, c.content)
@@ -145,7 +146,7 @@ func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 func TestDamageBehindTheTargetIsFound(t *testing.T) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
-	content := array(t, puts(11, 13)...)
+	content := sidecarstoretest.Delta(t, puts(11, 13)...)
 	content[len(content)-40] ^= 1
 	s.SetContent("v2/Incr-00000011-00000013-1001", content)
 	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Revision: 11})
@@ -208,7 +209,7 @@ func (s *silent) Get(context.Context, string, int64, int64) (io.ReadCloser, erro
 
 func TestADeltaMayBeLargerThanItsEvents(t *testing.T) {
 	large := strings.Repeat("v", 9<<20)
-	rows, err := readDelta(t, "", array(t, put(11, "a", large), put(12, "b", large)))
+	rows, err := readDelta(t, "", sidecarstoretest.Delta(t, put(11, "a", large), put(12, "b", large)))
 	require.NoError(t, err)
 	assert.Len(t, rows, 2)
 }

@@ -9,20 +9,21 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 )
 
 // FuzzDelta looks for content over which the reader panics, or that it takes for rows that no etcd has.
 func FuzzDelta(f *testing.F) {
-	for i, suffix := range suffixes {
-		plain := array(f, append(puts(11, 13), put(13, "more", "value"))...)
-		f.Add(compress(f, suffix, plain), uint8(i))
+	for i, suffix := range sidecarstoretest.Suffixes {
+		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)
+		f.Add(sidecarstoretest.Compress(f, suffix, plain), uint8(i))
 		f.Add(plain[:len(plain)-32], uint8(4+i))
 	}
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
-		suffix := suffixes[how%4]
+		suffix := sidecarstoretest.Suffixes[how%4]
 		if how%8 >= 4 { // as a sidecar would have written it
-			content = compress(t, suffix, seal(content))
+			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(content))
 		}
 		rows, err := readDelta(t, suffix, content)
 		if err != nil {

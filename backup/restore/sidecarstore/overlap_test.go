@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -32,7 +33,7 @@ func TestWhatTwoSidecarsWroteIsReadOnce(t *testing.T) {
 func TestNamesOfOverlapsMayPromiseMoreThanThereIs(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-	s.SetContent("v2/Incr-00000012-00000020-1002", array(t, puts(14, 20)...))
+	s.SetContent("v2/Incr-00000012-00000020-1002", sidecarstoretest.Delta(t, puts(14, 20)...))
 	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(11, 20), revisionsOf(rows))
@@ -43,14 +44,14 @@ func TestOfTwoTimesOfARevisionTheFirstCounts(t *testing.T) {
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000011-1001")
 	late := put(11, "key-11", "value")
 	late.Time = late.Time.Add(time.Minute)
-	s.SetContent("v2/Incr-00000011-00000011-1000", array(t, late))
+	s.SetContent("v2/Incr-00000011-00000011-1000", sidecarstoretest.Delta(t, late))
 	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
 	require.NoError(t, err)
 	assert.Len(t, rows, 1)
 }
 
 func TestOverlapsThatDifferAreRefused(t *testing.T) {
-	for name, events := range map[string][]timed{
+	for name, events := range map[string][]sidecarstoretest.Event{
 		"another value":          {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")},
 		"one change more":        {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")},
 		"a deletion":             {{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte("key-12"), ModRevision: 12}}}},
@@ -59,7 +60,7 @@ func TestOverlapsThatDifferAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := memory.New()
 			keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-			s.SetContent("v2/Incr-00000012-00000015-1002", array(t, events...))
+			s.SetContent("v2/Incr-00000012-00000015-1002", sidecarstoretest.Delta(t, events...))
 			_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
 			require.ErrorIs(t, err, sidecarstore.ErrConflict)
 			assert.ErrorContains(t, err, "v2/Incr-00000011-00000015-1001")
@@ -71,19 +72,19 @@ func TestOverlapsThatDifferAreRefused(t *testing.T) {
 func TestADifferenceIsFoundBeneathOtherDeltas(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000012-1001", "v2/Incr-00000014-00000015-1001")
-	s.SetContent("v2/Incr-00000011-00000020-1002", array(t, append([]timed{put(11, "key-11", "other")}, puts(12, 20)...)...))
+	s.SetContent("v2/Incr-00000011-00000020-1002", sidecarstoretest.Delta(t, append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...)...))
 	_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }
 
 func TestDeletionsOfOneTransactionAreNotThoseOfTwo(t *testing.T) {
-	deletion := func(revision int64, key string) timed {
-		return timed{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}}
+	deletion := func(revision int64, key string) sidecarstoretest.Event {
+		return sidecarstoretest.Event{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}}
 	}
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
-	s.SetContent("v2/Incr-00000011-00000012-1001", array(t, deletion(11, "a"), deletion(11, "b")))
-	s.SetContent("v2/Incr-00000011-00000012-1002", array(t, deletion(11, "a"), deletion(12, "b")))
+	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(11, "b")))
+	s.SetContent("v2/Incr-00000011-00000012-1002", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(12, "b")))
 	_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -65,7 +66,7 @@ func TestATransactionIsNotCutByATime(t *testing.T) {
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	late := put(11, "b", "")
 	late.Time = late.Time.Add(time.Hour)
-	s.SetContent("v2/Incr-00000011-00000012-1001", array(t, put(11, "a", ""), late, put(12, "c", "")))
+	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, put(11, "a", ""), late, put(12, "c", "")))
 	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "b"}, keysOf(t, rows))

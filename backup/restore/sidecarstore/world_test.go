@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -36,7 +37,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: suffixes[seed%4]}
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: sidecarstoretest.Suffixes[seed%4]}
 	server, err := datadirtest.Start(w.dir)
 	require.NoError(t, err)
 	w.client, err = clientv3.New(clientv3.Config{ // over gRPC, as the sidecar's
@@ -66,7 +67,7 @@ func (w *world) full(meanwhile int) (first int64) {
 	defer snapshot.Close()
 	content, err := io.ReadAll(snapshot)
 	require.NoError(w, err)
-	w.keep(name("Full", 0, last, w.tick(), w.suffix), content)
+	w.keep(sidecarstoretest.Name("Full", 0, last, w.tick(), w.suffix), content)
 	return last + 1
 }
 
@@ -75,21 +76,11 @@ func (w *world) full(meanwhile int) (first int64) {
 func (w *world) watch(first int64) (keep func(deltas int)) {
 	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
 	return func(deltas int) {
-		last, events := w.revision(), []timed(nil)
-		for answer := range watch {
-			require.NoError(w, answer.Err())
-			for _, event := range answer.Events {
-				events = append(events, timed{EtcdEvent: event, Time: time.Now()})
-			}
-			if events[len(events)-1].EtcdEvent.Kv.ModRevision >= last {
-				break
-			}
-		}
-		w.deltas(first, events, deltas)
+		w.deltas(first, sidecarstoretest.UpTo(w, watch, w.revision()), deltas)
 	}
 }
 
-func (w *world) deltas(first int64, events []timed, many int) {
+func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
 	for ; len(events) > 0; many-- {
 		size := len(events)
 		if many > 1 {
@@ -99,13 +90,13 @@ func (w *world) deltas(first int64, events []timed, many int) {
 			size++ // the events of a revision come together
 		}
 		last := events[size-1].EtcdEvent.Kv.ModRevision
-		w.keep(name("Incr", first, last, w.tick(), w.suffix), array(w, events[:size]...))
+		w.keep(sidecarstoretest.Name("Incr", first, last, w.tick(), w.suffix), sidecarstoretest.Delta(w, events[:size]...))
 		first, events = last+1, events[size:]
 	}
 }
 
 func (w *world) keep(name string, content []byte) {
-	w.store.SetContent("v2/"+name, compress(w, w.suffix, content))
+	w.store.SetContent("v2/"+name, sidecarstoretest.Compress(w, w.suffix, content))
 }
 
 func (w *world) tick() time.Time {

@@ -1,14 +1,7 @@
 package sidecarstore_test
 
 import (
-	"bytes"
-	"compress/gzip"
-	"compress/lzw"
-	"compress/zlib"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
-	"io"
 	"testing"
 	"time"
 
@@ -17,65 +10,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 )
-
-// suffixes are the sidecar's, of its four ways to compress.
-var suffixes = []string{"", ".gz", ".zlib", ".Z"}
 
 // noon is where the clocks of the sidecars in the tests begin.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// timed is what the sidecar writes of an event: its client's own type, and the time.
-type timed struct {
-	EtcdEvent *clientv3.Event `json:"etcdEvent"`
-	Time      time.Time       `json:"time"`
-}
-
-// array is a delta before it is compressed.
-func array(t testing.TB, events ...timed) []byte {
-	content := []byte{}
-	for i, event := range events {
-		encoded, err := json.Marshal(event)
-		require.NoError(t, err)
-		content = append(append(content, "[,"[min(i, 1)]), encoded...)
-	}
-	return seal(append(content, ']'))
-}
-
-// seal puts the digest behind the content.
-func seal(content []byte) []byte {
-	sum := sha256.Sum256(content)
-	return append(content[:len(content):len(content)], sum[:]...)
-}
-
-func compress(t testing.TB, suffix string, content []byte) []byte {
-	var compressed bytes.Buffer
-	var writer io.WriteCloser
-	switch suffix {
-	case "":
-		return content
-	case ".gz":
-		writer = gzip.NewWriter(&compressed)
-	case ".zlib":
-		writer = zlib.NewWriter(&compressed)
-	case ".Z":
-		writer = lzw.NewWriter(&compressed, lzw.LSB, 8)
-	}
-	_, err := writer.Write(content)
-	require.NoError(t, err)
-	require.NoError(t, writer.Close())
-	return compressed.Bytes()
-}
-
-// name is the sidecar's for an object, without a directory.
-func name(kind string, first, last int64, created time.Time, suffix string) string {
-	return fmt.Sprintf("%s-%08d-%08d-%d%s", kind, first, last, created.Unix(), suffix)
-}
-
 // put is an event of a key that is stored.
-func put(revision int64, key, value string) timed {
-	return timed{
+func put(revision int64, key, value string) sidecarstoretest.Event {
+	return sidecarstoretest.Event{
 		Time: noon.Add(time.Duration(revision) * time.Second),
 		EtcdEvent: &clientv3.Event{Kv: &mvccpb.KeyValue{
 			Key: []byte(key), Value: []byte(value), CreateRevision: revision, ModRevision: revision, Version: 1,
@@ -84,7 +28,7 @@ func put(revision int64, key, value string) timed {
 }
 
 // puts are events of the revisions from first to last, one each.
-func puts(first, last int64) (events []timed) {
+func puts(first, last int64) (events []sidecarstoretest.Event) {
 	for revision := first; revision <= last; revision++ {
 		events = append(events, put(revision, fmt.Sprintf("key-%d", revision), "value"))
 	}
@@ -96,9 +40,9 @@ func keep(t testing.TB, s *memory.Store, names ...string) *sidecarstore.Archive 
 	for _, name := range names {
 		var first, last int64
 		if _, err := fmt.Sscanf(name, "v2/Incr-%d-%d-", &first, &last); err == nil {
-			s.SetContent(name, array(t, puts(first, last)...))
+			s.SetContent(name, sidecarstoretest.Delta(t, puts(first, last)...))
 		} else {
-			s.SetContent(name, seal([]byte("the database "+name)))
+			s.SetContent(name, sidecarstoretest.Sealed([]byte("the database "+name)))
 		}
 	}
 	return list(t, s)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/restore/restoretest"
@@ -35,7 +36,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	database, err := os.Open(path)
 	require.NoError(t, err)
 	defer database.Close()
-	full, err = a.PutFull(t.Context(), archive.Full{
+	full, err = archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, rows),
 		Hash: &archive.Hash{Revision: rows, Compacted: rows / 2},
 	}, database)
@@ -50,9 +51,9 @@ func BenchmarkVerify(b *testing.B) {
 	debug.FreeOSMemory()
 	highest := watchMemory(b)
 	for b.Loop() {
-		verdict, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
+		result, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
 		require.NoError(b, err)
-		require.Contains(b, verdict.Why, "and etcd's was 0") // the last thing that is found out
+		require.Contains(b, result.Why, "and etcd's was 0") // the last thing that is found out
 	}
 	b.ReportMetric(float64(size)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
 	b.ReportMetric(highest(), "RssAnon-MiB")

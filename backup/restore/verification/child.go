@@ -20,15 +20,15 @@ const (
 )
 
 const (
-	maxReason  = 4 << 10 // characters of a verdict's reason, and of an error
+	maxReason  = 4 << 10 // characters of a result's reason, and of an error
 	gcPercent  = 25      // memory matters more than time
 	childStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
 
 // answer is the line of JSON with which a child ends.
 type answer struct {
-	Verdict *archive.Verdict `json:"verdict,omitempty"`
-	Error   string           `json:"error,omitempty"`
+	Result *archive.Result `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
 }
 
 // RunChild verifies a backup, prints what that showed to stdout as one line of JSON and returns the exit status of the
@@ -37,12 +37,12 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 	child.Yield()
 	debug.SetGCPercent(gcPercent)
 	debug.SetMaxStack(childStack)
-	verdict, err := Verify(ctx, a, job, scratch)
-	told := answer{Verdict: &verdict}
+	result, err := Verify(ctx, a, job, scratch)
+	told := answer{Result: &result}
 	if err != nil {
 		told = answer{Error: fmt.Sprintf("%.*s", maxReason, err)}
 	}
-	verdict.Why = fmt.Sprintf("%.*s", maxReason, verdict.Why)
+	result.Why = fmt.Sprintf("%.*s", maxReason, result.Why)
 	if json.NewEncoder(stdout).Encode(told) != nil || err != nil {
 		return childUnable
 	}
@@ -50,31 +50,31 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 }
 
 // InChild returns a function that runs `executable args...` to verify what lies at the end of a path, a command that is
-// expected to call RunChild. A child that panics could not bring the backup back, which is a verdict; so is one whose stack
+// expected to call RunChild. A child that panics could not bring the backup back, which is a result; so is one whose stack
 // overflows, of pages that refer to each other in a circle. One that ends without a word otherwise, by a signal for
 // example, is an error. The child is killed when ctx ends, and on Linux when this process dies.
-func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Verdict, error) {
-	return func(ctx context.Context, path archive.Path) (archive.Verdict, error) {
+func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Result, error) {
+	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		began := time.Now()
 		job := Job{Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision}
 		ended, err := child.Run(ctx, executable, args(job)...)
 		if err != nil {
-			return archive.Verdict{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
+			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
 		}
 		var told answer
 		switch readable := ended.Said(&told); {
-		case readable && ended.Status == childJudged && told.Verdict != nil:
-			return *told.Verdict, nil
+		case readable && ended.Status == childJudged && told.Result != nil:
+			return *told.Result, nil
 		case readable && ended.Status == childUnable && told.Error != "":
-			return archive.Verdict{}, childError(told.Error)
+			return archive.Result{}, childError(told.Error)
 		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
-			return archive.Verdict{
+			return archive.Result{
 				Cluster: path.Full.Cluster, Generation: job.Generation, Full: job.Full, Revision: job.Revision,
-				Drill: path.Revision != path.Full.Revision, Outcome: archive.Failed, Why: "bringing it back crashed: " + ended.Crash,
+				Segments: path.Revision != path.Full.Revision, Outcome: archive.Failed, Why: "bringing it back crashed: " + ended.Crash,
 				At: began, Seconds: time.Since(began).Seconds(),
 			}, nil
 		default:
-			return archive.Verdict{}, fmt.Errorf("cannot verify the backup of revision %d: the process ended without a verdict: %s", path.Revision, ended.Crash)
+			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: the process ended without a result: %s", path.Revision, ended.Crash)
 		}
 	}
 }

@@ -38,7 +38,7 @@ var children = map[string]func() int{
 	"child-circle": func() int { debug.SetMaxStack(1 << 20); return circle(1) },
 	"child-killed": func() int { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} },
 	"child-silent": func() int { return 0 },
-	"child-liar":   func() int { fmt.Println(`{"verdict":{}}`); return 1 },
+	"child-liar":   func() int { fmt.Println(`{"result":{}}`); return 1 },
 	"child-hang":   func() int { time.Sleep(time.Hour); return 0 },
 }
 
@@ -61,7 +61,7 @@ func verifyInThisProcess(stdout io.Writer) int {
 }
 
 // inChild verifies in a process of its own.
-func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Verdict, error) {
+func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Result, error) {
 	return InChild(os.Args[0], func(job Job) []string {
 		return []string{what, store, scratch, strconv.Itoa(job.Generation), job.Full, strconv.FormatInt(job.Revision, 10)}
 	})
@@ -82,7 +82,7 @@ func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
 		scratch := filepath.Join(t.TempDir(), "scratch")
 		told, err := inChild("child-verify", url, scratch)(t.Context(), path)
 		require.NoError(t, err)
-		want, err := w.verify(w.drill(revision))
+		want, err := w.verify(w.test(revision))
 		require.NoError(t, err)
 		require.Equal(t, archive.Verified, told.Outcome)
 		require.WithinDuration(t, want.At, told.At, time.Hour)
@@ -96,9 +96,9 @@ func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
 
 func TestAChildThatEndsWithoutAVerdictIsNone(t *testing.T) {
 	for what, want := range map[string]string{
-		"child-killed": "the process ended without a verdict: signal: killed",
-		"child-silent": "the process ended without a verdict",
-		"child-liar":   "the process ended without a verdict: exit status 1",
+		"child-killed": "the process ended without a result: signal: killed",
+		"child-silent": "the process ended without a result",
+		"child-liar":   "the process ended without a result: exit status 1",
 	} {
 		_, err := inChild(what, "", "")(t.Context(), archive.Path{Revision: 5})
 		require.ErrorContains(t, err, want)
@@ -111,11 +111,11 @@ func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
 		"child-panic":  "bringing it back crashed: panic: the page is on fire",
 		"child-circle": "bringing it back crashed: fatal error: stack overflow",
 	} {
-		verdict, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
+		result, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
 		require.NoError(t, err)
-		require.Equal(t, archive.Failed, verdict.Outcome)
-		require.Equal(t, why, verdict.Why)
-		require.Equal(t, 3, verdict.Generation)
+		require.Equal(t, archive.Failed, result.Outcome)
+		require.Equal(t, why, result.Why)
+		require.Equal(t, 3, result.Generation)
 	}
 }
 

@@ -36,10 +36,10 @@ func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
 	}
 	full := w.putFull(withoutHash)
 	path := archive.Path{Full: full, Revision: full.Revision}
-	verdict, err := inChild("child-verify", url, filepath.Join(t.TempDir(), "scratch"))(t.Context(), path)
+	result, err := inChild("child-verify", url, filepath.Join(t.TempDir(), "scratch"))(t.Context(), path)
 	require.NoError(t, err)
-	require.Equal(t, archive.Failed, verdict.Outcome)
-	require.Contains(t, verdict.Why, "bringing it back crashed: panic: freepages: failed to get all reachable pages")
+	require.Equal(t, archive.Failed, result.Outcome)
+	require.Contains(t, result.Why, "bringing it back crashed: panic: freepages: failed to get all reachable pages")
 }
 
 func revisionKey(revision int64) []byte {

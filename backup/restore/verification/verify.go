@@ -25,36 +25,36 @@ import (
 type Job struct {
 	Generation int
 	Full       string // its name; with it alone begins what is brought back if Revision is the full's
-	Revision   int64  // otherwise this revision, from whichever full is best: a drill
+	Revision   int64  // otherwise this revision, from whichever full is best: a restore test
 }
 
 // errDiffers is of a database that is not what it should be, though all of it was read as it was written.
 var errDiffers = errors.New("what was brought back is not what etcd had")
 
 // Verify brings a backup back in the scratch directory, which is this one's alone: it is emptied first, and removed in the
-// end. The verdict says whether it worked; the caller stores it, and adds which member had it done. An error says why that
+// end. The result says whether it worked; the caller stores it, and adds which member had it done. An error says why that
 // could not be found out: the store is away, say, the volume has no room, or there is no identity for what is encrypted.
-func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Verdict, error) {
+func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	began := time.Now()
 	path, err := job.find(ctx, a)
 	if err != nil {
-		return archive.Verdict{}, fmt.Errorf("cannot verify a backup: %w", err)
+		return archive.Result{}, fmt.Errorf("cannot verify a backup: %w", err)
 	}
-	verdict := archive.Verdict{
+	result := archive.Result{
 		Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
-		Drill: path.Revision != path.Full.Revision, Outcome: archive.Verified,
+		Segments: path.Revision != path.Full.Revision, Outcome: archive.Verified,
 	}
-	verdict.Hash, err = bringBack(ctx, a, path, scratch)
+	result.Hash, err = bringBack(ctx, a, path, scratch)
 	switch {
-	case err == nil && !verdict.Drill:
-		verdict.Database = path.Full.Database
+	case err == nil && !result.Segments:
+		result.Database = path.Full.Database
 	case err != nil && !failed(ctx, a, path, err):
-		return archive.Verdict{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
+		return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
 	case err != nil:
-		verdict.Outcome, verdict.Why = archive.Failed, err.Error()+instead(ctx, a, path, err)
+		result.Outcome, result.Why = archive.Failed, err.Error()+instead(ctx, a, path, err)
 	}
-	verdict.At, verdict.Seconds = began, time.Since(began).Seconds()
-	return verdict, nil
+	result.At, result.Seconds = began, time.Since(began).Seconds()
+	return result, nil
 }
 
 // find looks the way up, in the child, which is told no more than a name.

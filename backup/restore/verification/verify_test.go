@@ -21,27 +21,27 @@ func TestAFullIsVerified(t *testing.T) {
 	w.compact()
 	w.put(6)
 	full := w.putFull()
-	verdict, err := w.verify(w.ofFull())
+	result, err := w.verify(w.ofFull())
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
-	require.Equal(t, full.Hash, verdict.Hash)
-	require.Equal(t, full.Database, verdict.Database)
-	require.False(t, verdict.Drill)
-	require.Positive(t, verdict.Seconds)
-	require.NoError(t, w.PutVerdict(t.Context(), verdict))
+	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	require.Equal(t, full.Hash, result.Hash)
+	require.Equal(t, full.Database, result.Database)
+	require.False(t, result.Segments)
+	require.Positive(t, result.Seconds)
+	require.NoError(t, w.PutResult(t.Context(), result))
 	history, err := w.History(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, history.Newest().Fulls[0].Verdict.Outcome)
+	require.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
 func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
 	w := newWorld(t, memory.New(), &seal.Keys{})
 	w.put(7)
 	w.putFull(func(full *archive.Full) { full.Hash = nil })
-	verdict, err := w.verify(w.ofFull())
+	result, err := w.verify(w.ofFull())
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome)
-	require.Nil(t, verdict.Hash)
+	require.Equal(t, archive.Verified, result.Outcome)
+	require.Nil(t, result.Hash)
 }
 
 // etcd answers with what it hashed when it compacted at that revision, of rows that are gone now.
@@ -51,10 +51,10 @@ func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
 	w.compact()
 	full := w.putFull()
 	require.Less(t, full.Hash.Compacted, full.Compacted)
-	verdict, err := w.verify(w.ofFull())
+	result, err := w.verify(w.ofFull())
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome)
-	require.Nil(t, verdict.Hash)
+	require.Equal(t, archive.Verified, result.Outcome)
+	require.Nil(t, result.Hash)
 }
 
 func TestADrillIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
@@ -70,17 +70,17 @@ func TestADrillIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
 	w.compact()
 	w.put(3)
 	w.putSegment()
-	verdict, err := w.verify(w.drill(w.next.Position.Revision - 4)) // before the last compaction
+	result, err := w.verify(w.test(w.next.Position.Revision - 4)) // before the last compaction
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
-	require.True(t, verdict.Drill)
-	require.Equal(t, compacted, verdict.Hash.Revision)
-	require.Equal(t, w.full.Name(), verdict.Full)
-	verdict, err = w.verify(w.drill(w.next.Position.Revision - 1))
+	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	require.True(t, result.Segments)
+	require.Equal(t, compacted, result.Hash.Revision)
+	require.Equal(t, w.full.Name(), result.Full)
+	result, err = w.verify(w.test(w.next.Position.Revision - 1))
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome, verdict.Why)
-	require.Equal(t, w.hashed, verdict.Hash.Revision)
-	require.NoError(t, w.PutVerdict(t.Context(), verdict))
+	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	require.Equal(t, w.hashed, result.Hash.Revision)
+	require.NoError(t, w.PutResult(t.Context(), result))
 }
 
 // All digests are right, and only etcd's own hash knows.
@@ -94,7 +94,7 @@ func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
 	w.compact()
 	w.put(2)
 	w.putSegment()
-	w.requireFailed(w.drill(w.next.Position.Revision-1), "the hash of revision 13, compacted at 0, is ")
+	w.requireFailed(w.test(w.next.Position.Revision-1), "the hash of revision 13, compacted at 0, is ")
 }
 
 func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
@@ -128,7 +128,7 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
-	require.ErrorIs(t, err, store.ErrNotFound) // it was deleted, which is no verdict
+	require.ErrorIs(t, err, store.ErrNotFound) // it was deleted, which is no result
 	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
@@ -175,8 +175,8 @@ func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	require.NoError(t, os.MkdirAll(scratch, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(scratch, "db"), []byte("of one that was killed"), 0o600))
-	verdict, err := Verify(t.Context(), w.Archive, w.ofFull(), scratch)
+	result, err := Verify(t.Context(), w.Archive, w.ofFull(), scratch)
 	require.NoError(t, err)
-	require.Equal(t, archive.Verified, verdict.Outcome)
+	require.Equal(t, archive.Verified, result.Outcome)
 	require.NoDirExists(t, scratch)
 }

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/format/segment/segmenttest"
@@ -77,7 +78,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	for _, change := range change {
 		change(&full)
 	}
-	w.full, err = w.PutFull(w.t.Context(), full, bytes.NewReader(w.decay(content.Bytes())))
+	w.full, err = archivetest.PutFull(w.t.Context(), w, full, bytes.NewReader(w.decay(content.Bytes())))
 	require.NoError(w.t, err)
 	w.next = w.full.Start()
 	return w.full
@@ -107,29 +108,29 @@ func (w *world) putSegment() {
 	}
 	object, err := builder.Finish(segment.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, w.PutSegment(w.t.Context(), object))
+	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w, object))
 	w.next = object.Start()
 }
 
-// ofFull is the job to bring the full back, and drill one to bring back a revision.
-func (w *world) ofFull() Job { return w.drill(w.full.Revision) }
+// ofFull is the job to bring the full back, and test one to bring back a revision.
+func (w *world) ofFull() Job { return w.test(w.full.Revision) }
 
-func (w *world) drill(revision int64) Job {
+func (w *world) test(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
 // verify proves that nothing is left behind, too.
-func (w *world) verify(job Job) (archive.Verdict, error) {
+func (w *world) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
-	verdict, err := Verify(w.t.Context(), w.Archive, job, scratch)
+	result, err := Verify(w.t.Context(), w.Archive, job, scratch)
 	require.NoDirExists(w.t, scratch)
-	return verdict, err
+	return result, err
 }
 
 func (w *world) requireFailed(job Job, why string) {
 	w.t.Helper()
-	verdict, err := w.verify(job)
+	result, err := w.verify(job)
 	require.NoError(w.t, err)
-	require.Equal(w.t, archive.Failed, verdict.Outcome)
-	require.Contains(w.t, verdict.Why, why)
+	require.Equal(w.t, archive.Failed, result.Outcome)
+	require.Contains(w.t, result.Why, why)
 }

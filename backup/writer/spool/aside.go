@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 // Newest sets aside all but the newest of the segments that follow one another. The error is for people: nil if all do.
@@ -59,7 +59,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil
 	}
-	where = aside.Name(s.dir, time.Now())
+	where = preserved.Name(s.dir, time.Now())
 	to := filepath.Join(where, segments)
 	err = os.MkdirAll(to, 0o700)
 	for _, name := range names {

@@ -14,7 +14,7 @@ import (
 
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
-	"etcd-wrapper/internal/aside"
+	"etcd-wrapper/internal/preserved"
 )
 
 const limit = 1 << 20
@@ -162,7 +162,7 @@ func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
 // beside are the segments that were set aside.
 func beside(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	for _, kept := range aside.Beside(dir) {
+	for _, kept := range preserved.Copies(dir) {
 		found, err := os.ReadDir(filepath.Join(kept.Path, "segments"))
 		require.NoError(t, err)
 		for _, entry := range found {

@@ -41,7 +41,7 @@ func Flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// UsedBytes is how much of the database's file holds pages; the rest was only set aside.
+// UsedBytes is how much of the database's file holds pages; the rest is only allocated.
 func UsedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func UsedBytes(t *testing.T, dir string) (used int64) {
 	return used
 }
 
-// FirstSegment is the path of the only segment that Born's log has.
+// FirstSegment is the path of the only segment that the log of Initialized has.
 func FirstSegment(dir string) string {
 	return filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal")
 }
@@ -86,8 +86,8 @@ func entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// MakeUnborn leaves behind what an etcd does that is killed in the first moment of its first start.
-func MakeUnborn(t *testing.T, dir string) {
+// MakeUninitialized leaves behind what an etcd does that is killed in the first moment of its first start.
+func MakeUninitialized(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()
 	require.NoError(t, err)
@@ -103,9 +103,9 @@ func MakeUnborn(t *testing.T, dir string) {
 // ZeroEntries writes zeros where the segment's first entry was, as a torn log ends.
 func ZeroEntries(t *testing.T, segment string) {
 	t.Helper()
-	unborn := filepath.Join(t.TempDir(), "new.etcd")
-	MakeUnborn(t, unborn)
-	head, err := os.ReadFile(FirstSegment(unborn))
+	fresh := filepath.Join(t.TempDir(), "new.etcd")
+	MakeUninitialized(t, fresh)
+	head, err := os.ReadFile(FirstSegment(fresh))
 	require.NoError(t, err)
 	content, err := os.ReadFile(segment)
 	require.NoError(t, err)

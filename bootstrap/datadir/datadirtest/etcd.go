@@ -39,7 +39,7 @@ func Clean() {
 	}
 }
 
-var used, born = original("used", use), original("born", func(client *clientv3.Client) error {
+var used, initialized = original("used", use), original("initialized", func(client *clientv3.Client) error {
 	_, err := client.Put(context.Background(), "key", "value")
 	return err
 })
@@ -50,11 +50,11 @@ func New(t *testing.T) string {
 	return copied(t, used, "new.etcd")
 }
 
-// Born returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
+// Initialized returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
 // there is no snapshot.
-func Born(t *testing.T) string {
+func Initialized(t *testing.T) string {
 	t.Helper()
-	return copied(t, born, "[new].etcd") // a pattern of path/filepath
+	return copied(t, initialized, "[new].etcd") // a pattern of path/filepath
 }
 
 func copied(t *testing.T, original func() (string, error), name string) string {

@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // compact compacts up to the last revision, at once.
@@ -31,11 +31,11 @@ func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *te
 	awaitStored(run, m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
 	first := m.write("key", "waits")
-	awaitTold(run, "it waits on the volume, and that is told", func(b status.Backup) bool { return b.SpoolBytes > 0 && inTrouble(b) })
+	awaitTold(run, "it waits on the volume, and that is told", func(b facts.Backups) bool { return b.SpoolBytes > 0 && inTrouble(b) })
 	m.compact()
 	m.write("key", "waits, too")
 	m.compact()
-	awaitTold(run, "more waits", func(b status.Backup) bool { return b.BehindRevisions >= 4 && b.BehindSeconds > 0 })
+	awaitTold(run, "more waits", func(b facts.Backups) bool { return b.BehindRevisions >= 4 && b.BehindSeconds > 0 })
 	run.Kill()
 
 	again := m.StartReady()
@@ -67,7 +67,7 @@ func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
 	harness.Eventually(t, "the log says what it will come to", func() bool {
 		return len(run.Log.Containing("what changes cannot be captured")) > 0
 	})
-	awaitTold(run, "the spool is full and no fuller", func(b status.Backup) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
+	awaitTold(run, "the spool is full and no fuller", func(b facts.Backups) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
 	m.compact()
 	last := m.write("key", "behind the gap")
 	rename(t, m.mount+".away", m.mount)

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/readiness/status"
 )
 
 // sealedBy are the flags for a pair of keys.
@@ -26,7 +26,7 @@ func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
 	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "sealed by ours"))
-	awaitTold(run, "what is sealed is restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	awaitTold(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	run.StopCleanly()
 	before := files(t, m.dir)
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // member is an etcd of its own that makes backups.
@@ -34,16 +34,16 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 }
 
 // backups is what the process tells of its backups.
-func told(run *harness.Run) status.Backup {
+func told(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {
 		return *backup
 	}
-	return status.Backup{}
+	return facts.Backups{}
 }
 
 // awaitTold waits until the process tells something of its backups.
-func awaitTold(run *harness.Run, what string, is func(status.Backup) bool) {
+func awaitTold(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
 }
@@ -51,7 +51,7 @@ func awaitTold(run *harness.Run, what string, is func(status.Backup) bool) {
 // awaitStored waits until a revision is in the store, as the process tells.
 func awaitStored(run *harness.Run, revision int64) {
 	run.T.Helper()
-	awaitTold(run, "the store has what etcd has", func(b status.Backup) bool { return b.Revision >= revision })
+	awaitTold(run, "the store has what etcd has", func(b facts.Backups) bool { return b.Revision >= revision })
 }
 
 // write puts a key and returns the revision.

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/restore/hashkv"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // live has clients do a bit of everything.
@@ -174,7 +174,7 @@ func TestATestRestoreShowsWhatAFullIsWorth(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "value"))
-	awaitTold(run, "the full is verified", func(b status.Backup) bool { return b.LastVerified != nil })
+	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil })
 	assert.True(t, told(run).LastVerified.Passed, told(run).LastVerified.Reason)
 	run.StopCleanly()
 	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)

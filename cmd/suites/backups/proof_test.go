@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // What cannot be restored is found out, said, kept, and replaced.
@@ -18,7 +18,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "value"))
-	awaitTold(run, "the full is verified", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	run.StopCleanly()
 	first := m.generation(t).Fulls[0]
 	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Label, "data"), 100, 16)
@@ -26,8 +26,8 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	require.Equal(t, 70, code)
 
 	again := m.StartReady()
-	awaitTold(again, "it is told", func(b status.Backup) bool { return b.LastVerified != nil && !b.LastVerified.Passed })
-	awaitTold(again, "another one is made, and restored to test it", func(b status.Backup) bool {
+	awaitTold(again, "it is told", func(b facts.Backups) bool { return b.LastVerified != nil && !b.LastVerified.Passed })
+	awaitTold(again, "another one is made, and restored to test it", func(b facts.Backups) bool {
 		return b.LastFull != nil && b.LastFull.At.After(first.Time) && b.LastVerified != nil && b.LastVerified.Passed && b.LastVerified.Revision == b.LastFull.Revision
 	})
 	assert.Contains(t, told(again).LastFull.Reason, "test restore")
@@ -43,7 +43,7 @@ func TestTheFirstWriteAfterAQuietTimeIsStoredAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")
 	run := m.StartReady()
-	awaitTold(run, "there is a full", func(b status.Backup) bool { return b.LastFull != nil })
+	awaitTold(run, "there is a full", func(b facts.Backups) bool { return b.LastFull != nil })
 	watch := harness.StartWatch()
 	awaitStored(run, m.write("key", "value"))
 	assert.Less(t, watch.Took(), time.Minute)

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // indiscreet answers everything with a refusal that repeats what it was asked.
@@ -116,10 +116,10 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	there := m.found()
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "in the store"))
-	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil })
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitTold(run, "it waits on the volume", func(b status.Backup) bool { return b.SpoolBytes > 0 && inTrouble(b) })
+	awaitTold(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && inTrouble(b) })
 	away := m.found()
 	rename(t, m.mount+".away", m.mount)
 	awaitTold(run, "it is brought", wellAgain)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
 // story is the life of a member whose backups a cloud's server keeps, as a user goes through it.
@@ -45,7 +45,7 @@ func (s *story) isBackedUp() *harness.Run {
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
 	awaitStored(run, s.then)
-	awaitTold(run, "a full was restored to test it", func(b status.Backup) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	return run
 }
 

@@ -1,12 +1,6 @@
 package backups_test
 
 import (
-	"bytes"
-	"compress/gzip"
-	"compress/lzw"
-	"compress/zlib"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -18,51 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/cmd/suites/harness"
 )
-
-// compressed is content as etcd-backup-restore compresses it, which names the way in a suffix.
-func compressed(t *testing.T, suffix string, content []byte) []byte {
-	t.Helper()
-	var into bytes.Buffer
-	var by io.WriteCloser
-	switch suffix {
-	case "":
-		return content
-	case ".gz":
-		by = gzip.NewWriter(&into)
-	case ".zlib":
-		by = zlib.NewWriter(&into)
-	case ".Z":
-		by = lzw.NewWriter(&into, lzw.LSB, 8)
-	}
-	_, err := by.Write(content)
-	require.NoError(t, err)
-	require.NoError(t, by.Close())
-	return into.Bytes()
-}
-
-// received is an event as etcd-backup-restore writes it down.
-type received struct {
-	EtcdEvent *clientv3.Event `json:"etcdEvent"`
-	Time      time.Time       `json:"time"`
-}
-
-// eventsUpTo reads a watch up to a revision.
-func eventsUpTo(t *testing.T, watch clientv3.WatchChan, last int64) (all []received) {
-	t.Helper()
-	for answer := range watch {
-		require.NoError(t, answer.Err())
-		for _, event := range answer.Events {
-			all = append(all, received{event, time.Now()})
-		}
-		if len(all) > 0 && all[len(all)-1].EtcdEvent.Kv.ModRevision >= last {
-			return all
-		}
-	}
-	require.FailNow(t, "the watch has ended")
-	return nil
-}
 
 // sidecar is where etcd-backup-restore keeps the backups of a member, and how.
 type sidecar struct {
@@ -73,8 +25,8 @@ type sidecar struct {
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	s.T.Helper()
-	path := filepath.Join(s.dir, s.folder, fmt.Sprintf("%s-%08d-%08d-%d%s", kind, first, last, time.Now().Unix()+last, s.suffix))
-	content = compressed(s.T, s.suffix, content)
+	path := filepath.Join(s.dir, s.folder, sidecarstoretest.Name(kind, first, last, time.Now().Add(time.Duration(last)*time.Second), s.suffix))
+	content = sidecarstoretest.Compress(s.T, s.suffix, content)
 	require.NoError(s.T, os.MkdirAll(filepath.Dir(path), 0o700))
 	require.NoError(s.T, os.WriteFile(path, content, 0o600))
 	if s.remains {
@@ -102,12 +54,9 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	_, err = s.Etcd().Delete(s.T.Context(), "named")
 	require.NoError(s.T, err)
 	last := s.write("last", "before the move")
-	events := eventsUpTo(s.T, watch, last)
-	for _, part := range [][]received{events[:2], events[2:]} {
-		plain, err := json.Marshal(part)
-		require.NoError(s.T, err)
-		sum := sha256.Sum256(plain)
-		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, append(plain, sum[:]...))
+	events := sidecarstoretest.UpTo(s.T, watch, last)
+	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
+		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))
 	}
 	return between, then, now(s.Pod)
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/status"
 )
 
-func inTrouble(b status.Backup) bool { return b.Trouble != nil }
+func inTrouble(b facts.Backups) bool { return b.Trouble != nil }
 
-func wellAgain(b status.Backup) bool {
+func wellAgain(b facts.Backups) bool {
 	return b.Trouble == nil && b.Revision > 0 && b.BehindRevisions == 0
 }
 
@@ -24,7 +24,7 @@ func wellAgain(b status.Backup) bool {
 func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	m.T.Helper()
 	// What was wrong before may be told once more, by who has just been answered.
-	awaitTold(run, "the trouble is told", func(b status.Backup) bool { return inTrouble(b) && strings.Contains(b.Trouble.Message, words) })
+	awaitTold(run, "the trouble is told", func(b facts.Backups) bool { return inTrouble(b) && strings.Contains(b.Trouble.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, told(run).Trouble.NextTry.IsZero(), "it is said when it is tried again")
 	assert.Equal(m.T, 200, run.Readyz())

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/readiness/status"
 )
@@ -142,7 +143,7 @@ func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 }
 
 // backup is what the process tells of its backups.
-func (r *process) backup() (told status.Backup) {
+func (r *process) backup() (told facts.Backups) {
 	if document := r.document(); document.Backup != nil {
 		return *document.Backup
 	}

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/folder"
@@ -31,7 +32,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	require.NoError(p.T, err)
 	defer database.Close()
 	revision := lastRevision(p)
-	_, err = kept.PutFull(p.T.Context(), archive.Full{
+	_, err = archivetest.PutFull(p.T.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: revision, Time: time.Now(), Chain: segment.Seed("c1", 1, revision), Member: "m", Reason: "begin",
 	}, database)
 	require.NoError(p.T, err)

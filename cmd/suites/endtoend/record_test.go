@@ -123,3 +123,47 @@ func TestStopWhileTheVolumeIsHeldByAnother(t *testing.T) {
 	same()
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
+
+// What another etcd leaves behind that came after a clean end, nobody has said.
+func TestARecordDoesNotSpeakForAnEtcdThatCameAfterIt(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
+		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
+			other := harness.NewPod(t) // which has a volume, and a record, of its own
+			other.Config = p.Config
+			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
+			run := other.StartReady()
+			other.Put("key", "value")
+			run.Kill()
+		},
+		"the data were replaced by a copy": func(t *testing.T, p *harness.Pod) {
+			require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".old"))
+			out, err := exec.Command("cp", "-a", p.DataDir()+".old", p.DataDir()).CombinedOutput()
+			require.NoError(t, err, string(out))
+		},
+		"the log is gone": func(t *testing.T, p *harness.Pod) {
+			require.NoError(t, os.RemoveAll(filepath.Join(p.DataDir(), "member")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			p.StartAndStop()
+			change(t, p)
+			require.Equal(t, "terminated", p.Record())
+			p.StartAndStop()
+			p.StartAndStop()
+			assert.Equal(t, []string{"full", "full", "sanity"}, p.Sidecar.Modes())
+		})
+	}
+}
+
+// The reference program, and older versions of this one, leave a word alone.
+func TestARecordWithoutANoteCounts(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.StartAndStop()
+	require.NoError(t, os.Remove(p.RecordPath()+".data"))
+	p.StartAndStop()
+	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes())
+}

@@ -18,13 +18,13 @@ import (
 )
 
 // newBackedUpPod has a folder for its backups.
-func newBackedUpPod(t *testing.T) (p *harness.Pod, store string) {
+func newBackedUpPod(t *testing.T) *harness.Pod {
 	t.Helper()
-	p = harness.NewStandalonePod(t, nil)
-	store = filepath.Join(p.Dir, "mount", "store")
+	p := harness.NewStandalonePod(t, nil)
+	store := filepath.Join(p.Dir, "mount", "store")
 	require.NoError(t, os.MkdirAll(store, 0o700))
 	p.Flags = append(p.Flags, "--backup-store=file://"+store)
-	return p, store
+	return p
 }
 
 // stopBackedUp stops a run and sees that the store has everything.
@@ -69,7 +69,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, _ := newBackedUpPod(t)
+			p := newBackedUpPod(t)
 			first := p.StartReady()
 			p.Put("key", "value")
 			before := revision(p)
@@ -104,50 +104,9 @@ func requireCompacted(p *harness.Pod, from int64) {
 	require.ErrorIs(p.T, answer.Err(), rpctypes.ErrCompacted)
 }
 
-func TestAVolumeThatWasPutBackIsBroughtForward(t *testing.T) {
-	t.Parallel()
-	p, _ := newBackedUpPod(t)
-	first := p.StartReady()
-	p.Put("key", "old")
-	stopBackedUp(first)
-	old := filepath.Join(p.Dir, "old")
-	require.NoError(t, os.CopyFS(old, os.DirFS(p.Volume)))
-	second := p.StartReady()
-	p.Put("key", "new")
-	stopBackedUp(second)
-	require.NoError(t, os.RemoveAll(p.Volume))
-	require.NoError(t, os.CopyFS(p.Volume, os.DirFS(old)))
-
-	third := p.StartReady()
-	assert.Equal(t, "new", p.Get("key"))
-	assert.Len(t, asides(p), 1)
-	third.StopCleanly()
-}
-
-// What waited for a store that was away is beside the database, and need not be broken with it.
-func TestWhatWaitedForTheStoreComesBackWithABrokenVolume(t *testing.T) {
-	t.Parallel()
-	p, store := newBackedUpPod(t)
-	first := p.StartReady()
-	p.Put("key", "stored")
-	harness.Eventually(t, "it is stored", func() bool { return first.Status().Backup.Revision == revision(p) })
-	require.NoError(t, os.Rename(filepath.Dir(store), filepath.Dir(store)+".away"))
-	p.Put("key", "waits")
-	harness.Eventually(t, "it waits on the volume", func() bool {
-		return first.Status().Backup.SpoolBytes > 0
-	})
-	first.Kill()
-	harness.FlipBits(t, p.Database(), 0, 16<<10)
-	require.NoError(t, os.Rename(filepath.Dir(store)+".away", filepath.Dir(store)))
-
-	second := p.StartReady()
-	assert.Equal(t, "waits", p.Get("key"))
-	second.StopCleanly()
-}
-
 func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	t.Parallel()
-	p, _ := newBackedUpPod(t)
+	p := newBackedUpPod(t)
 	first := p.StartReady()
 	p.Put("key", "good")
 	to := revision(p)
@@ -175,32 +134,25 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
-		happens func(p *harness.Pod, store string)
+		happens func(p *harness.Pod)
 		flags   []string
 		status  int
 		says    []string
 	}{
-		"a target that is not kept": {func(*harness.Pod, string) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
+		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
 			"revision 4711 is not kept", "which has revisions ", "nothing was moved",
 		}},
-		"--recover=never": {func(p *harness.Pod, _ string) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
+		"--recover=never": {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
 			"it could be brought back", "has revision 2", "start with --recover=auto",
 		}},
-		"a store that is away": {func(p *harness.Pod, store string) {
-			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
-			require.NoError(p.T, os.Rename(filepath.Dir(store), filepath.Dir(store)+".away"))
-		}, nil, 70, []string{"without the store nothing can be brought back", "see that the store can be reached"}},
-		"another cluster's store": {func(p *harness.Pod, _ string) {
-			p.Flags = append(p.Flags, keepDatabase(p))
-		}, nil, 70, []string{"another cluster's backups are never restored here", "is cluster c1's"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, store := newBackedUpPod(t)
+			p := newBackedUpPod(t)
 			first := p.StartReady()
 			p.Put("key", "value")
 			stopBackedUp(first)
-			of.happens(p, store)
+			of.happens(p)
 			p.ExpectTerminationMessage()
 
 			second := p.Start(of.flags...)

@@ -134,10 +134,10 @@ func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
 	second.StopCleanly()
 }
 
-// A start that failed before etcd made anything leaves what was set aside, alone in its directory.
-func TestStandaloneStartsBesideAnUnbornMemberThatWasSetAside(t *testing.T) {
+// A start that failed before etcd made anything leaves what was moved out of the way, alone in its directory.
+func TestStandaloneStartsBesideAnUninitializedMemberThatWasMoved(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.unborn-20261121T223534.000Z", "snap"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.uninitialized-20261121T223534.000Z", "snap"), 0o700))
 	p.StartReady().StopCleanly()
 }

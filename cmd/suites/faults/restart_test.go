@@ -25,13 +25,13 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 		runs[leader].StopCleanly()
 		moved := runs[leader].Log.Matching(harness.Line{"message": "leadership was moved before the stop"})
 		require.Len(t, moved, 1)
-		t.Logf("member %d gave its leadership to %v in %v", leader, moved[0]["to"], moved[0]["took"])
+		t.Logf("member %d gave its leadership to %v in %v", leader, moved[0]["to"], moved[0]["took_ms"])
 		runs[leader] = pods[leader].Start()
 		runs[leader].AwaitReady()
 	}
 	for i, run := range runs {
 		for _, held := range run.Log.Matching(harness.Line{"message": "writes were held back while leadership moved"}) {
-			t.Logf("member %d held writes back for %v", i, held["duration"])
+			t.Logf("member %d held writes back for %v", i, held["took_ms"])
 		}
 	}
 	writers := end()

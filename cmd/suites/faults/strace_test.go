@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,9 +55,9 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord says that the call belongs to the exit record: to itself, its temporary file or their directory.
+// ofRecord says that the call belongs to the exit record: to itself, its note, their temporary files or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
-	return s.Path == p.RecordPath() || s.Path == p.RecordPath()+".tmp" || s.Path == p.Volume
+	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }
 
 func (s spot) name() string {

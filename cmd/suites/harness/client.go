@@ -2,6 +2,10 @@ package harness
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -44,4 +48,81 @@ func (p *Pod) Get(key string) string {
 	require.NoError(p.T, err)
 	require.Len(p.T, reply.Kvs, 1, "the key %q is there", key)
 	return string(reply.Kvs[0].Value)
+}
+
+// GapWriter puts one key after the other and knows how long it had to wait. Its fields may be read once it has ended.
+type GapWriter struct {
+	Prefix string // of its keys
+	Acked  int
+	Gap    time.Duration // the longest between two acknowledged writes
+	At     time.Time     // when that ended
+	Failed []error
+
+	client *clientv3.Client
+	first  chan struct{} // closed when a write was acknowledged
+}
+
+// StartWriters starts writers that know all endpoints, waits until each has written something, and returns what ends them.
+func StartWriters(t *testing.T, endpoints []string, count int) (end func() []*GapWriter) {
+	t.Helper()
+	return WritersOf(t, count, func() *clientv3.Client { return ClientOf(t, endpoints) })
+}
+
+// WritersOf is StartWriters with clients that somebody else makes, one for each.
+func WritersOf(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all []*GapWriter
+	var working sync.WaitGroup
+	for i := range count {
+		w := &GapWriter{client: client(), Prefix: fmt.Sprintf("/registry/writer-%d/", i), first: make(chan struct{})}
+		all = append(all, w)
+		working.Go(func() { w.run(ctx) })
+	}
+	for _, w := range all {
+		select {
+		case <-w.first:
+		case <-time.After(Patience):
+			require.FailNow(t, "a writer writes nothing")
+		}
+	}
+	return func() []*GapWriter {
+		cancel()
+		working.Wait()
+		return all
+	}
+}
+
+// run writes until ctx ends. What fails is tried again: its outcome is unknown, so the next write may find it done.
+func (w *GapWriter) run(ctx context.Context) {
+	var last time.Time
+	for ctx.Err() == nil {
+		_, err := w.client.Put(ctx, fmt.Sprintf("%s%06d", w.Prefix, w.Acked), fmt.Sprint(w.Acked))
+		if err != nil {
+			if ctx.Err() == nil {
+				w.Failed = append(w.Failed, fmt.Errorf("at %s: %w", time.Now().UTC().Format(time.StampMilli), err))
+			}
+			continue
+		}
+		if w.Acked++; w.Acked == 1 {
+			close(w.first)
+		} else if gap := time.Since(last); gap > w.Gap {
+			w.Gap, w.At = gap, time.Now()
+		}
+		last = time.Now()
+	}
+}
+
+// Longest is the writer that had to wait longest.
+func Longest(writers []*GapWriter) *GapWriter {
+	return slices.MaxFunc(writers, func(a, b *GapWriter) int { return int(a.Gap - b.Gap) })
+}
+
+// ClientOf knows all endpoints, as an API server does.
+func ClientOf(t *testing.T, endpoints []string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: Patience, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }

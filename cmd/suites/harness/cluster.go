@@ -101,3 +101,27 @@ func introduce(pods []*Pod) {
 		p.Config["initial-cluster"] = strings.Join(members, ",")
 	}
 }
+
+// MembersWithTLS are the pods of one new cluster whose members talk TLS to each other.
+func MembersWithTLS(t *testing.T, size int) (pods []*Pod) {
+	t.Helper()
+	pods, authority := numbered(t, size), certificates.NewAuthority(t, "peers")
+	for _, p := range pods {
+		p.peersSpeakTLS(authority)
+	}
+	introduce(pods)
+	return pods
+}
+
+func (p *Pod) peersSpeakTLS(a *certificates.Authority) {
+	pair := a.Issue(fmt.Sprintf("peer-%d", p.PeerPort))
+	p.securePeers(map[string]any{
+		"cert-file": pair.Cert, "key-file": pair.Key, "client-cert-auth": true, "trusted-ca-file": a.Bundle(),
+	})
+}
+
+// securePeers has etcd speak TLS to its peers.
+func (p *Pod) securePeers(security map[string]any) {
+	p.Config["peer-transport-security"] = security
+	p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = p.PeerURL(), p.PeerURL()
+}

@@ -32,6 +32,9 @@ var pace struct {
 	took, worked time.Duration
 }
 
+// measuring begins with the first watch.
+var measuring = sync.OnceFunc(func() { go measurePace() })
+
 // measurePace never ends. A thread of its own that wants to compute waits for the CPU as long as any other.
 func measurePace() {
 	runtime.LockOSThread()
@@ -64,6 +67,7 @@ type Watch struct {
 
 // StartWatch starts one.
 func StartWatch() Watch {
+	measuring()
 	pace.Lock()
 	defer pace.Unlock()
 	return Watch{time.Now(), pace.took, pace.worked}

@@ -3,14 +3,20 @@ package harness
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/ports"
 )
 
@@ -154,4 +160,102 @@ func (p *Pod) WriteRecord(content string) {
 func (p *Pod) NeverOpened() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
+}
+
+// FlipBits inverts a part of a file as a disk does, whose files then look as before.
+func FlipBits(t *testing.T, path string, from int64, size int) {
+	t.Helper()
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close() // a test file
+	part := make([]byte, size)
+	_, err = file.ReadAt(part, from)
+	require.NoError(t, err)
+	for i := range part {
+		part[i] = ^part[i]
+	}
+	_, err = file.WriteAt(part, from)
+	require.NoError(t, err)
+	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
+}
+
+// HoldClose keeps etcd's close from returning, for up to 7 s, with a request whose body never comes; release ends that.
+func (p *Pod) HoldClose() (release func()) {
+	p.T.Helper()
+	endpoint, err := url.Parse(p.Endpoint())
+	require.NoError(p.T, err)
+	connection, err := net.Dial("tcp", endpoint.Host)
+	require.NoError(p.T, err)
+	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed it
+	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	require.NoError(p.T, err)
+	// etcd asks for the body: from now on it waits for it.
+	require.NoError(p.T, connection.SetReadDeadline(time.Now().Add(Patience)))
+	asked := make([]byte, len("HTTP/1.1 100 Continue"))
+	_, err = io.ReadFull(connection, asked)
+	require.NoError(p.T, err)
+	require.Equal(p.T, "HTTP/1.1 100 Continue", string(asked))
+	return func() { _ = connection.Close() }
+}
+
+// StartAndLockTheDatabase has another process open the database between the sidecar's validation and etcd's start.
+func (p *Pod) StartAndLockTheDatabase(flags ...string) (run *Run, release func()) {
+	p.T.Helper()
+	p.Sidecar.Takes = Forever
+	asked := len(p.Sidecar.Requests(StartPath))
+	run = p.Start(flags...)
+	Eventually(p.T, "the validation begins", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
+	release = LockFile(p.T, p.Database())
+	p.Sidecar.Conclude()
+	p.Sidecar.Takes = 0 // the next ones are quick again
+	return run, release
+}
+
+// LockFile takes bbolt's lock as another process would.
+func LockFile(t *testing.T, path string) (release func()) {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() }) // released before
+	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
+	return func() { require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN)) }
+}
+
+// Scheme is that of a URL.
+func Scheme(config *tls.Config) string {
+	if config == nil {
+		return "http"
+	}
+	return "https"
+}
+
+// SpeakTLS makes the sidecar serve HTTPS, and the wrapper trust the authority in the bundle.
+func (p *Pod) SpeakTLS(a *certificates.Authority, bundle string) {
+	p.Sidecar.tls = &tls.Config{Certificates: a.Issue("sidecar").Load(p.T), MinVersion: tls.VersionTLS12}
+	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)
+}
+
+// DemandCertificates makes etcd serve TLS to clients with a certificate only.
+func (p *Pod) DemandCertificates(a *certificates.Authority) {
+	server, client := a.Issue("etcd-main-local"), a.Issue("client")
+	p.Trust = &tls.Config{RootCAs: a.Pool(), MinVersion: tls.VersionTLS12}
+	p.Identity = p.Trust.Clone()
+	p.Identity.Certificates = client.Load(p.T)
+	p.Config["listen-client-urls"], p.Config["advertise-client-urls"] = p.Endpoint(), p.Endpoint()
+	p.Config["client-transport-security"] = map[string]any{
+		"cert-file": server.Cert, "key-file": server.Key, "client-cert-auth": true, "trusted-ca-file": a.Bundle(),
+	}
+	p.Flags = append(p.Flags, "--etcd-client-cert-path="+client.Cert, "--etcd-client-key-path="+client.Key,
+		"--etcd-server-name=etcd-main-local", fmt.Sprintf("--etcd-client-port=%d", p.ClientPort))
+}
+
+// ShownToClients is the name in the certificate of the wrapper's own server.
+func (p *Pod) ShownToClients() string {
+	p.T.Helper()
+	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)
+	require.NoError(p.T, err)
+	defer connection.Close() // nothing was sent
+	return connection.ConnectionState().PeerCertificates[0].Subject.CommonName
 }

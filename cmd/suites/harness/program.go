@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,10 +13,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 )
 
 // parallel is how many tests run at a time: they wait far more than they compute.
@@ -40,7 +43,6 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "cannot prepare the tests:", err)
 		return 1
 	}
-	go measurePace()
 	return m.Run()
 }
 
@@ -137,3 +139,132 @@ func lock(path string) (release func(), err error) {
 	}
 	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 }
+
+// Command is one of the program's other commands, as people run it beside start-etcd.
+type Command struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	out   string // the file that it prints to
+	log   bytes.Buffer
+	ended chan struct{}
+}
+
+// Begin runs a command that is told where the pod's wrapper is.
+func (p *Pod) Begin(args ...string) *Command {
+	p.T.Helper()
+	return p.begin(exec.Command(Program, args...))
+}
+
+func (p *Pod) begin(cmd *exec.Cmd) *Command {
+	p.T.Helper()
+	out, err := os.CreateTemp(p.Dir, "out-")
+	require.NoError(p.T, err)
+	defer out.Close() // the command has it, too
+	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
+	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
+		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
+	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
+	require.NoError(p.T, c.cmd.Start())
+	go func() {
+		defer close(c.ended)
+		_ = c.cmd.Wait() // ProcessState tells
+	}()
+	p.T.Cleanup(func() {
+		_ = c.cmd.Process.Kill() // it may have ended
+		<-c.ended
+	})
+	return c
+}
+
+// Printed is what the command has printed so far.
+func (c *Command) Printed() string {
+	c.t.Helper()
+	content, err := os.ReadFile(c.out)
+	require.NoError(c.t, err)
+	return string(content)
+}
+
+// Wait waits for the end of the command and returns what it printed, what it wrote to stderr and its exit status.
+func (c *Command) Wait() (out, log string, status int) {
+	c.t.Helper()
+	Eventually(c.t, c.cmd.String()+" ends", func() bool {
+		select {
+		case <-c.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	return c.Printed(), c.log.String(), c.cmd.ProcessState.ExitCode()
+}
+
+// Output runs a command that needs no pod and returns what it printed.
+func Output(t *testing.T, args ...string) string {
+	t.Helper()
+	prepare(t)
+	var stderr bytes.Buffer
+	command := exec.CommandContext(t.Context(), Program, args...)
+	command.Stderr = &stderr
+	out, err := command.Output()
+	require.NoError(t, err, stderr.String())
+	require.Empty(t, stderr.String())
+	return string(out)
+}
+
+// BeginOldEtcd runs etcd 3.5 with the pod's data and configuration, as a sidecar or the reference program does.
+func (p *Pod) BeginOldEtcd() *Command {
+	p.T.Helper()
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(p.T, err)
+	file := filepath.Join(p.Dir, "old-etcd.yaml")
+	require.NoError(p.T, os.WriteFile(file, text, 0o600))
+	return p.begin(exec.Command(OldEtcd(p.T), "--config-file="+file))
+}
+
+// Stop sends SIGTERM and waits for the end.
+func (c *Command) Stop() {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGTERM))
+	c.Wait()
+}
+
+// OldEtcd is the path of etcd 3.5. Without its modules the test is skipped: tests use no network.
+func OldEtcd(t *testing.T) (path string) {
+	t.Helper()
+	path, err := oldEtcd()
+	if errors.Is(err, errNotFetched) {
+		t.Skip(err)
+	}
+	require.NoError(t, err, "etcd 3.5 was built")
+	return path
+}
+
+var errNotFetched = errors.New("etcd 3.5 is not in Go's cache of modules: make fetch downloads it")
+
+// oldEtcd builds etcd 3.5 from a module of its own, once for all suites: the first time that takes half a minute.
+var oldEtcd = sync.OnceValues(func() (path string, err error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(root, "bin", "test", "etcd-3.5")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	release, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", "etcd35"), "-o", path, "go.etcd.io/etcd/server/v3")
+	build.Env = append(os.Environ(), "GOPROXY=off")
+	said, err := build.CombinedOutput()
+	switch {
+	case err == nil:
+		return path, nil
+	case bytes.Contains(said, []byte("GOPROXY=off")):
+		return "", errNotFetched
+	default:
+		return "", fmt.Errorf("%w: %s", err, said)
+	}
+})

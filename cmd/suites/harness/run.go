@@ -7,7 +7,10 @@ package harness
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -17,6 +20,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/readiness/status"
 )
 
 // Run is one run of the program, in a process of its own.
@@ -139,4 +145,104 @@ func (r *Run) StopCleanly() (took time.Duration) {
 	require.Less(r.T, took, StopBudget)
 	require.Equal(r.T, "terminated", r.Pod.Record())
 	return took
+}
+
+// answerWithin bounds a request to the wrapper's own server, which answers from memory, on any machine.
+const answerWithin = 10 * time.Second
+
+// Readyz returns the status code of GET /readyz, 0 if there is no answer.
+func (r *Run) Readyz() int {
+	code, _ := r.Request(http.MethodGet, "/readyz")
+	return code
+}
+
+// Request returns the status code and the whole body of a reply, 0 if there is none. As a kubelet it checks no certificate:
+// see Pod.ShownToClients.
+func (r *Run) Request(method, path string) (int, string) {
+	r.T.Helper()
+	request, err := http.NewRequest(method, r.URL(path), nil)
+	require.NoError(r.T, err)
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: certificates.Insecure()}
+	response, err := (&http.Client{Transport: transport, Timeout: answerWithin}).Do(request)
+	if err != nil {
+		return 0, ""
+	}
+	defer response.Body.Close() // read to its end
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, ""
+	}
+	return response.StatusCode, string(body)
+}
+
+// URL is where the wrapper's own server answers.
+func (r *Run) URL(path string) string {
+	return fmt.Sprintf("%s://127.0.0.1:%d%s", Scheme(r.Pod.Trust), r.Pod.Port, path)
+}
+
+// Status returns the document of GET /lifecycle, an empty one if there is no answer.
+func (r *Run) Status() (document status.Document) {
+	r.T.Helper()
+	if code, body := r.Request(http.MethodGet, "/lifecycle"); code == http.StatusOK {
+		require.NoError(r.T, json.Unmarshal([]byte(body), &document))
+	}
+	return document
+}
+
+// AwaitReady waits until the member may be used.
+func (r *Run) AwaitReady() {
+	r.T.Helper()
+	Eventually(r.T, "/readyz says 200", func() bool {
+		select {
+		case <-r.Ended:
+			require.FailNow(r.T, "the process ended before it was ready", "status %d", r.Cmd.ProcessState.ExitCode())
+		default:
+		}
+		return r.Readyz() == http.StatusOK
+	})
+}
+
+// AwaitReadyz waits until /readyz has a status and returns how long that took by a Watch.
+func (r *Run) AwaitReadyz(status int) time.Duration {
+	r.T.Helper()
+	watch := StartWatch()
+	Eventually(r.T, fmt.Sprintf("/readyz says %d", status), func() bool { return r.Readyz() == status })
+	return watch.Took()
+}
+
+// AwaitAnswer waits until the wrapper's own server listens.
+func (r *Run) AwaitAnswer() {
+	r.T.Helper()
+	Eventually(r.T, "/livez says 200", func() bool {
+		code, _ := r.Request(http.MethodGet, "/livez")
+		return code == http.StatusOK
+	})
+}
+
+// AwaitState waits until the lifecycle stands in a state.
+func (r *Run) AwaitState(state string) {
+	r.T.Helper()
+	Eventually(r.T, "the state is "+state, func() bool { return r.Status().State == state })
+}
+
+// AwaitLine waits for a line of the log.
+func (r *Run) AwaitLine(what Line) {
+	r.T.Helper()
+	Eventually(r.T, fmt.Sprintf("the log has a line with %v", what), func() bool { return len(r.Log.Matching(what)) > 0 })
+}
+
+// StartReady starts the program and waits until the member may be used.
+func (p *Pod) StartReady(flags ...string) *Run {
+	p.T.Helper()
+	run := p.Start(flags...)
+	run.AwaitReady()
+	return run
+}
+
+// StartAndStop runs the program for a moment: it leaves data and a clean record behind.
+func (p *Pod) StartAndStop() *Run {
+	p.T.Helper()
+	run := p.StartReady()
+	run.StopCleanly()
+	return run
 }

@@ -148,9 +148,9 @@ func (c *trio) rollBack(victims ...*member) {
 		if each.old == "" {
 			each.old = keep(each.Pod)
 		}
-		stands, err := datadir.Stand(filepath.Join(each.old, filepath.Base(each.DataDir())))
+		stands, err := datadir.ReadPosition(filepath.Join(each.old, filepath.Base(each.DataDir())))
 		require.NoError(c.t, err)
-		highest = max(highest, stands.Reach)
+		highest = max(highest, stands.HighestRevision)
 	}
 	for _, each := range victims {
 		each.run = each.Start(quiet)

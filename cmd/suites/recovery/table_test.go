@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -21,11 +22,12 @@ import (
 
 // How a cell ends, if it is not refused.
 const (
-	starts   = "starts with its data"
-	restores = "comes back from the store"
-	founds   = "a new cluster"
-	waits    = "waits for the store"
-	troubled = "starts with its data, and has trouble with its backups"
+	starts     = "starts with its data"
+	restores   = "comes back from the store"
+	founds     = "a new cluster"
+	waits      = "waits for the store"
+	uncompared = "starts with its data, and says that the store was not asked"
+	troubled   = "starts with its data, and has trouble with its backups"
 )
 
 // cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
@@ -34,7 +36,7 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
 	{"valid", "none", starts},
-	{"valid", "unreachable", waits},
+	{"valid", "unreachable", uncompared},
 	{"valid", "another's", "another cluster's backups are never restored here"},
 	{"valid", "damaged", troubled},
 	{"valid", "not trusted", troubled},
@@ -46,7 +48,7 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "this cluster's", restores},
 	{"broken", "empty", "nothing is kept that could be brought back"},
 	{"broken", "certified", "it does not go on from there; to go on without it move "},
-	{"broken", "unreachable", "without the store nothing can be brought back"},
+	{"broken", "unreachable", waits},
 	{"broken", "none", "there is neither a store nor another member to bring them back from"},
 	{"broken", "another's", "another cluster's backups are never restored here"},
 	{"empty", "this cluster's", restores},
@@ -89,6 +91,17 @@ var ends = map[string]func(l *lived){
 			return run.Status().Backup.Trouble != nil && strings.Contains(run.Status().Backup.Trouble.Message, "cluster.json")
 		})
 		assert.Equal(l.T, 200, run.Readyz())
+	},
+	uncompared: func(l *lived) {
+		run := l.Start()
+		run.AwaitReady()
+		assert.Equal(l.T, "new", l.Get("key"))
+		require.NotNil(l.T, run.Status().Recovery)
+		assert.Contains(l.T, run.Status().Recovery.Reason, "they are not compared with the store yet")
+		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
+		l.back()
+		harness.Eventually(l.T, "they are compared as soon as the store is back", func() bool { return run.Status().Recovery == nil })
+		assert.Equal(l.T, "new", l.Get("key"))
 	},
 	restores: func(l *lived) {
 		run := l.StartReady()
@@ -147,12 +160,12 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	database, err := os.ReadFile(l.Database())
 	require.NoError(t, err)
 	datadirtest.Contradict(database)
-	stands, err := datadir.Stand(l.DataDir())
+	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
 	cluster := strconv.FormatUint(stands.ClusterID, 16)
 	_, err = other.archive().Found(t.Context(), cluster, time.Now())
 	require.NoError(t, err)
-	_, err = other.archive().PutFull(t.Context(), archive.Full{
+	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
 	}, bytes.NewReader(database))
 	require.NoError(t, err)

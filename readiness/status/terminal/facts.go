@@ -7,22 +7,23 @@ import (
 	"strings"
 	"time"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
 )
 
-// fact is something to know about a run, with its name. A name that is empty goes on with the fact before.
+// fact is something to know about a run, with its name. One without a name continues the fact before.
 type fact struct{ name, is string }
 
-// facts are what there is to know about a run, at now.
-func facts(d status.Document, now time.Time) []fact {
+// factsOf are what there is to know about a run, at now.
+func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
-		standing(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
-		backup(d.Backup, now), renewed(d.Leases, now), expiring(d.Certificates, now), process(d, now),
+		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
+		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.Oddities), process(d, now),
 	)
 }
 
-// standing says how long it has been as it is, and when that changes.
-func standing(d status.Document, now time.Time) []fact {
+// since says how long the state has lasted, and when it changes.
+func since(d status.Document, now time.Time) []fact {
 	began := d.PhaseSince
 	if began.IsZero() { // a wrapper of an older version
 		began = d.Since
@@ -56,6 +57,14 @@ func expiring(files []status.Certificate, now time.Time) (all []fact) {
 		if file.ExpiresSoon(now) {
 			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path)})
 		}
+	}
+	return all
+}
+
+// configured is what is odd about etcd's configuration.
+func configured(oddities []string) (all []fact) {
+	for _, oddity := range oddities {
+		all = append(all, fact{"configuration", oddity})
 	}
 	return all
 }
@@ -197,3 +206,163 @@ func ago(at, now time.Time) string {
 }
 
 func moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
+
+// backup is how far the store is, what it can give back, and what is wrong with it.
+func backup(d status.Document, now time.Time) (all []fact) {
+	b := d.Backup
+	switch {
+	case b == nil && d.Standalone:
+		return []fact{{"backups", "none (no --backup-store)"}}
+	case b == nil: // they are the sidecar's
+		return nil
+	}
+	add := func(name, is string) { all = append(all, fact{name, is}) }
+	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
+	if trouble := b.Trouble; trouble != nil {
+		add("backup trouble", trouble.Message)
+		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now)))
+	}
+	if b.Revision > 0 {
+		add("in the store", inTheStore(b))
+	}
+	if w := b.Window; w != nil {
+		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, moment(w.From), moment(w.To)))
+	}
+	if full := b.LastFull; full != nil {
+		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, size(full.Bytes), ago(full.At, now), full.Reason))
+	}
+	if run := b.FullRunning; run != nil {
+		add("full in the making", making(run))
+	} else if !b.NextFull.IsZero() {
+		add("next full", moment(b.NextFull))
+	}
+	add("last verified", verified(b.LastVerified, now))
+	if b.SpoolBytes > 0 {
+		add("spool", fmt.Sprintf("%s of %s wait on the volume", size(b.SpoolBytes), size(b.SpoolLimit)))
+	}
+	return all
+}
+
+func making(run *facts.Run) string {
+	text := run.Doing
+	if run.Of > 0 {
+		text += fmt.Sprintf(", %s of %s", size(run.Sent), size(run.Of))
+	}
+	if run.LeftSeconds > 0 {
+		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.LeftSeconds*float64(time.Second))))
+	}
+	return text + ": " + run.Reason
+}
+
+func inTheStore(b *facts.Backups) string {
+	stored := ""
+	if b.StoredBytes > 0 {
+		stored = "; " + size(b.StoredBytes) + " in all"
+	}
+	if b.BehindRevisions == 0 {
+		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
+	}
+	behind := time.Duration(b.BehindSeconds * float64(time.Second))
+	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.BehindRevisions, Rounded(behind), stored)
+}
+
+func verified(proof *facts.Proof, now time.Time) string {
+	switch {
+	case proof == nil:
+		return "never"
+	case !proof.Passed:
+		return fmt.Sprintf("FAILED at revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
+	default:
+		return fmt.Sprintf("revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
+	}
+}
+
+// often is how many times something went wrong in a row.
+func often(times int) string {
+	if times == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", times)
+}
+
+func nextTry(at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return ", next try within " + Rounded(max(0, at.Sub(now))).String()
+}
+
+// recovered is what came back from the store, or comes, or why it does not.
+func recovered(r *status.Recovery) (all []fact) {
+	if r == nil {
+		return nil
+	}
+	all = append(all, fact{"recovery", r.State + ": " + r.Reason})
+	if r.Loss != "" {
+		all = append(all, fact{"", r.Loss})
+	}
+	if r.Seconds > 0 {
+		left := Rounded(time.Duration(r.Seconds * float64(time.Second)))
+		all = append(all, fact{"", fmt.Sprintf("%.1f of %.1f MiB, %.1f MiB/s, %s left", mib(r.Bytes), mib(r.Of), r.Rate/(1<<20), left)})
+	}
+	return all
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+func upkeep(u *status.Upkeep, now time.Time) (all []fact) {
+	if u == nil {
+		return nil
+	}
+	add := func(name, is string) { all = append(all, fact{name, is}) }
+	if u.Phase != "idle" {
+		add("defragmentation", u.Phase+progress(u)+": "+u.Reason)
+	}
+	if last := u.Last; last != nil {
+		add("last defragmented", Defragmented(last)+", "+ago(last.At, now))
+	}
+	for _, reader := range u.Readers {
+		add("being read by", reader.What+" since "+ago(reader.Since, now))
+	}
+	return all
+}
+
+func progress(u *status.Upkeep) string {
+	if u.Phase != "running" {
+		return ""
+	}
+	return fmt.Sprintf(" (%.0f%%)", 100*u.Progress)
+}
+
+// Defragmented is how a defragmentation ended, in a clause.
+func Defragmented(d *status.Defragmentation) string {
+	if d.Error != "" {
+		return "not, by " + d.Origin + ": " + d.Error
+	}
+	took := Rounded(time.Duration(d.Took * float64(time.Second)))
+	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, size(d.Before), size(d.After))
+}
+
+// renewed are the leases that the member renews, and what keeps it from that.
+func renewed(all []status.Lease, now time.Time) (facts []fact) {
+	for i, lease := range all {
+		name := "leases"
+		if i > 0 {
+			name = ""
+		}
+		facts = append(facts, fact{name, leaseLine(lease, now)})
+		if trouble := lease.Trouble; trouble != nil {
+			facts = append(facts, fact{"lease trouble", trouble.Message},
+				fact{"", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now))})
+		}
+	}
+	return facts
+}
+
+func leaseLine(lease status.Lease, now time.Time) string {
+	if lease.Renewed.IsZero() {
+		return lease.Name + ", not renewed yet"
+	}
+	return fmt.Sprintf("%s says %s, renewed %s", lease.Name, lease.Holder, ago(lease.Renewed, now))
+}

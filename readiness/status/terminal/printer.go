@@ -1,22 +1,76 @@
+// Package terminal is how status documents, and the steps and durations in them, look to people at a terminal.
+//
+// `etcd-wrapper status` prints with it; the log's form for people writes steps and durations the same way.
 package terminal
 
 import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/mattn/go-isatty"
+
 	"etcd-wrapper/readiness/status"
 )
+
+// Colourful reports whether a stream is a terminal whose owner has nothing against colours.
+func Colourful(to io.Writer) bool {
+	file, ok := to.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// Way is a step of the state machine, as "Query → Wait" or "Query stays".
+func Way(from, to string) string {
+	if from == to {
+		return from + " stays"
+	}
+	return from + " → " + to
+}
+
+// Rounded is a duration in milliseconds below a second, and in seconds above.
+func Rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}
+
+// Size is a number of bytes as people read it.
+func Size(bytes int64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d bytes", bytes)
+	}
+	return size(bytes)
+}
+
+// Moment is a time in the reader's zone.
+func Moment(at time.Time) string { return moment(at) }
+
+// What terminals understand (ECMA-48).
+const (
+	bold   = 1
+	red    = 31
+	green  = 32
+	yellow = 33
+)
+
+func (p *Printer) paint(colour int, text string) string {
+	if !p.colour {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
+}
 
 // Printer prints documents for people. One goroutine at a time may use it.
 type Printer struct {
 	to     io.Writer
 	colour bool
-	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, of which others are told late
+	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, which come late
 	ready  bool
 }
 
@@ -37,7 +91,7 @@ func (p *Printer) Print(d status.Document) error {
 	now := time.Now()
 	fmt.Fprintf(&b, "%s%s, %s\n%s\n\n", whose(d), p.strong(d.State), p.readiness(d.Ready), d.Reason)
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, fact := range facts(d, now) {
+	for _, fact := range factsOf(d, now) {
 		fmt.Fprintf(table, "%s\t%s\n", fact.name, fact.is) //nolint:errcheck // a strings.Builder takes everything
 	}
 	table.Flush() //nolint:errcheck // a strings.Builder takes everything
@@ -90,7 +144,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper that does not tell is of another version
+		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper of another version may not say
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
 	}

@@ -36,6 +36,7 @@ func document() status.Document {
 			{Name: "etcd_peer", Path: "/b", Expires: now.Add(time.Hour)},
 			{Name: "sidecar_ca", Path: "/c", Expires: now.Add(1000 * time.Hour)},
 		},
+		Oddities: []string{"quota is no key that etcd knows; it is ignored"},
 		Transitions: []status.Transition{
 			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Times: 1, After: 0.0042},
 			{At: now, From: "Query", To: "Query", Reason: "again", Times: 7, After: 61},
@@ -57,6 +58,7 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 		`^database +1.5 GiB, of it 5.0 MiB in use, 75% of its quota of 2.0 GiB$`,
 		`^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^peers +active   main-0 \(abc\)\n +active   main-1 \(91bc\), leader\n +missing  http://main-2:2380 \(fd42\), learner$`,
 		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
+		`^configuration +quota is no key that etcd knows; it is ignored$`,
 		`^process started +` + at + `, 2h0m0s ago$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space  $`,
 		`^  ` + at + `  Query → Wait +after 4ms +it validates$`, `^  ` + at + `  Query stays ×7 +after 1m1s +again$`,

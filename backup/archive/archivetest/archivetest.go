@@ -1,0 +1,31 @@
+// Package archivetest puts into an archive what tests begin with.
+package archivetest
+
+import (
+	"context"
+	"io"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+)
+
+// Archive is an archive, or a test's own that is one.
+type Archive interface {
+	PutData(ctx context.Context, full archive.Full, database io.Reader) (archive.Full, error)
+	Commit(ctx context.Context, full archive.Full) error
+	PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error
+}
+
+// PutFull stores a full snapshot: its data, then its manifest.
+func PutFull(ctx context.Context, into Archive, full archive.Full, database io.Reader) (archive.Full, error) {
+	full, err := into.PutData(ctx, full, database)
+	if err != nil {
+		return archive.Full{}, err
+	}
+	return full, into.Commit(ctx, full)
+}
+
+// PutSegment stores a segment under the name of its position.
+func PutSegment(ctx context.Context, into Archive, object segment.Object) error {
+	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
+}

@@ -1,0 +1,225 @@
+package archive_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+)
+
+// Two members have begun a chain each, and only the first one goes on with its own.
+func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing.T) {
+	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
+		t.Run(where, func(t *testing.T) {
+			w := begin(t, sealtest.New(t).Load(t))
+			w.segment(20)
+			w.segment(30)
+			w.again().gap(revision)
+			check := func(to int64) {
+				assert.Equal(t, w.next, w.head().Start)
+				history := w.history()
+				chains := history.Newest().Chains
+				require.Len(t, chains, 1)
+				assert.Equal(t, []int64{10, to}, []int64{chains[0].From, chains[0].To})
+				assert.Equal(t, []bool{false, to > revision}, []bool{history.Newest().Fulls[0].Passed, history.Newest().Fulls[1].Passed})
+				assert.Equal(t, revisions(11, to), w.restore(archive.Target{}).revisions)
+				assert.Equal(t, revisions(11, 28), w.restore(archive.Target{Revision: 28}).revisions)
+			}
+			if revision < 30 {
+				check(30)
+			}
+			w.segment(40)
+			check(40)
+			w.segment(50)
+			check(50)
+			w.merge(archive.Minute, w.objects(archive.Segment)...)
+			check(50)
+			w.full()
+			w.segment(60)
+			assert.Equal(t, []window{{10, 60, 2, 2}}, windows(w.history()))
+		})
+	}
+}
+
+// What begins with the second full is a chain of its own, whatever lies before it.
+func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	other := w.again()
+	w.segment(30)
+	other.gap(25)
+	other.segment(40)
+	assert.Equal(t, []window{{10, 30, 1, 1}, {25, 40, 1, 1}}, windows(w.history()))
+	assert.Equal(t, other.next, w.head().Start)
+	assert.Equal(t, revisions(26, 40), w.restore(archive.Target{}).revisions)
+}
+
+func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(30)
+	w.again().gap(25)
+	w.segment(40)
+	defer w.damage(archive.DataName(1, w.history().Newest().Fulls[0].Label), 999)()
+	result, path, err := w.instead(archive.Target{Revision: 25})
+	require.NoError(t, err)
+	assert.EqualValues(t, 25, path.Revision)
+	assert.EqualValues(t, 25, result.full)
+}
+
+// It ends a segment that cannot be read, so nobody knows whether that one reached across.
+func TestADamagedSegmentPassesNothing(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	crossing := w.segment(30)
+	w.again().gap(25)
+	defer w.damage(archive.SegmentName(1, crossing.Position), 999)()
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 25, path.Revision)
+}
+
+// holed is an archive with a full of revision 20 in the middle of a chain that ends with 30, and the name of the segment behind it.
+func holed(t *testing.T) (w *world, name string) {
+	w = begin(t, sealtest.New(t).Load(t))
+	for last := int64(12); last <= 20; last += 2 {
+		w.segment(last)
+	}
+	name = archive.SegmentName(1, w.full().Next)
+	for last := int64(22); last <= 30; last += 2 {
+		w.segment(last)
+	}
+	return w, name
+}
+
+func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
+	w, name := holed(t)
+	require.NoError(t, w.store.Delete(w.ctx, name))
+
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 20, path.Revision)
+	require.ErrorIs(t, path.PastEnd, archive.ErrHole)
+	assert.ErrorContains(t, path.PastEnd, "0000000000000000021.000000", "the first position that is missing")
+	assert.GreaterOrEqual(t, path.Lost(), int64(8))
+	assert.Equal(t, revisions(11, 20), append(revisions(11, path.Full.Revision), w.restore(archive.Target{}).revisions...))
+
+	for revision := int64(21); revision <= 30; revision++ {
+		_, err := w.Find(w.ctx, archive.Target{Revision: revision})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
+		_, err = w.Find(w.ctx, archive.Target{Time: At(revision)})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "at the time of %d", revision)
+	}
+	for revision := int64(11); revision <= 20; revision++ {
+		assert.Equal(t, revision, w.restore(archive.Target{Revision: revision}).Revision)
+	}
+	chains := w.history().Newest().Chains
+	require.Len(t, chains, 1)
+	assert.Equal(t, []int64{10, 20}, []int64{chains[0].From, chains[0].To})
+}
+
+// A segment's name can be computed: what a listing lacks for a while is read all the same.
+func TestASegmentThatAListingLacksIsRead(t *testing.T) {
+	w, name := holed(t)
+	lagging := archive.New(&stale{Store: w.store, hides: func(n string) bool { return n == name }}, w.Keys())
+	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: At(25)}, {Time: At(30)}} {
+		path, err := lagging.Find(w.ctx, target)
+		require.NoError(t, err, target)
+		assert.NoError(t, path.PastEnd)
+		reading, err := lagging.Read(w.ctx, path, func(segment.Row) error { return nil })
+		require.NoError(t, err, target)
+		assert.Equal(t, path.Revision, reading.Revision, target)
+	}
+	path, err := lagging.Find(w.ctx, archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 30, path.Revision)
+}
+
+// A full that lies within a segment, as where two members have cut the rows in other places, leads nowhere: the chain goes on across it.
+func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(14)
+	other := w.again()
+	within := other.build(17).Start()
+	w.segment(20)
+	w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
+	w.segment(24)
+
+	for revision := int64(11); revision <= 24; revision++ {
+		restored := w.restore(archive.Target{Revision: revision})
+		assert.Equal(t, revision, restored.Revision)
+	}
+	assert.EqualValues(t, 24, w.restore(archive.Target{}).Revision)
+	assert.NoError(t, w.find(archive.Target{}).PastEnd)
+}
+
+// stranger puts a segment of another cluster, with revisions from first to last that were the present at a time.
+func (w *world) stranger(first, last int64, at time.Time) {
+	w.t.Helper()
+	start := segment.Start{Cluster: "beef", Generation: 1, Position: segment.After(first - 1), Before: segment.Seed("beef", 1, first-1)}
+	builder, err := segment.NewBuilder(w.Keys(), start)
+	require.NoError(w.t, err)
+	for _, row := range Rows(first, last) {
+		require.NoError(w.t, builder.Row(row))
+	}
+	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
+	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(w.t, err)
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+}
+
+// The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What
+// that one has left lies beside the chain, and between the names of its segments.
+func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.stranger(5, 8, At(9))
+	for last := int64(14); last <= 30; last += 4 {
+		w.segment(last)
+		w.stranger(last-1, last+20, At(last-1).Add(100*time.Millisecond))
+	}
+	w.stranger(500, 520, At(29))
+	w.stranger(521, 530, At(29))
+
+	assert.Equal(t, revisions(11, 30), w.restore(archive.Target{}).revisions)
+	for revision := int64(11); revision <= 30; revision++ {
+		assert.Equal(t, revisions(11, revision), w.restore(archive.Target{Revision: revision}).revisions)
+		if revision < 30 {
+			path := w.find(archive.Target{Time: At(revision).Add(500 * time.Millisecond)})
+			assert.Equal(t, revision, path.Revision, "at the time of %d", revision)
+		}
+	}
+	chains := w.history().Newest().Chains
+	require.Len(t, chains, 1)
+	assert.Equal(t, []int64{10, 30}, []int64{chains[0].From, chains[0].To})
+	assert.ErrorIs(t, chains[0].PastEnd, archive.ErrForeign, "it is told of")
+	_, err := w.Find(w.ctx, archive.Target{Revision: 505})
+	require.ErrorIs(t, err, archive.ErrNotKept)
+}
+
+// A merged object holds whatever begins within it: what comes there later would be deleted as being held.
+func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.stranger(20, 30, At(9))
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	require.ErrorIs(t, err, archive.ErrHole)
+	assert.Empty(t, w.objects(archive.Minute))
+}
+
+// The newest object by its name is nothing but a name: it does not move the end, and nobody has to begin anew behind it.
+func TestANameDoesNotMoveTheEnd(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(14)
+	w.segment(20)
+	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000", []byte("x"))
+	}
+	head := w.head()
+	assert.NoError(t, head.Damaged)
+	assert.EqualValues(t, 20, head.Revision())
+	assert.True(t, head.PastEnd.IsZero())
+	chains := w.history().Newest().Chains
+	require.Len(t, chains, 1)
+	assert.EqualValues(t, 20, chains[0].To)
+}

@@ -1,0 +1,412 @@
+package archive_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// instead restores, and goes another way as often as there is one.
+func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
+	w.t.Helper()
+	path, err := w.Find(w.ctx, target)
+	for err == nil {
+		result, failed := w.follow(path)
+		if failed == nil {
+			return result, path, nil
+		}
+		path, err = w.Instead(w.ctx, path, failed)
+	}
+	return restored{}, path, err
+}
+
+// spoilt are the ways in which an object is of no use.
+func (w *world) spoilt() map[string]func(name string) {
+	return map[string]func(name string){
+		"missing": func(name string) { require.NoError(w.t, w.store.Delete(w.ctx, name)) },
+		"damaged": func(name string) {
+			content, _ := w.store.Content(name)
+			w.damage(name, 8*len(content)-40)
+		},
+	}
+}
+
+func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
+	for how := range (&world{}).spoilt() {
+		t.Run(how, func(t *testing.T) {
+			w := begin(t, sealtest.New(t).Load(t))
+			w.segment(12)
+			middle := w.full()
+			w.segment(14)
+			newest := w.full()
+			w.segment(16)
+			w.spoilt()[how](archive.DataName(1, newest.Name()))
+			for _, target := range []archive.Target{{}, {Revision: 16}, {Time: At(16)}} {
+				result, path, err := w.instead(target)
+				require.NoError(t, err)
+				assert.EqualValues(t, 12, result.full, "%s", target)
+				assert.Equal(t, revisions(13, 16), result.revisions)
+				assert.EqualValues(t, 16, path.Revision)
+				assert.Equal(t, w.find(target).Time, path.Time, "%s", target)
+			}
+			w.spoilt()[how](archive.DataName(1, middle.Name()))
+			result, _, err := w.instead(archive.Target{})
+			require.NoError(t, err)
+			assert.Equal(t, revisions(11, 16), result.revisions)
+			w.spoilt()[how](archive.DataName(1, w.history().Newest().Fulls[0].Name()))
+			_, _, err = w.instead(archive.Target{})
+			assert.ErrorIs(t, err, archive.ErrNotKept, "nothing else is there")
+		})
+	}
+}
+
+func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T) {
+	for how := range (&world{}).spoilt() {
+		t.Run(how, func(t *testing.T) {
+			w := begin(t, &seal.Keys{})
+			w.segment(14)
+			newest := w.gap(30)
+			w.segment(36)
+			sought := w.find(archive.Target{})
+			require.EqualValues(t, 36, sought.Revision)
+			w.spoilt()[how](archive.DataName(1, newest.Name()))
+			result, path, err := w.instead(archive.Target{})
+			require.NoError(t, err)
+			assert.EqualValues(t, 14, path.Revision)
+			assert.Equal(t, revisions(11, 14), result.revisions, "what is behind the gap belongs to the full alone")
+			_, _, err = w.instead(archive.Target{Revision: 36})
+			assert.ErrorIs(t, err, archive.ErrNotKept)
+		})
+	}
+}
+
+func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsWhatIsLost(t *testing.T) {
+	for how := range (&world{}).spoilt() {
+		t.Run(how, func(t *testing.T) {
+			w := begin(t, sealtest.New(t).Load(t))
+			for last := int64(12); last <= 20; last += 2 {
+				w.segment(last)
+			}
+			sought := w.find(archive.Target{})
+			require.EqualValues(t, 20, sought.Revision)
+			w.spoilt()[how](archive.SegmentName(1, segment.After(14)))
+			_, failed := w.follow(sought)
+			other, err := w.Instead(w.ctx, sought, failed)
+			require.NoError(t, err)
+			assert.EqualValues(t, 14, other.Revision, "six revisions are lost")
+			result, err := w.follow(other)
+			require.NoError(t, err)
+			assert.Equal(t, revisions(11, 14), result.revisions)
+
+			exact := archive.Target{Revision: 18}
+			_, _, err = w.instead(exact)
+			assert.ErrorIs(t, err, archive.ErrNotKept, "what was asked for by its revision is that or nothing")
+			result, _, err = w.instead(archive.Target{Revision: 14})
+			require.NoError(t, err)
+			assert.Equal(t, revisions(11, 14), result.revisions)
+		})
+	}
+}
+
+func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for last := int64(12); last <= 20; last += 2 {
+		w.segment(last)
+	}
+	segments := w.objects(archive.Segment)
+	merged := w.merge(archive.Minute, segments[:4]...)
+	content, _ := w.store.Content(merged.Name())
+	w.damage(merged.Name(), 8*(len(content)*5/8))
+	result, path, err := w.instead(archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 14, path.Revision)
+	assert.Equal(t, revisions(11, 14), result.revisions)
+}
+
+func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	w.segment(14)
+	w.segment(16)
+	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
+	require.NoError(t, err)
+	w.damage(merged.Name(), 8*int(merged.Size)-40)
+	result, path, err := w.instead(archive.Target{})
+	require.NoError(t, err)
+	assert.Equal(t, revisions(11, 16), result.revisions)
+	assert.Len(t, path.Objects, 3)
+}
+
+func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	w.segment(14)
+	full := w.full()
+	w.segment(16)
+	w.damage(archive.DataName(1, full.Name()), 99)
+	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(12))))
+	result, path, err := w.instead(archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 12, path.Revision, "neither by the full nor by what is before it")
+	assert.Equal(t, revisions(11, 12), result.revisions)
+}
+
+// The last object's statement tells where the chain ends.
+func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(12)
+	last := w.segment(14)
+	w.damage(archive.SegmentName(1, last.Position), 300)
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 12, path.Revision)
+	assert.Error(t, path.PastEnd)
+	result, err := w.follow(path)
+	require.NoError(t, err)
+	assert.Equal(t, revisions(11, 12), result.revisions)
+	assert.NoError(t, w.find(archive.Target{Revision: 11}).PastEnd)
+	_, err = w.Find(w.ctx, archive.Target{Revision: 13})
+	assert.ErrorIs(t, err, archive.ErrNotKept)
+	assert.EqualValues(t, 12, w.find(archive.Target{Time: At(12)}).Revision)
+	_, err = w.Find(w.ctx, archive.Target{Time: At(13)})
+	assert.ErrorIs(t, err, archive.ErrNotKept, "what was there at that time, or nothing")
+	head := w.head()
+	assert.Error(t, head.Damaged)
+	assert.EqualValues(t, 12, head.Revision())
+}
+
+func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	w.full()
+	path := w.find(archive.Target{})
+	other := errors.New("no room")
+	_, err := w.Instead(w.ctx, path, other)
+	assert.Equal(t, other, err)
+	w.store.Inject(memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
+	_, failed := w.follow(path)
+	_, err = w.Instead(w.ctx, path, failed)
+	assert.Equal(t, failed, err)
+}
+
+func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	for last := int64(13); last <= 40; last += 3 {
+		w.segment(last)
+		if last == 25 {
+			w.full()
+		}
+	}
+	segments := w.objects(archive.Segment)
+	w.merge(archive.Minute, segments[:3]...)
+	w.merge(archive.Minute, segments[3:6]...)
+	w.gap(60)
+	w.segment(70)
+	check := func() {
+		for revision := int64(10); revision <= 70; revision++ {
+			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
+				target := archive.Target{Time: At(revision).Add(offset)}
+				path, err := w.Find(w.ctx, target)
+				opens := revision == 10 || revision == 60 // within that second its full was made, nobody knows when
+				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
+					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
+					continue
+				}
+				if assert.NoError(t, err) {
+					assert.Equal(t, revision, path.Revision, "%s", target)
+					assert.False(t, path.Time.After(target.Time))
+				}
+			}
+		}
+	}
+	check()
+	assert.EqualValues(t, 70, w.find(archive.Target{Time: At(1000)}).Revision, "nothing later is known")
+	_, err := w.Find(w.ctx, archive.Target{Time: At(9)})
+	assert.ErrorIs(t, err, archive.ErrNotKept)
+	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not kept in memory://test/, which has revisions 10 to 40 (")
+
+	result := w.restore(archive.Target{Time: At(33)})
+	assert.EqualValues(t, 25, result.full)
+	assert.Equal(t, revisions(26, 33), result.revisions)
+}
+
+// A mistake and a full were made within one second, and the moment before the mistake is asked for.
+func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
+	w, _ := timed(t)
+	w.ahead(12, At(20).Add(100*time.Millisecond))
+	w.ahead(13, At(20).Add(500*time.Millisecond))
+	full := w.next
+	_, err := archivetest.PutFull(w.ctx, w, archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 13, Next: full.Position, Time: At(20).Add(900 * time.Millisecond), Chain: full.Before, Last: full.Last, Reason: "for a test",
+	}, strings.NewReader(database(13)))
+	require.NoError(t, err)
+	for at, revision := range map[time.Duration]int64{0: 10, 200 * time.Millisecond: 12, 600 * time.Millisecond: 13, time.Second: 13} {
+		path := w.find(archive.Target{Time: At(20).Add(at)})
+		assert.Equal(t, revision, path.Revision, "%s", at)
+		assert.Equal(t, at == time.Second, path.Full.Revision == 13, "%s", at)
+		assert.False(t, path.Time.After(At(20).Add(at)))
+	}
+}
+
+// Of a full that stands alone it is known that it was the present at the end of its second.
+func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.gap(20)
+	w.gap(30)
+	path := w.find(archive.Target{Time: At(20).Add(time.Second)})
+	assert.EqualValues(t, 20, path.Revision)
+	assert.Equal(t, At(21), path.Time)
+	for _, offset := range []time.Duration{0, 999 * time.Millisecond, 1001 * time.Millisecond} {
+		_, err := w.Find(w.ctx, archive.Target{Time: At(20).Add(offset)})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", offset)
+	}
+}
+
+func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.backlog(12)
+	w.backlog(14)
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision, "none of them is known to have been by then")
+	w.segment(16)
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision)
+	assert.EqualValues(t, 15, w.find(archive.Target{Time: At(15)}).Revision)
+	assert.Equal(t, revisions(11, 15), w.restore(archive.Target{Time: At(15)}).revisions)
+	w.backlog(18)
+	assert.EqualValues(t, 16, w.find(archive.Target{Time: At(16)}).Revision)
+}
+
+// backlog makes a segment without markers, as one is that was cut because there was so much.
+func (w *world) backlog(last int64) {
+	w.t.Helper()
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(w.t, err)
+	for _, row := range Rows(w.next.Position.Revision, last) {
+		require.NoError(w.t, builder.Row(row))
+	}
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	w.next = object.Start()
+}
+
+func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(t, err)
+	require.NoError(t, builder.Marker(segment.Marker{Revision: 12, Time: At(20)}))
+	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(t, err)
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+
+	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
+	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
+}
+
+// ahead makes a segment whose markers are of another clock.
+func (w *world) ahead(last int64, at time.Time) {
+	w.t.Helper()
+	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	require.NoError(w.t, err)
+	for _, row := range Rows(w.next.Position.Revision, last) {
+		require.NoError(w.t, builder.Row(row))
+	}
+	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
+	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	w.next = object.Start()
+}
+
+// timed is an archive whose store has a clock, and the clock.
+func timed(t *testing.T) (w *world, clock *time.Time) {
+	t.Helper()
+	clock = new(Noon)
+	w = begin(t, &seal.Keys{})
+	w.store.Now = func() time.Time { return *clock }
+	return w, clock
+}
+
+// A member's clock is an hour ahead; the others, who go on, never write an earlier time.
+func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
+	w, clock := timed(t)
+	start := *clock
+	w.fulls[10] = 0
+	w.gapAt(20, start)
+	tick := func() time.Time { *clock = clock.Add(time.Minute); return *clock }
+	w.ahead(22, tick())
+	w.ahead(24, tick().Add(time.Hour))
+	future := clock.Add(time.Hour)
+	for last := int64(26); last <= 40; last += 2 {
+		tick()
+		w.ahead(last, future)
+	}
+	for last := int64(22); last <= 40; last += 2 {
+		at := start.Add(time.Duration(last-20) / 2 * time.Minute).Add(time.Second)
+		path := w.find(archive.Target{Time: at})
+		assert.Equal(t, last, path.Revision, "%s", at.Sub(start))
+		assert.False(t, path.Time.After(at))
+	}
+	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
+}
+
+// Without anybody who went on, it may as well be the store's clock that is wrong.
+func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
+	w, clock := timed(t)
+	start := clock.Add(time.Hour)
+	w.gapAt(20, start)
+	for last := int64(22); last <= 30; last += 2 {
+		*clock = clock.Add(time.Minute)
+		w.ahead(last, clock.Add(time.Hour))
+	}
+	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
+}
+
+// Markers of a burst may say the same, and a store's times may be whole seconds.
+func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
+	w, clock := timed(t)
+	w.gapAt(20, *clock)
+	at := clock.Add(1500 * time.Millisecond)
+	for last := int64(22); last <= 26; last += 2 {
+		w.ahead(last, at) // the store says that it had them before
+	}
+	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
+}
+
+// gapAt is gap at a time.
+func (w *world) gapAt(revision int64, at time.Time) {
+	w.t.Helper()
+	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: segment.Seed(cluster, 1, revision), Reason: "for a test",
+	}, strings.NewReader(database(revision)))
+	require.NoError(w.t, err)
+	w.next = full.Start()
+}
+
+// Nothing was written for a while, and then the cluster was restored: until then the last revision was the present.
+func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(15)
+	w.gap(18)
+	w.segment(20)
+	w.restoredTo(2, 20) // at second 25
+	for at, revision := range map[time.Time]int64{At(20): 20, At(22): 20, At(25).Add(-1): 20, At(15): 15} {
+		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)
+	}
+	for _, at := range []time.Time{At(25), At(15).Add(1), At(18)} {
+		_, err := w.Find(w.ctx, archive.Target{Time: at})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", at)
+	}
+}

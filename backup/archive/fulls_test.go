@@ -1,0 +1,306 @@
+package archive_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"filippo.io/age"
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/folder"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// snapshotOf is what etcd makes of a database: it ends with a digest.
+func snapshotOf(database string) string {
+	sum := sha256.Sum256([]byte(database))
+	return database + string(sum[:])
+}
+
+func fullOf(revision int64) archive.Full {
+	return archive.Full{
+		Cluster: cluster, Generation: 1, Revision: revision, Chain: segment.Seed(cluster, 1, revision), Time: At(revision),
+	}
+}
+
+func read(t *testing.T, a *archive.Archive, full archive.Full) (string, error) {
+	t.Helper()
+	content, err := a.OpenFull(t.Context(), full)
+	if err != nil {
+		return "", err
+	}
+	defer content.Close()
+	all, err := io.ReadAll(content)
+	return string(all), err
+}
+
+func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
+	directory, err := folder.New(t.TempDir())
+	require.NoError(t, err)
+	database := strings.Repeat("pages of a database ", 200_000)
+	for name, s := range map[string]store.Store{"memory": memory.New(), "folder": directory} {
+		for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+			t.Run(name+" "+sealing, func(t *testing.T) {
+				a := archive.New(s, keys)
+				full, err := archivetest.PutFull(t.Context(), a, fullOf(int64(10+len(sealing))), strings.NewReader(database))
+				require.NoError(t, err)
+				known, err := a.Full(t.Context(), 1, full.Name())
+				require.NoError(t, err)
+				assert.Equal(t, full, known)
+				assert.EqualValues(t, len(database), known.Database.Bytes)
+				assert.Equal(t, segment.After(full.Revision), known.Next)
+				assert.True(t, known.BeginsChain())
+				snapshot, err := read(t, a, known)
+				require.NoError(t, err)
+				assert.True(t, snapshot == snapshotOf(database))
+			})
+		}
+	}
+}
+
+func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
+	pair := sealtest.New(t)
+	s := memory.New()
+	full, err := archivetest.PutFull(t.Context(), archive.New(s, pair.Load(t)), fullOf(10), strings.NewReader("database"))
+	require.NoError(t, err)
+	content, there := s.Content(archive.DataName(1, full.Name()))
+	require.True(t, there)
+	identities, err := age.ParseIdentities(strings.NewReader(secret(t, pair)))
+	require.NoError(t, err)
+	decrypted, err := age.Decrypt(bytes.NewReader(content), identities...)
+	require.NoError(t, err)
+	decoder, err := zstd.NewReader(decrypted)
+	require.NoError(t, err)
+	defer decoder.Close()
+	snapshot, err := io.ReadAll(decoder)
+	require.NoError(t, err)
+	assert.Equal(t, snapshotOf("database"), string(snapshot))
+}
+
+func TestASealedFullMayBePutAgain(t *testing.T) {
+	s := memory.New()
+	a := archive.New(s, sealtest.New(t).Load(t))
+	var spooled bytes.Buffer
+	body, err := a.SealSnapshot(&spooled, strings.NewReader("database"))
+	require.NoError(t, err)
+	full := fullOf(10)
+	full.Database = body
+	for range 2 {
+		stored, err := a.PutSealedData(t.Context(), full, bytes.NewReader(spooled.Bytes()))
+		require.NoError(t, err)
+		require.NoError(t, a.Commit(t.Context(), stored))
+		snapshot, err := read(t, a, stored)
+		require.NoError(t, err)
+		assert.Equal(t, snapshotOf("database"), snapshot)
+	}
+	_, err = a.PutSealedData(t.Context(), full, strings.NewReader("another"))
+	assert.ErrorIs(t, err, store.ErrExists)
+}
+
+func TestAFullWithoutManifestIsNone(t *testing.T) {
+	broken := errors.New("disk error")
+	for name, put := range map[string]func(*world) error{
+		"a database that cannot be read": func(w *world) error {
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
+			return err
+		},
+		"a store that is lost for the data": func(w *world) error {
+			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: broken})
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
+			return err
+		},
+		"a store that is lost for the manifest": func(w *world) error {
+			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.ManifestName(1, fullOf(20).Name()), Err: broken})
+			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, &seal.Keys{})
+			assert.ErrorIs(t, put(w), broken)
+			w.store.Heal()
+			kept := w.history().Newest()
+			assert.Len(t, kept.Fulls, 1)
+			assert.Len(t, kept.Orphans, len(w.names("gen/000001/full/"))-2)
+			assert.EqualValues(t, 10, w.head().Full.Revision)
+		})
+	}
+}
+
+func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
+	for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+		t.Run(sealing, func(t *testing.T) {
+			w := begin(t, keys)
+			full := *w.head().Full
+			name := archive.DataName(1, full.Name())
+			content, _ := w.store.Content(name)
+			for bit := range 8 * len(content) {
+				repair := w.damage(name, bit)
+				_, err := read(t, w.Archive, full)
+				assert.Error(t, err, "bit %d", bit)
+				repair()
+			}
+			for length := range content {
+				w.store.SetContent(name, content[:length])
+				_, err := read(t, w.Archive, full)
+				assert.ErrorIs(t, err, seal.ErrDamaged, "cut at %d", length)
+				assert.ErrorContains(t, err, name)
+			}
+			w.store.SetContent(name, append(content, 'x'))
+			_, err := read(t, w.Archive, full)
+			assert.ErrorIs(t, err, seal.ErrDamaged)
+			require.NoError(t, w.store.Delete(w.ctx, name))
+			_, err = read(t, w.Archive, full)
+			assert.ErrorIs(t, err, store.ErrNotFound)
+		})
+	}
+}
+
+func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	var spooled bytes.Buffer
+	body, err := w.SealSnapshot(&spooled, strings.NewReader("database"))
+	require.NoError(t, err)
+	for name, change := range map[string]func(*segment.Body){
+		"another digest": func(b *segment.Body) { b.SHA256[0]++ },
+		"shorter":        func(b *segment.Body) { b.Bytes-- },
+		"longer":         func(b *segment.Body) { b.Bytes++ },
+	} {
+		full := fullOf(int64(20 + len(name)))
+		full.Database = body
+		change(&full.Database)
+		stored, err := w.PutSealedData(w.ctx, full, bytes.NewReader(spooled.Bytes()))
+		require.NoError(t, err)
+		_, err = read(t, w.Archive, stored)
+		assert.ErrorIs(t, err, seal.ErrDamaged, name)
+	}
+}
+
+func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	full := *w.head().Full
+	manifest, _ := w.store.Content(archive.ManifestName(1, full.Name()))
+	other := archive.FullName(99, At(99))
+	w.store.SetContent(archive.ManifestName(1, other), manifest)
+	_, err := w.Full(w.ctx, 1, other)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.EqualValues(t, 10, w.head().Full.Revision)
+
+	for name, change := range map[string]func(*archive.Full){
+		"no cluster":     func(f *archive.Full) { f.Cluster = "" },
+		"no revision":    func(f *archive.Full) { f.Revision = 0 },
+		"a later start":  func(f *archive.Full) { f.Next = segment.After(100) },
+		"no generation":  func(f *archive.Full) { f.Generation = 0 },
+		"no next at all": func(f *archive.Full) { f.Next = segment.Position{Part: 1} },
+	} {
+		full := fullOf(20)
+		change(&full)
+		_, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader("database"))
+		assert.Error(t, err, name)
+	}
+	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
+	assert.Error(t, err, "an empty database")
+}
+
+func TestTheNewestResultOfAFullCounts(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	put := func(after int64, outcome archive.Outcome, test bool) {
+		require.NoError(t, w.PutResult(w.ctx, archive.Result{
+			Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(after), Segments: test, Why: "for a test",
+		}))
+	}
+	assert.Nil(t, w.history().Newest().Fulls[0].Result)
+	put(20, archive.Failed, false)
+	assert.False(t, w.history().Newest().Fulls[0].Usable())
+	_, err := w.try(archive.Target{})
+	assert.ErrorIs(t, err, archive.ErrNotKept)
+	put(30, archive.Verified, false)
+	kept := w.history().Newest().Fulls[0]
+	assert.True(t, kept.Usable())
+	assert.Equal(t, archive.Verified, kept.Result.Outcome)
+
+	put(40, archive.Verified, true)
+	put(50, archive.Failed, true)
+	tests, err := w.RestoreTests(w.ctx, 1, At(40))
+	require.NoError(t, err)
+	assert.Len(t, tests, 2)
+	tests, err = w.RestoreTests(w.ctx, 1, At(41))
+	require.NoError(t, err)
+	require.Len(t, tests, 1)
+	assert.Equal(t, archive.Failed, tests[0].Outcome)
+	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
+}
+
+// A member and somebody at a terminal may restore the same full at the same time.
+func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	for _, test := range []bool{false, true} {
+		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
+			require.NoError(t, w.PutResult(w.ctx, archive.Result{
+				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(20), Segments: test,
+				Seconds: float64(len(w.names("gen/"))), // they differ in something
+			}))
+		}
+	}
+	assert.Len(t, w.names("gen/000001/verified/"), 3)
+	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Result.Outcome, "the last one counts")
+	tests, err := w.RestoreTests(w.ctx, 1, At(20))
+	require.NoError(t, err)
+	assert.Len(t, tests, 3)
+}
+
+func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	full := *w.head().Full
+	stranger := archive.New(w.store, sealtest.New(t).Load(t))
+	require.NoError(t, stranger.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Failed, At: At(1)}))
+	kept := w.history().Newest().Fulls[0]
+	assert.True(t, kept.Usable())
+	assert.ErrorIs(t, kept.ResultErr, seal.ErrUntrusted)
+}
+
+func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	first, second := *w.head().Full, w.full()
+	require.NoError(t, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: first.Name(), Outcome: archive.Verified, At: At(60)}))
+	result := w.names("gen/000001/verified/")[0]
+	content, _ := w.store.Content(result)
+	w.store.SetContent(strings.Replace(result, first.Name(), second.Name(), 1), content)
+	fulls := w.history().Newest().Fulls
+	assert.NotNil(t, fulls[0].Result)
+	assert.Nil(t, fulls[1].Result)
+	assert.ErrorIs(t, fulls[1].ResultErr, seal.ErrDamaged)
+}
+
+// One small object that has decayed must keep nobody from listing, testing and deleting everything else.
+func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	put := func(into *archive.Archive, after int64, outcome archive.Outcome) {
+		require.NoError(t, into.PutResult(w.ctx, archive.Result{Generation: 1, Segments: true, Outcome: outcome, At: At(after)}))
+	}
+	put(w.Archive, 20, archive.Verified)
+	put(w.Archive, 30, archive.Verified)
+	put(archive.New(w.store, sealtest.New(t).Load(t)), 40, archive.Failed)
+	w.damage(w.names("gen/000001/tested/")[1], 300)
+	tests, err := w.RestoreTests(w.ctx, 1, At(0))
+	require.NoError(t, err)
+	require.Len(t, tests, 1)
+	assert.Equal(t, At(20), tests[0].At)
+}

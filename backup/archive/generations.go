@@ -1,0 +1,354 @@
+package archive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store"
+)
+
+// Cluster is the birth certificate of what is backed up: its first cluster. A restore makes another one, in a generation of its
+// own.
+type Cluster struct {
+	seal.Heading
+	Cluster string    `json:"cluster"` // etcd's cluster id, hexadecimal
+	Created time.Time `json:"created"`
+}
+
+// Generation is the history of one cluster id: from the beginning, or from a restore on.
+type Generation struct {
+	seal.Heading
+	Number         int       `json:"number"`             // from 1 on
+	Cluster        string    `json:"cluster"`            // etcd's cluster id, hexadecimal
+	Parent         int       `json:"parent"`             // the generation that was restored; 0 for none
+	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
+	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
+	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
+	Created        time.Time `json:"created"`
+
+	signed bool
+}
+
+const (
+	clusterKind    = "cluster"
+	generationKind = "generation"
+)
+
+// Found writes the birth certificate and the first generation, unless they are there, and returns the cluster's newest
+// generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
+// several members at once.
+func (w *Writer) Found(ctx context.Context, cluster string, at time.Time) (Generation, error) {
+	there, err := w.reader.Cluster(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		there, err = w.certify(ctx, cluster, at)
+	}
+	if err != nil {
+		return Generation{}, err
+	}
+	generation, err := w.reader.GenerationOf(ctx, cluster)
+	if !errors.Is(err, ErrForeign) || there.Cluster != cluster {
+		return generation, err
+	}
+	return w.first(ctx, cluster, at)
+}
+
+// certify writes the birth certificate. Where nothing but that is missing, it names whoever has begun the first generation.
+func (w *Writer) certify(ctx context.Context, cluster string, at time.Time) (Cluster, error) {
+	all, err := w.reader.Generations(ctx)
+	if err != nil {
+		return Cluster{}, err
+	}
+	certificate := Cluster{Heading: heading(clusterKind), Cluster: cluster, Created: at.UTC().Truncate(time.Second)}
+	if len(all) > 0 {
+		if _, err := w.reader.newestOf(all, "", cluster); err != nil {
+			return Cluster{}, err
+		}
+		certificate.Cluster = all[0].Cluster
+	}
+	err = w.state(ctx, clusterName, certificate)
+	if errors.Is(err, store.ErrExists) {
+		return w.reader.Cluster(ctx)
+	}
+	return certificate, err
+}
+
+// first writes the first generation, of the cluster that the birth certificate names.
+func (w *Writer) first(ctx context.Context, cluster string, at time.Time) (Generation, error) {
+	err := w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster, Created: at})
+	if err != nil && !errors.Is(err, store.ErrExists) {
+		return Generation{}, err
+	}
+	return w.reader.GenerationOf(ctx, cluster)
+}
+
+// BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
+func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
+	generation.Heading = heading(generationKind)
+	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
+	return w.state(ctx, generationName(generation.Number), generation)
+}
+
+// MayAdd is an ErrUnsigned if this process must not add anything to a generation that was read. Ask it before anything is written.
+func (w *Writer) MayAdd(to Generation) error {
+	if to.signed && !w.reader.keys.Signs() {
+		return fmt.Errorf("generation %d in %s is %w", to.Number, w.reader.store, ErrUnsigned)
+	}
+	return nil
+}
+
+// Cluster returns the birth certificate. store.ErrNotFound says that nothing was ever kept here.
+func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
+	var cluster Cluster
+	err := r.statement(ctx, clusterName, clusterKind, &cluster)
+	if err == nil && cluster.Cluster == "" {
+		err = r.damaged(clusterName)
+	}
+	return cluster, err
+}
+
+// Still looks whether a generation that was there is there, by names alone, since a listing may lack what there is. store.ErrNotFound
+// says that it, or the birth certificate, is gone, and ErrForeign that another cluster has begun in its place.
+func (r *Reader) Still(ctx context.Context, generation Generation) error {
+	if _, err := r.Cluster(ctx); err != nil {
+		return err
+	}
+	there, err := r.generation(ctx, generation.Number)
+	if err != nil {
+		return err
+	}
+	_, err = r.newestOf([]Generation{there}, "", generation.Cluster)
+	return err
+}
+
+// GenerationOf returns the newest generation of a cluster id. ErrForeign says that there is none, though there is a birth
+// certificate; store.ErrNotFound that there is neither.
+func (r *Reader) GenerationOf(ctx context.Context, cluster string) (Generation, error) {
+	certificate, err := r.Cluster(ctx)
+	if err != nil {
+		return Generation{}, err
+	}
+	all, err := r.Generations(ctx)
+	if err != nil {
+		return Generation{}, err
+	}
+	return r.newestOf(all, certificate.Cluster, cluster)
+}
+
+// newestOf is a cluster's newest generation. Where there is none at all, the store is the founder's.
+func (r *Reader) newestOf(all []Generation, founder, cluster string) (Generation, error) {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Cluster == cluster {
+			return all[i], nil
+		}
+	}
+	if len(all) > 0 {
+		founder = all[len(all)-1].Cluster
+	}
+	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", r.store, ErrForeign, founder, cluster)
+}
+
+// Generations returns all of them, in order. ErrNameless says that a later one has backups.
+func (r *Reader) Generations(ctx context.Context) (all []Generation, err error) {
+	for number, nameless := 0, 0; ; {
+		if number, err = r.generationAfter(ctx, number); err != nil || number == 0 {
+			return all, cmp.Or(err, r.checkNames(ctx, all, nameless))
+		}
+		generation, err := r.generation(ctx, number)
+		if errors.Is(err, store.ErrNotFound) {
+			nameless = number // something of it is left
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, generation)
+	}
+}
+
+// checkNames is an ErrNameless if the last generation of which there is something is that one, and has backups. Of an older one something
+// may be left when it was let go.
+func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
+	if len(all) == 0 || nameless < all[len(all)-1].Number {
+		return nil
+	}
+	told, err := r.reportedBy(ctx, nameless)
+	if err != nil || told == 0 {
+		return err
+	}
+	return r.named(generationName(nameless), ErrNameless)
+}
+
+// generationAfter is the number of the next generation of which there is anything; 0 if there is none.
+func (r *Reader) generationAfter(ctx context.Context, number int) (int, error) {
+	after := ""
+	if number > 0 {
+		after = GenerationPrefix(number) + "z" // behind everything in it
+	}
+	for object, err := range r.store.List(ctx, generationsPrefix, after) {
+		if err != nil {
+			return 0, err
+		}
+		var next int
+		directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
+		if _, err := fmt.Sscanf(directory, "%d", &next); err == nil && next > number && strings.HasPrefix(object.Name, GenerationPrefix(next)) {
+			return next, nil
+		}
+	}
+	return 0, nil
+}
+
+// Remains is how names begin of something of a generation that the store has, named or not; empty if it has nothing.
+func (r *Reader) Remains(ctx context.Context) (string, error) {
+	number, err := r.generationAfter(ctx, 0)
+	if err != nil || number == 0 {
+		return "", err
+	}
+	return GenerationPrefix(number), nil
+}
+
+func (r *Reader) generation(ctx context.Context, number int) (Generation, error) {
+	var generation Generation
+	name := generationName(number)
+	line, err := r.signed(ctx, name, generationKind, &generation)
+	generation.signed = seal.Signed(line)
+	if err == nil && (generation.Number != number || generation.Cluster == "") {
+		err = r.damaged(name)
+	}
+	return generation, err
+}
+
+// mostRestored is how many ids of restores a generation tells.
+const mostRestored = 100
+
+// Restores are the ids of the restores that generations came out of, the last ones, the newest last.
+func Restores(generations []Generation) (ids []string) {
+	for _, g := range generations {
+		for _, id := range append(slices.Clone(g.Restored), g.Restore) {
+			if id != "" && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids[max(0, len(ids)-mostRestored):]
+}
+
+const reservationKind = "reservation"
+
+// Margin is how many revisions a reservation is ahead of what was handed out when it was made, and Renewal how many it must be
+// ahead still: then another one is made.
+const (
+	Margin  = 1_000_000_000
+	Renewal = Margin / 4
+)
+
+// Reservation says that no revision above this one was ever handed out to a client.
+type Reservation struct {
+	seal.Heading
+	Cluster    string    `json:"cluster"`
+	Generation int       `json:"generation"`
+	Revision   int64     `json:"revision"`
+	Created    time.Time `json:"created"`
+}
+
+// Above is the revision that a restored cluster goes on above, so that none is handed out twice: the reservation, if members have
+// kept it ahead of what they handed out, and Margin above the highest known revision otherwise. reserved is 0 if there is none.
+func Above(reserved, known int64) int64 {
+	if reserved-known >= Renewal/2 { // a member may have been about to renew it
+		return reserved
+	}
+	return max(reserved, known+Margin)
+}
+
+// Reserve writes a reservation. Heading is filled in. store.ErrExists says that there is one of that revision.
+func (w *Writer) Reserve(ctx context.Context, reservation Reservation) error {
+	reservation.Heading = heading(reservationKind)
+	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
+	return w.state(ctx, reservationName(reservation.Revision), reservation)
+}
+
+// Reserved returns the reservation of the highest revision. store.ErrNotFound says that there is none.
+func (r *Reader) Reserved(ctx context.Context) (Reservation, error) {
+	highest, err := r.highestReservation(ctx)
+	if err != nil {
+		return Reservation{}, err
+	}
+	if highest == "" {
+		return Reservation{}, r.named(reservationPrefix, store.ErrNotFound)
+	}
+	var reservation Reservation
+	err = r.statement(ctx, highest, reservationKind, &reservation)
+	if err == nil && reservationName(reservation.Revision) != highest {
+		err = r.damaged(highest)
+	}
+	return reservation, err
+}
+
+// highestReservation is the name of the one of the highest revision; empty if there is none.
+func (r *Reader) highestReservation(ctx context.Context) (highest string, err error) {
+	for object, err := range r.store.List(ctx, reservationPrefix, "") {
+		if err != nil {
+			return "", err
+		}
+		highest = object.Name
+	}
+	return highest, nil
+}
+
+func reservationName(revision int64) string {
+	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
+}
+
+// Told is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
+// it was begun with. It is for whoever does not believe what lies below the names. They prove nothing, as anybody who may write can
+// make them, and that of the last segment does not tell its end.
+func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
+	newest := 0
+	for number := 0; ; newest = number {
+		if number, err = r.generationAfter(ctx, number); err != nil {
+			return 0, err
+		}
+		if number == 0 {
+			break
+		}
+	}
+	last, err = r.reportedBy(ctx, newest)
+	if err != nil || last > 0 || newest < 2 {
+		return last, err
+	}
+	return r.begunWith(ctx)
+}
+
+// reportedBy is the last revision that names of a generation tell of; 0 if none does.
+func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) {
+	fulls, err := r.fullNames(ctx, generation)
+	if err != nil {
+		return 0, err
+	}
+	x, err := r.indexed(ctx, generation)
+	if err != nil {
+		return 0, err
+	}
+	listed := Generational{Objects: x.all()}
+	for _, name := range fulls {
+		listed.Fulls = append(listed.Fulls, KeptFull{Label: name})
+	}
+	return listed.reported(), nil
+}
+
+// begunWith is the revision that the newest restore went on at, which reserved what comes above it.
+func (r *Reader) begunWith(ctx context.Context) (revision int64, err error) {
+	name, err := r.highestReservation(ctx)
+	if err != nil || name == "" {
+		return 0, err
+	}
+	if _, err := fmt.Sscanf(name, reservationPrefix+"%d", &revision); err != nil {
+		return 0, nil // it is none of ours
+	}
+	return max(0, revision-Margin), nil
+}

@@ -1,0 +1,250 @@
+package archive_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
+	s := memory.New()
+	var group sync.WaitGroup
+	for i := range 5 {
+		group.Go(func() {
+			generation, err := archive.New(s, &seal.Keys{}).Found(t.Context(), cluster, At(int64(i)))
+			assert.NoError(t, err)
+			assert.Equal(t, 1, generation.Number)
+		})
+	}
+	group.Wait()
+	a := archive.New(s, &seal.Keys{})
+	certificate, err := a.Cluster(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, cluster, certificate.Cluster)
+}
+
+func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
+	s := memory.New()
+	a := archive.New(s, &seal.Keys{})
+	_, err := a.GenerationOf(t.Context(), cluster)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	_, err = a.Found(t.Context(), cluster, Noon)
+	require.NoError(t, err)
+
+	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, cluster)
+	assert.ErrorContains(t, err, "7e27652122e8b2ae")
+	generations, err := a.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, generations, 1)
+}
+
+func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
+	s := memory.New()
+	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
+	a := archive.New(s, &seal.Keys{})
+	_, err := a.Found(t.Context(), cluster, Noon)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign, "it is the first one's all the same")
+	generation, err := a.Found(t.Context(), cluster, At(100))
+	require.NoError(t, err)
+	assert.Equal(t, 1, generation.Number)
+}
+
+func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	const renewed = "7e27652122e8b2ae"
+	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: At(50)}
+	require.NoError(t, w.BeginGeneration(w.ctx, second))
+	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
+
+	for id, number := range map[string]int{cluster: 1, renewed: 2} {
+		generation, err := w.Found(w.ctx, id, At(60))
+		require.NoError(t, err)
+		assert.Equal(t, number, generation.Number)
+	}
+	_, err := w.Found(w.ctx, "1", At(60))
+	assert.ErrorContains(t, err, "last written by cluster "+renewed)
+
+	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
+	all, err := w.Generations(w.ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 1, "generations may go, the oldest first")
+	assert.Equal(t, renewed, all[0].Cluster)
+}
+
+func TestAHighestReservationCounts(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	_, err := w.Reserved(w.ctx)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	for _, revision := range []int64{1000, 900, 20_000} {
+		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
+	}
+	reserved, err := w.Reserved(w.ctx)
+	require.NoError(t, err)
+	assert.EqualValues(t, 20_000, reserved.Revision)
+	assert.Equal(t, cluster, reserved.Cluster)
+	assert.ErrorIs(t, w.Reserve(w.ctx, archive.Reservation{Cluster: "1", Revision: 1000}), store.ErrExists)
+}
+
+func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Revision: 1000}))
+	moved, _ := w.store.Content("reservation/0000000000000001000")
+	w.store.SetContent("reservation/0000000000000002000", moved)
+	_, err := w.Reserved(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorContains(t, err, "reservation/0000000000000002000 in memory://test/")
+
+	generation, _ := w.store.Content("gen/000001/generation.json")
+	w.store.SetContent("gen/000002/generation.json", generation)
+	_, err = w.Generations(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", generation)
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", nil)
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	w.store.SetContent("cluster.json", append(generation, 'x'))
+	_, err = w.Cluster(w.ctx)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+}
+
+func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
+	ours := sealtest.New(t)
+	s := memory.New()
+	_, err := archive.New(s, sealtest.New(t).Load(t)).Found(t.Context(), cluster, Noon)
+	require.NoError(t, err)
+	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), cluster, Noon)
+	assert.ErrorIs(t, err, seal.ErrUntrusted)
+	assert.ErrorContains(t, err, "cluster.json in memory://test/")
+}
+
+func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
+	assert.EqualValues(t, 100+archive.Margin, archive.Above(0, 100), "there is none")
+	assert.EqualValues(t, 100+archive.Renewal, archive.Above(100+archive.Renewal, 100))
+	assert.EqualValues(t, 100+archive.Margin, archive.Above(101, 100), "nobody has kept it ahead")
+}
+
+func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	const renewed, stranger = "7e27652122e8b2ae", "beef"
+	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
+	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
+	before := w.names("")
+	_, err := w.Found(w.ctx, stranger, Noon)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, renewed)
+	assert.ErrorContains(t, err, stranger)
+	assert.Equal(t, before, w.names(""), "nothing was written")
+
+	generation, err := w.Found(w.ctx, renewed, Noon)
+	require.NoError(t, err)
+	assert.Equal(t, 2, generation.Number)
+	certificate, err := w.Cluster(w.ctx)
+	require.NoError(t, err)
+	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
+}
+
+func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	generation, err := w.GenerationOf(w.ctx, cluster)
+	require.NoError(t, err)
+	blind := archive.New(&stale{Store: w.store, hides: func(string) bool { return true }}, &seal.Keys{})
+	require.NoError(t, blind.Still(w.ctx, generation))
+
+	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
+		content, _ := w.store.Content(name)
+		require.NoError(t, w.store.Delete(w.ctx, name))
+		assert.ErrorIs(t, w.Still(w.ctx, generation), store.ErrNotFound)
+		w.store.SetContent(name, content)
+	}
+	others := memory.New()
+	_, err = archive.New(others, &seal.Keys{}).Found(w.ctx, "beef", Noon)
+	require.NoError(t, err)
+	theirs, _ := others.Content("gen/000001/generation.json")
+	w.store.SetContent("gen/000001/generation.json", theirs)
+	err = w.Still(w.ctx, generation)
+	assert.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, "beef")
+	assert.ErrorContains(t, err, cluster)
+}
+
+// To go on from the one before would lose all that it has. Of an older one something may be left when it was let go.
+func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	second := archive.Generation{Number: 2, Cluster: "another"}
+	require.NoError(t, w.BeginGeneration(t.Context(), second))
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/generation.json"))
+	generations, err := w.Generations(t.Context())
+	require.NoError(t, err, "the first one was let go")
+	assert.Len(t, generations, 1)
+
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
+	_, err = archivetest.PutFull(t.Context(), w, archive.Full{
+		Cluster: "another", Generation: 2, Revision: 20, Chain: segment.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
+	}, strings.NewReader("database"))
+	require.NoError(t, err)
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000002/generation.json"))
+	_, err = w.Generations(t.Context())
+	require.ErrorIs(t, err, archive.ErrNameless)
+	require.ErrorContains(t, err, "gen/000002/generation.json")
+	assert.True(t, archive.NotVerified(err))
+
+	require.NoError(t, w.BeginGeneration(t.Context(), second), "it was put back")
+	generations, err = w.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, generations, 2)
+}
+
+func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
+	in, made := memory.New(), sealtest.New(t)
+	signs, none := archive.New(in, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})), archive.New(in, &seal.Keys{})
+	_, err := signs.Found(t.Context(), "beef", At(1))
+	require.NoError(t, err)
+	signed, err := none.GenerationOf(t.Context(), "beef")
+	require.NoError(t, err, "anybody may read it")
+	assert.NoError(t, signs.MayAdd(signed))
+	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
+
+	open := archive.New(memory.New(), &seal.Keys{})
+	unsigned, err := open.Found(t.Context(), "beef", At(1))
+	require.NoError(t, err)
+	assert.NoError(t, open.MayAdd(unsigned))
+}
+
+// Nothing is read, so it does not matter what is believed.
+func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	told := func() int64 {
+		t.Helper()
+		revision, err := w.Reported(t.Context())
+		require.NoError(t, err)
+		return revision
+	}
+	assert.EqualValues(t, 10, told(), "the first full's")
+	w.segment(14)
+	w.segment(20)
+	assert.EqualValues(t, 14, told(), "the last segment's name does not tell its end")
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	assert.EqualValues(t, 20, told())
+	require.NoError(t, w.Reserve(t.Context(), archive.Reservation{Cluster: "next", Generation: 2, Revision: 7 * archive.Margin, Created: Noon}))
+	assert.EqualValues(t, 20, told(), "a restore that was not granted has reserved something, too")
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
+	assert.EqualValues(t, 6*archive.Margin, told())
+}

@@ -1,0 +1,120 @@
+package archive_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(11)
+	w.segment(12)
+	w.segment(13)
+	segments := w.objects(archive.Segment)
+	for name, sources := range map[string][]archive.Object{
+		"nothing": nil, "a hole": {segments[0], segments[2]}, "backwards": {segments[1], segments[0]}, "twice": {segments[0], segments[0]},
+	} {
+		_, err := w.Merge(w.ctx, archive.Minute, sources)
+		assert.Error(t, err, name)
+	}
+	stranger := Build(t, w.Keys(), segment.Start{Cluster: cluster, Generation: 1, Position: w.next.Position}, Rows(14, 14))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w, stranger))
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	assert.ErrorIs(t, err, archive.ErrHole, "its digest goes on from something else")
+	repair := w.damage(segments[1].Name(), 8*1000)
+	_, err = w.Merge(w.ctx, archive.Minute, segments)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorContains(t, err, segments[1].Name())
+	repair()
+	require.NoError(t, w.store.Delete(w.ctx, segments[1].Name()))
+	_, err = w.Merge(w.ctx, archive.Minute, segments)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
+}
+
+func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for last := int64(11); last <= 16; last++ {
+		w.segment(last)
+	}
+	segments := w.objects(archive.Segment)
+	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
+	require.NoError(t, err)
+	_, err = w.Merge(w.ctx, archive.Hour, []archive.Object{minute.Object, segments[3], segments[4], segments[5]})
+	require.NoError(t, err)
+	w.deleteMerged()
+	assert.Empty(t, w.objects(archive.Minute))
+	assert.Len(t, w.objects(archive.Segment), 1, "the newest stays")
+	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
+	assert.Len(t, w.find(archive.Target{}).Objects, 1)
+}
+
+func TestMergingMayBeRepeated(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(11)
+	w.segment(12)
+	segments := w.objects(archive.Segment)
+	w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true})
+	first, err := w.Merge(w.ctx, archive.Minute, segments)
+	require.NoError(t, err)
+	again, err := w.Merge(w.ctx, archive.Minute, segments)
+	require.NoError(t, err)
+	assert.Equal(t, first, again)
+	content, there := w.store.Content(first.Name())
+	require.True(t, there)
+	assert.EqualValues(t, len(content), first.Size)
+	assert.Equal(t, segments[0].Size+segments[1].Size, first.Size, "verbatim")
+	w.merge(archive.Minute, segments...)
+	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
+}
+
+func TestMergingFailsWithTheStore(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(11)
+	segments := w.objects(archive.Segment)
+	broken := errors.New("broken")
+	w.store.Inject(memory.Fault{Op: memory.Put, Err: broken})
+	_, err := w.Merge(w.ctx, archive.Minute, segments)
+	assert.ErrorIs(t, err, broken)
+}
+
+func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	damaged := w.segment(14)
+	defer w.damage(archive.SegmentName(1, damaged.Position), 100)()
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	assert.ErrorIs(t, err, archive.ErrHole)
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.Empty(t, w.objects(archive.Minute))
+}
+
+// Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.
+func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	other := w.again()
+	w.segment(20)
+	other.gap(15)
+	other.segment(25)
+	w.segment(30)
+	w.segment(40)
+	segments := w.objects(archive.Segment)
+	for _, sources := range [][]archive.Object{segments[:1], segments[1:2]} {
+		_, err := w.Merge(w.ctx, archive.Minute, sources)
+		assert.ErrorIs(t, err, archive.ErrHole)
+	}
+	_, err := w.Merge(w.ctx, archive.Minute, segments[2:])
+	assert.NoError(t, err, "nothing begins within these")
+}

@@ -1,0 +1,76 @@
+// Package facts is what is known about a member's backups at one moment, in the words and the form in which it is published:
+// package backup fills it in, and the status document, the metrics, the page and the terminal show it as it is.
+package facts
+
+import "time"
+
+// Role is what a member does for the backups of its cluster.
+type Role string
+
+// The roles.
+const (
+	Writes  Role = "writes"  // it makes the backups
+	Watches Role = "watches" // another member makes them
+	Waits   Role = "waits"   // the store can't be used yet
+)
+
+// Backups are how far what clients have written is in the store, and what the store can give back.
+type Backups struct {
+	Store           string    `json:"store"` // its URL, without query and secrets
+	Role            Role      `json:"role"`
+	Revision        int64     `json:"revision,omitempty"`      // the newest in the store; 0 before it is known
+	BehindRevisions int64     `json:"behind_revisions"`        // that etcd has and the store has not yet
+	BehindSeconds   float64   `json:"behind_seconds"`          // since when the oldest of them waits
+	Window          *Window   `json:"window,omitempty"`        // absent until a full is in the store
+	LastFull        *Full     `json:"last_full,omitempty"`     // the newest, verified or not
+	FullRunning     *Run      `json:"full_running,omitempty"`  // the one that is being made
+	NextFull        time.Time `json:"next_full,omitzero"`      // by schedule
+	LastVerified    *Proof    `json:"last_verified,omitempty"` // the latest test restore, and what it showed
+	StoredBytes     int64     `json:"stored_bytes,omitempty"`  // of all objects of this cluster in the store, as of the last listing
+	UploadedBytes   int64     `json:"uploaded_bytes"`          // by this process
+	SpoolBytes      int64     `json:"spool_bytes"`             // that wait on the volume for the store
+	SpoolLimit      int64     `json:"spool_limit"`             // bytes that may wait there
+	Trouble         *Trouble  `json:"trouble,omitempty"`       // while it lasts
+}
+
+// Window is what can be gone back to: any revision from the first to the last.
+type Window struct {
+	FromRevision int64     `json:"from_revision"`
+	ToRevision   int64     `json:"to_revision"`
+	From         time.Time `json:"from"` // the time of the first revision
+	To           time.Time `json:"to"`   // the time of the last one
+}
+
+// Full is a backup of the whole database.
+type Full struct {
+	Revision int64     `json:"revision"`
+	At       time.Time `json:"at"`
+	Bytes    int64     `json:"bytes"` // in the store
+	Reason   string    `json:"reason"`
+}
+
+// Run is a full backup that is being made.
+type Run struct {
+	Reason      string    `json:"reason"`
+	Since       time.Time `json:"since"`
+	Doing       string    `json:"doing"`                  // a clause
+	Sent        int64     `json:"sent"`                   // bytes of the database that the store was sent
+	Of          int64     `json:"of"`                     // of so many; 0 until it is copied
+	LeftSeconds float64   `json:"left_seconds,omitempty"` // until it is sent; absent while that is not known
+}
+
+// Proof is what a test restore showed.
+type Proof struct {
+	Revision int64     `json:"revision"` // that was restored
+	At       time.Time `json:"at"`
+	Passed   bool      `json:"passed"`
+	Reason   string    `json:"reason"` // what was compared, or what was wrong
+}
+
+// Trouble is what keeps backups from being made, or makes them worth less.
+type Trouble struct {
+	Since   time.Time `json:"since"`
+	Times   int       `json:"times"` // in a row
+	Message string    `json:"message"`
+	NextTry time.Time `json:"next_try,omitzero"`
+}

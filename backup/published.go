@@ -1,0 +1,88 @@
+package backup
+
+import (
+	"fmt"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/backup/writer"
+)
+
+// roles are what a member is said to do.
+var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waits, writer.Writing: facts.Writes, writer.Watching: facts.Watches}
+
+// Published is what is known now, as the status document has it.
+func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
+
+func published(known Facts) *facts.Backups {
+	is, kept := known.Shipped, known.Kept
+	about := &facts.Backups{
+		Store: known.Store, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
+		NextFull: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
+		Trouble: trouble(known),
+	}
+	if kept.To > 0 {
+		about.Window = window(known)
+	}
+	if run := is.FullRunning; run != nil {
+		about.FullRunning = &facts.Run{
+			Reason: run.Reason, Since: run.Since, Doing: run.Doing, Sent: run.Sent, Of: run.Of, LeftSeconds: run.Left.Seconds(),
+		}
+	}
+	about.LastFull, about.LastVerified = lastFull(known), lastVerified(known)
+	return about
+}
+
+// window is what can be gone back to: up to now, but for what the store has not yet.
+func window(known Facts) *facts.Window {
+	kept := known.Kept
+	listed := &facts.Window{FromRevision: kept.From, ToRevision: kept.To, From: kept.Begin, To: kept.End}
+	if kept.Cut == nil && known.Shipped.Stored >= kept.To { // otherwise another member writes, or this one does not know yet
+		listed.ToRevision, listed.To = known.Shipped.Stored, time.Now().Add(-known.Shipped.BehindFor).Truncate(time.Second)
+	}
+	return listed
+}
+
+// lastFull is the newer one of the listing's and of the one that this process has made.
+func lastFull(known Facts) *facts.Full {
+	listed, made := known.Kept.LastFull, known.Shipped.LastFull
+	switch {
+	case made != nil && (listed == nil || made.Time.After(listed.Time)):
+		return &facts.Full{Revision: made.Revision, At: made.Time, Bytes: made.Bytes, Reason: made.Reason}
+	case listed != nil:
+		return &facts.Full{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
+	default:
+		return nil
+	}
+}
+
+func lastVerified(known Facts) *facts.Proof {
+	verdict := known.Kept.Verdict
+	if verdict == nil {
+		return nil
+	}
+	proof := &facts.Proof{Revision: verdict.Revision, At: verdict.At, Passed: verdict.Outcome == archive.Verified, Reason: verdict.Why}
+	if proof.Passed {
+		proof.Reason = "restored in " + time.Duration(verdict.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
+		if verdict.Hash != nil {
+			proof.Reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", verdict.Hash.Revision, verdict.Hash.Hash)
+		}
+	}
+	return proof
+}
+
+// trouble is what keeps backups from being made, or from being tested or deleted.
+func trouble(known Facts) *facts.Trouble {
+	unable := known.Unable
+	if is := known.Shipped.Trouble; unable == nil && is != nil {
+		return &facts.Trouble{Since: is.Since, Times: is.Times, Message: is.Text, NextTry: is.NextTry}
+	}
+	if unable == nil {
+		unable = known.Undone
+	}
+	if unable == nil {
+		return nil
+	}
+	return &facts.Trouble{Since: unable.Since, Times: unable.Times, Message: unable.Text, NextTry: unable.NextTry}
+}

@@ -1,0 +1,239 @@
+package restore
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/folder"
+)
+
+// otherReader is a program that somebody could have written who has docs/backup-format.md and nothing else of this project.
+const otherReader = "../../testdata/reader/read_backups.py"
+
+// otherState is what it prints.
+type otherState struct {
+	Revision int64                  `json:"revision"`
+	Keys     []*mvccpb.KeyValue     `json:"keys"`
+	Buckets  map[string][][2][]byte `json:"buckets"`
+}
+
+func requirePrograms(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%s is not installed", name)
+		}
+	}
+}
+
+// readOtherwise has the other reader read a revision.
+func readOtherwise(t *testing.T, directory string, revision int64, options ...string) (state otherState, failed string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "python3", append(append([]string{otherReader}, options...), directory, strconv.FormatInt(revision, 10))...)
+	var out, complaint bytes.Buffer
+	command.Stdout, command.Stderr = &out, &complaint
+	if err := command.Run(); err != nil {
+		require.NotContains(t, complaint.String(), "Traceback")
+		return state, complaint.String()
+	}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &state))
+	return state, ""
+}
+
+// keptHistory is an etcd's history, in a folder as the program keeps it, and what etcd answered on the way.
+type keptHistory struct {
+	*history
+	directory string
+	archive   *archive.Archive
+	seen      map[int64][]*mvccpb.KeyValue // by revision
+	next      segment.Start
+}
+
+func keepHistory(t *testing.T, keys *seal.Keys) *keptHistory {
+	k := &keptHistory{history: newHistory(t, 20), directory: t.TempDir(), seen: map[int64][]*mvccpb.KeyValue{}}
+	place, err := folder.New(k.directory)
+	require.NoError(t, err)
+	k.archive = archive.New(place, keys)
+	_, err = k.archive.Found(t.Context(), "cdf818194e3a8c32", time.Now())
+	require.NoError(t, err)
+	for range 70 {
+		k.live(1)
+		answer, err := k.client.Get(t.Context(), "\x00", clientv3.WithFromKey())
+		require.NoError(t, err)
+		k.seen[answer.Header.Revision] = answer.Kvs
+	}
+	k.keep()
+	return k
+}
+
+// keep puts fulls and segments, some of which are merged. A full lies within a segment now and then.
+func (k *keptHistory) keep() {
+	for i, full := range k.fulls {
+		begins := i == 0 || i%3 == 2 // of a chain of its own, which the one before goes on across
+		if i > 0 && !begins {
+			k.segments(full.revision)
+		}
+		k.putFull(full, time.Now().Add(time.Duration(i)*time.Minute), begins)
+		if i > 0 && begins {
+			last := k.present()
+			if i+1 < len(k.fulls) {
+				last = k.fulls[i+1].revision
+			}
+			k.segments(min(last, full.revision+1+k.random.Int64N(3)))
+		}
+	}
+	k.segments(k.present())
+	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+		from := map[archive.Level]archive.Level{archive.Minute: archive.Segment, archive.Hour: archive.Minute}[level]
+		objects, err := k.archive.Objects(k.t.Context(), 1, from, segment.Position{})
+		require.NoError(k.t, err)
+		for len(objects) > 4 {
+			merged, err := k.archive.Merge(k.t.Context(), level, objects[:3])
+			require.NoError(k.t, err)
+			require.NotEmpty(k.t, merged.Segments)
+			for _, source := range objects[:3] {
+				require.NoError(k.t, k.archive.Store().Delete(k.t.Context(), source.Name()))
+			}
+			objects = objects[3:]
+		}
+	}
+}
+
+func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
+	t, manifest := k.t, archive.Full{
+		Cluster: "cdf818194e3a8c32", Generation: 1, Revision: full.revision, Time: at, Compacted: full.compacted, Reason: "for a test",
+		Next: k.next.Position, Chain: k.next.Before, Last: k.next.Last,
+	}
+	if begins {
+		manifest.Next, manifest.Chain, manifest.Last = segment.After(full.revision), segment.Seed(manifest.Cluster, 1, full.revision), segment.Digest{}
+	}
+	content, err := os.Open(full.path)
+	require.NoError(t, err)
+	defer content.Close()
+	info, err := content.Stat()
+	require.NoError(t, err)
+	stored, err := archivetest.PutFull(t.Context(), k.archive, manifest, io.LimitReader(content, info.Size()-32))
+	require.NoError(t, err)
+	if k.next.Position.IsZero() {
+		k.next = stored.Start()
+	}
+}
+
+// segments puts what is behind the last segment, up to a revision, each of some moments, and some without rows.
+func (k *keptHistory) segments(upTo int64) {
+	for k.next.Position.Revision <= upTo {
+		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
+		builder, err := segment.NewBuilder(k.archive.Keys(), k.next)
+		require.NoError(k.t, err)
+		for _, row := range k.between(k.next.Position.Revision-1, end) {
+			require.NoError(k.t, builder.Row(row))
+		}
+		require.NoError(k.t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
+		for _, at := range k.moments {
+			if at.revision == builder.End() {
+				for _, bucket := range at.buckets {
+					require.NoError(k.t, builder.Bucket(ordered(bucket)))
+				}
+				break
+			}
+		}
+		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		require.NoError(k.t, err)
+		require.NoError(k.t, archivetest.PutSegment(k.t.Context(), k.archive, object))
+		k.next = object.Start()
+	}
+}
+
+// ordered is a bucket with its entries by ascending keys: what etcd has not committed yet comes first.
+func ordered(bucket *segment.Bucket) *segment.Bucket {
+	entries := maps.Collect(func(yield func(string, string) bool) {
+		for key, value := range bucket.Entries() {
+			yield(string(key), string(value))
+		}
+	})
+	sorted := segment.NewBucket(bucket.Name)
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		sorted.Add([]byte(key), []byte(entries[key]))
+	}
+	return sorted
+}
+
+// requireBuckets compares those that segments have with what the program reads.
+func (k *keptHistory) requireBuckets(state otherState) (compared int) {
+	path, err := k.archive.Find(k.t.Context(), archive.Target{Revision: state.Revision})
+	require.NoError(k.t, err)
+	reading, err := k.archive.Read(k.t.Context(), path, func(segment.Row) error { return nil })
+	require.NoError(k.t, err)
+	for _, bucket := range reading.Buckets {
+		got := segment.NewBucket(bucket.Name)
+		for _, entry := range state.Buckets[bucket.Name] {
+			got.Add(entry[0], entry[1])
+		}
+		require.Equal(k.t, bucket.Digest(), got.Digest(), bucket.Name)
+		compared++
+	}
+	return compared
+}
+
+func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
+	requirePrograms(t, "python3", "zstd")
+	for sealing, need := range map[string][]string{"plain": nil, "encrypted": {"age"}} {
+		t.Run(sealing, func(t *testing.T) {
+			requirePrograms(t, need...)
+			keys, options := &seal.Keys{}, []string(nil)
+			if sealing == "encrypted" {
+				pair := sealtest.New(t)
+				keys, options = pair.Load(t), []string{"--identities", pair.Identities}
+			}
+			k := keepHistory(t, keys)
+			compared, buckets := 0, 0
+			for revision, want := range k.seen {
+				if revision < k.fulls[0].revision || compared == 8 && revision != k.present() {
+					continue
+				}
+				compared++
+				got, failed := readOtherwise(t, k.directory, revision, options...)
+				require.Empty(t, failed, "revision %d", revision)
+				require.Equal(t, want, got.Keys, "revision %d", revision)
+				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) { // its own may be of a moment later
+					buckets += k.requireBuckets(got)
+				}
+			}
+			assert.Greater(t, compared, 7)
+			assert.NotZero(t, buckets)
+		})
+	}
+}
+
+func TestAReaderWrittenFromTheFormatsPageServesNoHole(t *testing.T) {
+	requirePrograms(t, "python3", "zstd")
+	k := keepHistory(t, &seal.Keys{})
+	head, err := k.archive.Head(t.Context(), 1)
+	require.NoError(t, err)
+	gone := archive.SegmentName(1, head.Segment.Position)
+	require.NoError(t, os.Remove(filepath.Join(k.directory, gone)))
+	_, failed := readOtherwise(t, k.directory, k.present())
+	require.Contains(t, failed, head.Segment.Position.String())
+	before := head.Segment.Position.Revision - 1
+	_, failed = readOtherwise(t, k.directory, before)
+	require.Empty(t, failed)
+}

@@ -1,0 +1,83 @@
+// Package sidecarstoretest writes backups as etcd-backup-restore does, for tests of what reads them.
+package sidecarstoretest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/lzw"
+	"compress/zlib"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Suffixes are those of the sidecar's four ways to compress.
+var Suffixes = []string{"", ".gz", ".zlib", ".Z"}
+
+// Event is what the sidecar writes of an event: its client's own type, and the time.
+type Event struct {
+	EtcdEvent *clientv3.Event `json:"etcdEvent"`
+	Time      time.Time       `json:"time"`
+}
+
+// Name is the sidecar's for an object, without a directory.
+func Name(kind string, first, last int64, created time.Time, suffix string) string {
+	return fmt.Sprintf("%s-%08d-%08d-%d%s", kind, first, last, created.Unix(), suffix)
+}
+
+// Delta is the content of an object of kind Incr before it is compressed.
+func Delta(t testing.TB, events ...Event) []byte {
+	t.Helper()
+	content, err := json.Marshal(events)
+	require.NoError(t, err)
+	return Sealed(content)
+}
+
+// Sealed is content with its digest behind it.
+func Sealed(content []byte) []byte {
+	sum := sha256.Sum256(content)
+	return append(content[:len(content):len(content)], sum[:]...)
+}
+
+// Compress compresses content as its object's suffix says.
+func Compress(t testing.TB, suffix string, content []byte) []byte {
+	t.Helper()
+	var compressed bytes.Buffer
+	var writer io.WriteCloser
+	switch suffix {
+	case "":
+		return content
+	case ".gz":
+		writer = gzip.NewWriter(&compressed)
+	case ".zlib":
+		writer = zlib.NewWriter(&compressed)
+	case ".Z":
+		writer = lzw.NewWriter(&compressed, lzw.LSB, 8)
+	}
+	_, err := writer.Write(content)
+	require.NoError(t, err)
+	require.NoError(t, writer.Close())
+	return compressed.Bytes()
+}
+
+// UpTo reads a watch up to a revision, as the sidecar does.
+func UpTo(t testing.TB, watch clientv3.WatchChan, last int64) (events []Event) {
+	t.Helper()
+	for answer := range watch {
+		require.NoError(t, answer.Err())
+		for _, event := range answer.Events {
+			events = append(events, Event{EtcdEvent: event, Time: time.Now()})
+		}
+		if len(events) > 0 && events[len(events)-1].EtcdEvent.Kv.ModRevision >= last {
+			return events
+		}
+	}
+	require.FailNow(t, "the watch has ended")
+	return nil
+}

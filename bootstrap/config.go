@@ -1,0 +1,92 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/internal/smallfile"
+)
+
+// ConfigPreview is what a configuration says about the member, as far as it decides how early it may be asked for.
+type ConfigPreview struct {
+	// NewAlone says that it is that of the only member of a new cluster. The sidecar's answer is then the same before and
+	// after an initialization: there is no other member whose view could change it.
+	NewAlone bool
+	// LogDir is the directory of etcd's log; empty if none is named.
+	LogDir string
+}
+
+// Preview looks at a configuration, which need not be a sound one.
+func Preview(config []byte) ConfigPreview {
+	var is struct {
+		Cluster string `json:"initial-cluster"`
+		State   string `json:"initial-cluster-state"`
+		DataDir string `json:"data-dir"`
+		WALDir  string `json:"wal-dir"`
+	}
+	if err := yaml.Unmarshal(config, &is); err != nil {
+		return ConfigPreview{}
+	}
+	preview := ConfigPreview{NewAlone: is.State == "new" && strings.Count(is.Cluster, "=") == 1 && !strings.Contains(is.Cluster, ",")}
+	switch {
+	case is.WALDir != "":
+		preview.LogDir = filepath.Clean(is.WALDir)
+	case is.DataDir != "":
+		preview.LogDir = filepath.Join(is.DataDir, "member", "wal")
+	}
+	return preview
+}
+
+// StoreConfig keeps a copy of the fetched configuration at path, readable by its owner only, for the operators' debug
+// containers. The copy is replaced as a whole: a reader sees the old one or the new one. It need not survive a power
+// loss, after which it is fetched again, so nothing waits for the disk.
+func StoreConfig(path string, yaml []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("cannot store etcd configuration: %w", err)
+	}
+	_, err = temporary.Write(yaml)
+	err = errors.Join(err, temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store etcd configuration: %w", errors.Join(err, os.Remove(temporary.Name())))
+	}
+	return nil
+}
+
+// ErrCertificates says that certificate files cannot be used at this moment: one is missing, cut off, of another pair, or
+// its mount hangs. While certificates are being replaced that passes, so it is a reason to try again, and none to discard the
+// result of a validation. Both the check of etcd's configuration and the wrapper's own server wrap it.
+var ErrCertificates = errors.New("certificate files cannot be used now")
+
+// maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
+// have a quarter of it.
+const maxCertificates = 1 << 20
+
+// ReadCertificates reads a file of PEM blocks in at most 1 s; see smallfile.Read. The error does not name the path.
+func ReadCertificates(path string) ([]byte, error) {
+	content, err := smallfile.Read(path, maxCertificates)
+	if err != nil {
+		return nil, CertificateError{err}
+	}
+	return content, nil
+}
+
+// CertificateError is ErrCertificates with the words of its cause alone.
+type CertificateError struct{ Cause error }
+
+// Error returns the cause's text.
+func (e CertificateError) Error() string { return e.Cause.Error() }
+
+// Is makes it ErrCertificates.
+func (e CertificateError) Is(target error) bool { return target == ErrCertificates }
+
+// Unwrap returns the cause.
+func (e CertificateError) Unwrap() error { return e.Cause }

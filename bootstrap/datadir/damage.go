@@ -1,0 +1,197 @@
+package datadir
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"iter"
+
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
+)
+
+// zeros are as many as are looked at in one step: a copy of a segment may have them on the disk.
+var zeros [4096]byte
+
+// word is what the beginning of every frame is a multiple of, in bytes: that is what etcd pads them for.
+const word = 8
+
+// survivor is a record that lies behind the place from which on a segment can't be read.
+type survivor struct {
+	record
+
+	at      int64 // in bytes
+	checked bool  // whether its data are known to be whole
+}
+
+// survivors visits the intact records behind the place where s ends. Nothing says where they begin, so any frame is taken
+// whose checksum the one behind it continues; that one's data are proven to be whole by it, those of the first are not.
+// Where damage follows on damage, it looks on behind that.
+func (s *segment) survivors() iter.Seq[survivor] {
+	return func(yield func(survivor) bool) {
+		if s.endsWithOneFrame() {
+			return
+		}
+		for at := s.nextData(s.at); at >= 0; at = s.nextData(at) {
+			chain, more := s.chain(at, yield)
+			if !more {
+				return
+			}
+			at = max(chain, at+word)
+		}
+	}
+}
+
+// endsWithOneFrame is true if nothing but zeros follows what can't be read, as after a power loss. What that frame holds
+// is not looked into: a value may be anything, records of a log included.
+func (s *segment) endsWithOneFrame() bool {
+	last := segment{content: s.content, at: s.at}
+	_, whole := last.next()
+	return whole && s.nextData(last.at) < 0
+}
+
+// chain visits the records from the frame at that place on, as long as each continues the checksum of the one before, and
+// returns where they end. If there are not two, it visits none.
+func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bool) {
+	rest := segment{content: s.content, at: at}
+	f, whole := rest.next()
+	before, ok := f.parseCanonical()
+	if !whole || !ok || !plausible(before) {
+		return at, true
+	}
+	end, before.sum = at, before.crc
+	for f := range rest.frames() {
+		r, err := f.check(before.sum)
+		if err != nil || !plausible(r) {
+			break
+		}
+		if end == at && !yield(survivor{record: before, at: at}) || !yield(survivor{record: r, at: f.at, checked: true}) {
+			return end, false
+		}
+		before, end = r, rest.at
+	}
+	return end, true
+}
+
+// plausible is true of the records that etcd writes behind the first ones of a segment.
+func plausible(r record) bool {
+	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
+}
+
+// nextData is where the first word from at on begins that is not zero, -1 if there is none. Holes of the
+// file, which are not read, are usually most of the segment.
+func (s *segment) nextData(at int64) int64 {
+	size := int64(len(s.content))
+	for at < size {
+		begin, end := s.extent(at)
+		if at = s.skipZeros(max(at, begin), end); at < end {
+			return at
+		}
+	}
+	return -1
+}
+
+// skipZeros is where the first word between two places begins that is not zero, or the end.
+func (s *segment) skipZeros(at, end int64) int64 {
+	for step := int64(len(zeros)); at+step <= end && bytes.Equal(s.content[at:at+step], zeros[:]); {
+		at += step
+	}
+	for at < end && isZero(s.content[at:min(at+word, int64(len(s.content)))]) {
+		at += word
+	}
+	return at
+}
+
+// extent is the next part of the file, in bytes, that is no hole. Where a file system can't tell, it is the rest.
+func (s *segment) extent(at int64) (begin, end int64) {
+	size := int64(len(s.content))
+	begin, err := unix.Seek(int(s.file.Fd()), at, unix.SEEK_DATA)
+	if err == unix.ENXIO {
+		return size, size
+	}
+	if err != nil {
+		return at, size
+	}
+	if end, err = unix.Seek(int(s.file.Fd()), begin, unix.SEEK_HOLE); err != nil {
+		return begin, size
+	}
+	return begin - begin%word, min(end, size)
+}
+
+func isZero(piece []byte) bool {
+	if len(piece) == word {
+		return binary.LittleEndian.Uint64(piece) == 0
+	}
+	for _, b := range piece {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// cut is the place where etcd cuts the log off when it starts, and what lies behind it and would be lost.
+//
+// A power loss leaves such a place, too, and then nothing behind it was acknowledged, because the file was not flushed.
+// Two things prove that it was flushed, and that the disk has lost what it had:
+//
+// Any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry; wal.SaveSnapshot
+// flushes it, too. Both hold a lock until then. So an entry is on the disk as soon as anything follows the hard state that
+// follows the entry. A follower acknowledges its entries to the leader before it goes on.
+//
+// A single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its entries
+// were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they have been
+// durably persisted"). A leader of etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5), and a
+// follower of any version learns of entries and that they are committed in one message: both write an entry and the
+// commit index that covers it before one flush.
+type cut struct {
+	at        int64  // in bytes
+	last      uint64 // index of the last entry before
+	committed uint64 // the highest index that a record behind it says is committed
+	flushed   bool   // an entry behind it was on the disk before what follows was written
+
+	lost, ended bool // an entry was lost, and all that was written with it has been seen
+}
+
+// cutIn looks behind the place where the segment can't be read on. Before that, written is all that the log says.
+func cutIn(s *segment, written *history) cut {
+	c := cut{at: s.at, last: written.last}
+	for r := range s.survivors() {
+		c.take(r)
+	}
+	return c
+}
+
+// take keeps to the rules above. Of a record that is not known to be whole only what it is counts, and its index.
+func (c *cut) take(r survivor) {
+	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
+	switch r.kind {
+	case wal.EntryType:
+		c.lost = c.lost || c.reaches(entryIndex(r.data), r.at)
+	case wal.StateType:
+		var state raftpb.HardState
+		if r.checked && state.Unmarshal(r.data) == nil && c.reaches(state.Commit, r.at) {
+			c.committed, c.lost = max(c.committed, state.Commit), true
+		}
+		c.ended = c.lost
+	}
+}
+
+// reaches is true of the index of an entry that was lost between the cut and another place. Even the smallest takes
+// more than two words: what says that there were more is a part of a value that looks like a log.
+func (c *cut) reaches(index uint64, at int64) bool {
+	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
+}
+
+// proven says that an acknowledged entry would be lost. single says that the member is alone in its cluster and that etcd
+// 3.6 wrote its log.
+func (c *cut) proven(single bool) bool { return c.flushed || single && c.committed > c.last }
+
+// commitment says what the records behind the cut know to be committed, if they say so.
+func (c *cut) commitment() string {
+	if c.committed == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", where index %d was committed", c.committed)
+}

@@ -1,0 +1,85 @@
+package datadir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+func fingerprintOf(t *testing.T, dir string) []byte {
+	t.Helper()
+	taken, err := TakeFingerprint(dir, "")
+	require.NoError(t, err)
+	return taken.Note()
+}
+
+// Not even a start that lasts for a moment only may be missed.
+func TestAFingerprintTellsOfAnEtcdThatOpenedTheData(t *testing.T) {
+	for name, run := range map[string]func(t *testing.T, dir string){
+		"killed while it wrote":         func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
+		"killed when it had just begun": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
+		"closed":                        func(t *testing.T, dir string) { datadirtest.RequireStarts(t, dir, "key-050") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.New(t)
+			note := fingerprintOf(t, dir)
+			run(t, dir)
+			assert.Error(t, ChangedSince(note))
+		})
+	}
+}
+
+func TestReadingLeavesTheFingerprint(t *testing.T) {
+	dir := datadirtest.New(t)
+	note := fingerprintOf(t, dir)
+	require.NoError(t, verdict(t, dir, bootstrap.Full))
+	_, err := ReadPosition(dir)
+	require.NoError(t, err)
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
+	write(t, filepath.Join(dir, "member/wal/0.tmp"), "prepared")
+	require.NoError(t, os.Chmod(database(dir), 0o640))
+	assert.NoError(t, ChangedSince(note))
+}
+
+func TestAFingerprintTellsWhatHasChanged(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, dir string){
+		"not as it was": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
+		"is gone":       func(t *testing.T, dir string) { remove(t, database(dir)) },
+		"more files":    func(t *testing.T, dir string) { write(t, filepath.Join(dir, "member/snap/1-1.snap"), "") },
+		"not a directory": func(t *testing.T, dir string) {
+			remove(t, filepath.Join(dir, "member/wal"))
+			write(t, filepath.Join(dir, "member/wal"), "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.New(t)
+			note := fingerprintOf(t, dir)
+			change(t, dir)
+			assert.ErrorContains(t, ChangedSince(note), name)
+		})
+	}
+	dir := datadirtest.New(t)
+	note := fingerprintOf(t, dir)
+	other := dir + ".other"
+	rename(t, dir, other)
+	require.NoError(t, os.CopyFS(dir, os.DirFS(other)))
+	require.ErrorContains(t, ChangedSince(note), "not as it was", "a copy has other inodes")
+	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot be read")
+	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "it is not known")
+}
+
+func TestAMemberWithoutDataHasAFingerprint(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	note := fingerprintOf(t, dir)
+	require.NoError(t, ChangedSince(note))
+	datadirtest.MakeUninitialized(t, dir)
+	assert.ErrorContains(t, ChangedSince(note), "more files")
+}

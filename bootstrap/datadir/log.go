@@ -1,0 +1,446 @@
+package datadir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// history is what a log tells when it is read from its first record to its last.
+type history struct {
+	last      uint64     // index of the last entry
+	committed uint64     // highest index that was recorded as committed
+	received  uint64     // index of the newest snapshot that stands for entries which are not in the log
+	snapshots []recorded // every snapshot that it knows of, oldest first
+	checksum  uint32     // running checksum, carried from segment to segment
+	metadata  []byte     // whose log it is
+	cut       cut        // where the last segment ends
+	segment   int        // which one is read, from 0 on
+	versions  []versionSet
+	unread    error // why its segment can't be read
+}
+
+// recorded is a snapshot that the log knows of.
+type recorded struct {
+	walpb.Snapshot
+
+	segment int
+}
+
+// versionSet is that of the cluster, such as 3.6.0, which an entry sets.
+type versionSet struct {
+	index   uint64
+	version string
+}
+
+// readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
+// is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
+func readLog(ctx context.Context, m *member) (*history, error) {
+	segments := m.segments()
+	written := &history{last: lastBefore(segments[0])}
+	for written.segment = range segments {
+		path, take := m.segment(segments[written.segment]), written.takeSegment
+		isLast := written.segment == len(segments)-1
+		if isLast {
+			take = written.takeTail
+		}
+		err := readSegment(path, func(s *segment) error { return take(ctx, s) })
+		if errors.Is(err, io.ErrUnexpectedEOF) && isLast {
+			break
+		}
+		if errors.Is(err, errNoRecord) && written.segment == 0 && len(segments) > 1 {
+			written.beginAt(segments[1])
+			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
+			continue
+		}
+		if err != nil {
+			return written, fmt.Errorf("WAL segment %s: %w", path, err)
+		}
+	}
+	return written, nil
+}
+
+// takeTail takes the last segment, and looks behind the place where it can't be read on.
+func (h *history) takeTail(ctx context.Context, s *segment) error {
+	err := h.takeSegment(ctx, s)
+	h.cut = cutIn(s, h)
+	return err
+}
+
+// errNoRecord is of a segment that is empty, or holds nothing but zeros.
+var errNoRecord = errors.New("it holds no record")
+
+// beginAt has the log begin with that segment. What was before it is lost, which matters only to an etcd that starts from
+// before it.
+func (h *history) beginAt(segment string) {
+	h.last = lastBefore(segment)
+	h.received = h.last
+}
+
+// takeSegment refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
+func (h *history) takeSegment(ctx context.Context, s *segment) error {
+	count := 0
+	for record, err := range s.records() {
+		if count%recordsPerLook == 0 && ctx.Err() != nil {
+			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
+		}
+		if err != nil {
+			return err
+		}
+		if err := h.take(record); err != nil {
+			return err
+		}
+		count, h.checksum = count+1, record.sum
+	}
+	if count == 0 {
+		return errNoRecord
+	}
+	return nil
+}
+
+// take adds one record to the history, and refuses what etcd refuses when it replays it.
+func (h *history) take(record record) error {
+	switch record.kind {
+	case wal.MetadataType:
+		return h.takeMetadata(record.data)
+	case wal.CrcType:
+		if h.checksum != 0 && record.crc != h.checksum {
+			return wal.ErrCRCMismatch
+		}
+	case wal.EntryType:
+		h.takeVersion(record.data)
+		return h.takeEntry(record.data)
+	case wal.StateType:
+		var state raftpb.HardState
+		if err := state.Unmarshal(record.data); err != nil {
+			return fmt.Errorf("unreadable hard state: %w", err)
+		}
+		h.committed = state.Commit
+	case wal.SnapshotType:
+		return h.takeSnapshot(record.data)
+	default:
+		return fmt.Errorf("a record of unknown type %d", record.kind)
+	}
+	return nil
+}
+
+// takeMetadata wants each segment to be of the same member.
+func (h *history) takeMetadata(data []byte) error {
+	if h.metadata != nil && !bytes.Equal(h.metadata, data) {
+		return wal.ErrMetadataConflict
+	}
+	if h.metadata == nil {
+		h.metadata = bytes.Clone(data)
+	}
+	return nil
+}
+
+// takeEntry lets an entry override those from its index on, as raft does after a change of leader, but leave no gap.
+func (h *history) takeEntry(data []byte) error {
+	index := entryIndex(data)
+	switch {
+	case index == 0:
+		return errors.New("unreadable entry")
+	case index > h.last+1:
+		return fmt.Errorf("entry %d follows entry %d", index, h.last)
+	}
+	h.last = index
+	return nil
+}
+
+// takeSnapshot knows that a snapshot received from a leader stands for entries that this member never saw.
+func (h *history) takeSnapshot(data []byte) error {
+	var snapshot walpb.Snapshot
+	if err := snapshot.Unmarshal(data); err != nil {
+		return fmt.Errorf("unreadable snapshot record: %w", err)
+	}
+	h.snapshots = append(h.snapshots, recorded{snapshot, h.segment})
+	if snapshot.Index > h.last {
+		h.last, h.received = snapshot.Index, snapshot.Index
+	}
+	return nil
+}
+
+// takeVersion takes the version that an entry sets, if it does.
+func (h *history) takeVersion(entry []byte) {
+	if len(entry) > longest {
+		return
+	}
+	request := message(message(entry, entryData), clusterVersionSet)
+	if version := message(request, setVersion); version != nil {
+		h.versions = append(h.versions, versionSet{entryIndex(entry), string(version)})
+	}
+}
+
+// longest is more than a record takes, in bytes, which sets a version or tells of a snapshot: both are below a hundred.
+const longest = 512
+
+// skim goes from record to record without a look at their checksums, and takes what they say of versions and snapshots.
+func (h *history) skim(s *segment) {
+	for frame := range s.frames() {
+		if len(frame.record) > longest {
+			continue
+		}
+		r, _ := frame.parse() // one that can't be read tells nothing
+		switch r.kind {
+		case wal.EntryType:
+			h.takeVersion(r.data)
+		case wal.SnapshotType:
+			_ = h.takeSnapshot(r.data) // see above
+		}
+	}
+}
+
+// knows says whether the log has a record of the snapshot, and whether it was committed when the log ended.
+func (h *history) knows(index, term uint64) bool {
+	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == index && r.Term == term })
+}
+
+// has says whether the snapshot of an entry is recorded.
+func (h *history) has(snapshot uint64) bool {
+	return slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == snapshot })
+}
+
+// unfinished says whether a snapshot file is one that etcd was writing when it died: newer than every snapshot in the log,
+// where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
+func (h *history) unfinished(name string) bool {
+	index, ok := snapshotIndex(name)
+	return ok && !slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index >= index })
+}
+
+// versionsBehind are the versions that entries behind an index set.
+func (h *history) versionsBehind(index uint64) (versions []string) {
+	for _, set := range h.versions {
+		if set.index > index {
+			versions = append(versions, set.version)
+		}
+	}
+	return versions
+}
+
+// beginsWith says whether the snapshot is recorded in that segment or a later one. An empty log's is recorded, too: its
+// index is 0.
+func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
+	if segment < 0 {
+		return errors.New("no segment goes back so far")
+	}
+	found := false
+	for _, recorded := range h.snapshots {
+		if recorded.segment < segment || recorded.Index != snapshot.Index {
+			continue
+		}
+		if recorded.Term != snapshot.Term {
+			return wal.ErrSnapshotMismatch
+		}
+		found = true
+	}
+	if !found {
+		return wal.ErrSnapshotNotFound
+	}
+	return nil
+}
+
+// firstReplayed is the segment from which on etcd reads the log, the last one that begins before the index or at it, and
+// -1 if there is none.
+func firstReplayed(segments []string, index uint64) int {
+	for i, name := range slices.Backward(segments) {
+		if _, first, ok := parseSegmentName(name); ok && first <= index {
+			return i
+		}
+	}
+	return -1
+}
+
+// segmentsFrom are the segments that may hold an entry or what comes behind it. A segment's name tells its first.
+func (m *member) segmentsFrom(index uint64) []string {
+	segments := m.segments()
+	return segments[max(firstReplayed(segments, index), 0):]
+}
+
+// identity is whose the log is. etcd steps over a first segment without a record.
+func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
+	for _, name := range m.segments() {
+		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
+			break
+		}
+	}
+	return identity, err
+}
+
+// headOf is who writes the log; each of its segments begins with that, after a checksum.
+func headOf(path string) (identity etcdserverpb.Metadata, err error) {
+	var unreadable error
+	err = firstRecords(path, func(r record) (more bool) {
+		if r.kind == wal.MetadataType {
+			unreadable = identity.Unmarshal(r.data)
+		}
+		return r.kind == wal.CrcType
+	})
+	return identity, errors.Join(err, unreadable)
+}
+
+// firstSegment is the name of the only segment that a log has before anything is written to it.
+const firstSegment = "0000000000000000-0000000000000000.wal"
+
+// namesNoVoter is true if there is no log, or if there is no snapshot and nothing in the log's only segment but its head. The
+// voters are in the first entries, so that no more than these is read.
+func (m *member) namesNoVoter() bool {
+	segments := m.segments()
+	if len(segments) == 0 {
+		return true
+	}
+	return m.snap.unreadable() == nil && !m.hadSnapshot() && slices.Equal(segments, []string{firstSegment}) &&
+		hasOnlyHead(m.segment(firstSegment))
+}
+
+// hasOnlyHead is false of a segment that can't be read.
+func hasOnlyHead(path string) bool {
+	only := true
+	err := firstRecords(path, func(r record) (more bool) {
+		only = r.kind != wal.EntryType && r.kind != wal.StateType
+		return only
+	})
+	return err == nil && only
+}
+
+// continuesRestore says whether a log begins as a restore writes it: with the first members and, before anything else, a
+// snapshot that stands for the database. A member that was never restored takes none before it has elected a leader, for
+// which it writes an entry.
+func continuesRestore(firstSegment string) (restored bool) {
+	err := firstRecords(firstSegment, func(r record) (more bool) {
+		restored = r.kind == wal.SnapshotType && varint(r.data, snapshotIndexField) > 0
+		return !restored && (r.kind != wal.EntryType || changesMembers(r.data))
+	})
+	return err == nil && restored
+}
+
+// firstRecords calls take with the records of a segment, until it wants no more. What etcd repairs is no error.
+func firstRecords(path string, take func(r record) (more bool)) error {
+	return readSegment(path, func(s *segment) error {
+		for r, err := range s.records() {
+			if err != nil {
+				return orRepaired(err)
+			}
+			if !take(r) {
+				break
+			}
+		}
+		return nil
+	})
+}
+
+// eachRecord calls take with all records of segments, whose checksums are not compared. The error says that a segment can't be
+// read; a record that can't be is passed over.
+func (m *member) eachRecord(segments []string, take func(r record)) (unread error) {
+	for _, name := range segments {
+		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
+			for frame := range s.frames() {
+				if r, err := frame.parse(); err == nil {
+					take(r)
+				}
+			}
+			return nil
+		}))
+	}
+	return unread
+}
+
+// membersNamed are the members that the log names where it tells of changes and of snapshots.
+func (m *member) membersNamed() (named []uint64, unread error) {
+	unread = m.eachRecord(m.segments(), func(r record) {
+		switch {
+		case r.kind == wal.EntryType && changesMembers(r.data):
+			named = append(named, memberChanged(r.data)...)
+		case r.kind == wal.SnapshotType:
+			named = append(named, membersAt(r.data)...)
+		}
+	})
+	return named, unread
+}
+
+// memberChanged is the member that an entry is about; none if that can't be read.
+func memberChanged(entry []byte) []uint64 {
+	var change raftpb.ConfChange
+	if change.Unmarshal(message(entry, entryData)) != nil || change.NodeID == 0 {
+		return nil
+	}
+	return []uint64{change.NodeID}
+}
+
+// membersAt are the members at the time of a snapshot; none if that can't be read, or an etcd before 3.5 has recorded it.
+func membersAt(record []byte) []uint64 {
+	var snapshot walpb.Snapshot
+	if snapshot.Unmarshal(record) != nil || snapshot.ConfState == nil {
+		return nil
+	}
+	return slices.Concat(snapshot.ConfState.Voters, snapshot.ConfState.VotersOutgoing, snapshot.ConfState.Learners)
+}
+
+// The numbers of fields: of an entry (raft's raft.proto), of the request in it that sets the cluster's version (etcd's
+// raft_internal.proto), of the version in that (membership.proto), and of a snapshot's record (etcd's walpb/record.proto).
+const (
+	entryType          = 1
+	entryIndexField    = 3
+	entryData          = 4
+	clusterVersionSet  = 1300
+	setVersion         = 1
+	snapshotIndexField = 1
+)
+
+// changesMembers says that an entry is no normal one.
+func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
+
+// entryIndex is that of an entry, which is at its beginning: what it holds may be large. 0 is none.
+func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
+
+// varint is the number of a protobuf message's field, 0 if it has none. What comes after the field is not read.
+func varint(message []byte, wanted protowire.Number) uint64 {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return 0
+		}
+		message = message[n:]
+		if number == wanted && kind == protowire.VarintType {
+			value, _ := protowire.ConsumeVarint(message)
+			return value
+		}
+		n = protowire.ConsumeFieldValue(number, kind, message)
+		if n < 0 {
+			return 0
+		}
+		message = message[n:]
+	}
+	return 0
+}
+
+// message is what a field of a protobuf message holds that is a text or a message itself; nil if it has none. Other
+// fields are stepped over by their lengths. An entry that changes the members holds another message, which has no such
+// field.
+func message(of []byte, wanted protowire.Number) []byte {
+	for len(of) > 0 {
+		number, kind, n := protowire.ConsumeTag(of)
+		if n < 0 {
+			return nil
+		}
+		of = of[n:]
+		if number == wanted && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(of)
+			return value
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, of); n < 0 {
+			return nil
+		}
+		of = of[n:]
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package datadir
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Position is whose the data of a member are that does not run, and how far they go. What isn't there is zero.
+type Position struct {
+	ClusterID, MemberID uint64   // of the log's
+	Members             int      // of the cluster, as the database knows them
+	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
+	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
+	Revision            int64    // of the last row in the database
+	// HighestRevision is what etcd can come to at most with what its log holds beyond the database, entries included that are
+	// not known to be committed. It may be less: not every request in the log has changed something.
+	HighestRevision int64
+	Index           uint64 // of the last entry in the log, or of what stands for it
+}
+
+// ReadPosition reads a member's position. The data need not be valid; nothing is changed. The error says what is there and can't
+// be read, so that a zero may not be taken for nothing.
+func ReadPosition(dataDir string) (p Position, err error) {
+	m := survey(dataDir, "")
+	identity, err := m.identity()
+	p.ClusterID, p.MemberID = identity.ClusterID, identity.NodeID
+	unread := errors.Join(m.root.unreadable(), m.dir.unreadable(), m.wal.unreadable(), m.snap.unreadable(), err)
+	found, err := p.read(m)
+	unread = errors.Join(unread, err)
+	beyond, err := m.beyond(found.applied)
+	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
+	if !beyond.members {
+		p.Voters = found.voters()
+	}
+	if p.HighestRevision = p.Revision; p.MemberID != 0 || beyond.changes > 0 {
+		p.HighestRevision = max(p.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
+	}
+	return p, errors.Join(unread, err)
+}
+
+// read takes what the database tells; one that etcd has not written to yet tells nothing.
+func (p *Position) read(m *member) (found contents, err error) {
+	if none, err := vacant(m.database); err != nil || none {
+		return contents{}, err
+	}
+	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
+		found, err = readContents(tx)
+		p.Revision = lastRevision(tx)
+		p.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.former))
+		slices.Sort(p.Known)
+		p.Known = slices.Compact(p.Known)
+		return err
+	})
+	return found, err
+}
+
+func lastRevision(tx *bolt.Tx) int64 {
+	keys := tx.Bucket(schema.Key.Name())
+	if keys == nil {
+		return 0
+	}
+	last, _ := keys.Cursor().Last()
+	if last == nil {
+		return 0
+	}
+	return mvcc.BytesToBucketKey(last).Main
+}
+
+// beyond is what the log holds behind an index.
+type beyond struct {
+	changes int64  // entries that may each have made a revision
+	members bool   // there are entries that change the members
+	last    uint64 // index of the last entry
+}
+
+// beyond reads the log behind an index, what is not known to be committed included: a follower learns of a commit one message
+// later. The error says that a segment can't be read; a record that can't be tells nothing.
+func (m *member) beyond(index uint64) (b beyond, unread error) {
+	type entry struct{ changes, members bool }
+	entries := map[uint64]entry{}
+	unread = m.eachRecord(m.segmentsFrom(index), func(r record) {
+		switch r.kind {
+		case wal.SnapshotType:
+			b.last = max(b.last, varint(r.data, snapshotIndexField))
+		case wal.EntryType:
+			at := entryIndex(r.data)
+			if at <= b.last { // another leader's entries take the place of those that were not committed
+				maps.DeleteFunc(entries, func(behind uint64, _ entry) bool { return behind >= at })
+			}
+			if b.last = at; at > index {
+				entries[at] = entry{changes: mayChange(r.data), members: changesMembers(r.data)}
+			}
+		}
+	})
+	for _, e := range entries {
+		b.members = b.members || e.members
+		if e.changes {
+			b.changes++
+		}
+	}
+	return b, unread
+}
+
+// The numbers of the requests that may change a key (etcd's raft_internal.proto).
+var changing = map[protowire.Number]bool{4: true, 5: true, 6: true, 9: true} // put, delete range, transaction, lease revoked
+
+// mayChange says that an entry is a request that may make a revision.
+func mayChange(entry []byte) bool {
+	if changesMembers(entry) {
+		return false
+	}
+	for request := message(entry, entryData); len(request) > 0; {
+		number, kind, n := protowire.ConsumeTag(request)
+		if n < 0 {
+			return false
+		}
+		if changing[number] && kind == protowire.BytesType {
+			return true
+		}
+		request = request[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, request); n < 0 {
+			return false
+		}
+		request = request[n:]
+	}
+	return false
+}
+
+// compared is how many rows are compared, the newest ones.
+const compared = 10_000
+
+// revisionBytes is the part of a row's key that is its revision; a deletion has one byte more.
+const revisionBytes = 17
+
+// Divergence returns the newest revision that both data directories have rows of which are not equal, or 0 if there is none.
+// A revision has the same rows for ever, so then the data are no earlier state of the others: two clusters of one
+// configuration have one cluster id, too, and data that were rolled back and written to have another lineage. Rows that one
+// of them has not, or not any more, say nothing. Neither may be open for writing.
+func Divergence(dataDir, other string) (revision int64, err error) {
+	data, others := survey(dataDir, "").database, survey(other, "").database
+	err = readDatabase(data, func(tx *bolt.Tx) error {
+		return readDatabase(others, func(otherTx *bolt.Tx) error {
+			rows, otherRows := tx.Bucket(schema.Key.Name()), otherTx.Bucket(schema.Key.Name())
+			if rows == nil || otherRows == nil {
+				return errors.New("a database is not etcd's: it has no bucket of keys")
+			}
+			revision = divergence(rows.Cursor(), otherRows.Cursor())
+			return nil
+		})
+	})
+	return revision, err
+}
+
+func divergence(rows, others *bolt.Cursor) int64 {
+	key, value := rows.Last()
+	for n := 0; key != nil && n < compared; n++ {
+		at := key[:revisionBytes]
+		found, otherValue := others.Seek(at)
+		if bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value)) {
+			return mvcc.BytesToBucketKey(key).Main
+		}
+		key, value = rows.Prev()
+	}
+	return 0
+}
+
+// LastWrite is when etcd last wrote to the log of a data directory, by the file system: nothing was acknowledged later. It is later
+// than that if something else has written there since, and zero if there is no log that can be looked at.
+func LastWrite(dataDir string) (last time.Time) {
+	m := survey(dataDir, "")
+	for _, name := range m.segments() {
+		if info, err := os.Lstat(m.segment(name)); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
+}

@@ -1,0 +1,281 @@
+package datadir
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/pkg/v3/pbutil"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+func TestThePositionTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
+	dir := datadirtest.New(t)
+	is := position(t, dir)
+	assert.NotZero(t, is.ClusterID)
+	assert.NotZero(t, is.MemberID)
+	assert.Equal(t, 1, is.Members)
+	assert.Greater(t, is.Revision, int64(100))
+	assert.GreaterOrEqual(t, is.HighestRevision, is.Revision)
+}
+
+// Without its database a member reaches what its log can make.
+func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	before := position(t, dir)
+	require.Equal(t, before.Revision, before.HighestRevision, "etcd was closed, so nothing is left in the log alone")
+	old, err := os.ReadFile(database(dir))
+	require.NoError(t, err)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client := v3client.New(server.Server)
+	for range 3 {
+		_, err := client.Put(t.Context(), "key", "value")
+		require.NoError(t, err)
+	}
+	server.Close()
+	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
+	is := position(t, dir)
+	assert.Equal(t, before.Revision, is.Revision)
+	assert.Equal(t, before.Revision+3, is.HighestRevision)
+}
+
+// What a former leader could not commit is in its log, until another leader's entries take its place.
+func TestThePositionCountsNoEntryWhosePlaceAnotherLeaderHasTaken(t *testing.T) {
+	for name, written := range map[string]struct {
+		entries []raftpb.Entry
+		changes int64
+		last    uint64
+	}{
+		"not committed":       {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c"))}, 3, 3},
+		"all replaced":        {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(1, 4, nil)}, 0, 1},
+		"replaced in part":    {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(2, 4, nil), entry(3, 4, puts("d"))}, 2, 3},
+		"replaced by its own": {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(2, 3, puts("b"))}, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			before := position(t, dir)
+			log, err := wal.Open(zap.NewNop(), filepath.Join(dir, "member", "wal"), walpb.Snapshot{})
+			require.NoError(t, err)
+			_, state, _, err := log.ReadAll()
+			require.NoError(t, err)
+			for _, e := range written.entries {
+				e.Index += before.Index
+				require.NoError(t, log.Save(state, []raftpb.Entry{e}))
+			}
+			require.NoError(t, log.Close())
+			is := position(t, dir)
+			assert.Equal(t, before.Revision+written.changes, is.HighestRevision)
+			assert.Equal(t, before.Index+written.last, is.Index)
+		})
+	}
+}
+
+// entry is one of that index, counted from the end of a log, and term; without a request it is that of a new leader.
+func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
+	e := raftpb.Entry{Index: index, Term: term}
+	if request != nil {
+		e.Data = pbutil.MustMarshal(request)
+	}
+	return e
+}
+
+// A leader may have entries that a majority has, and not know it.
+func TestThePositionCountsWhatIsNotKnownToBeCommitted(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	before := position(t, dir)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client := v3client.New(server.Server)
+	_, err = client.MemberAdd(t.Context(), []string{"http://127.0.0.1:2"}) // from now on it has no quorum
+	require.NoError(t, err)
+	short, end := context.WithTimeout(t.Context(), time.Second)
+	defer end()
+	_, err = client.Put(short, "key", "in doubt")
+	require.Error(t, err)
+	server.Server.HardStop()
+	server.Close()
+	is := position(t, dir)
+	assert.Equal(t, before.Revision, is.Revision)
+	assert.Equal(t, before.Revision+1, is.HighestRevision)
+	assert.Greater(t, is.Index, before.Index+1)
+}
+
+// It must not look as if it were behind its own first backup.
+func TestAMemberWithoutWritesHasTheRevisionThatEtcdSays(t *testing.T) {
+	dir := t.TempDir()
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	revision := server.Server.KV().Rev()
+	server.Close()
+	assert.Equal(t, revision, position(t, dir).HighestRevision)
+}
+
+func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
+
+func TestThePositionOfNothingIsZero(t *testing.T) {
+	assert.Zero(t, position(t, filepath.Join(t.TempDir(), "none")))
+}
+
+func position(t *testing.T, dir string) Position {
+	t.Helper()
+	is, err := ReadPosition(dir)
+	require.NoError(t, err)
+	return is
+}
+
+// A volume that nobody can read at the moment is none that is empty.
+func TestThePositionSaysWhatCannotBeRead(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, dir string){
+		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
+		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
+		"a segment is no file":    func(t *testing.T, dir string) { unreadable(t, datadirtest.FirstSegment(dir)) },
+		"the last segment is no file": func(t *testing.T, dir string) {
+			segments := datadirtest.Segments(t, dir)
+			require.Greater(t, len(segments), 1)
+			unreadable(t, segments[len(segments)-1])
+		},
+		"the database belongs to others": func(t *testing.T, dir string) {
+			held, err := bolt.Open(database(dir), 0o600, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = held.Close() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := datadirtest.New(t)
+			spoil(t, dir)
+			_, err := ReadPosition(dir)
+			assert.Error(t, err)
+		})
+	}
+}
+
+// unreadable has a directory where a file was.
+func unreadable(t *testing.T, path string) {
+	t.Helper()
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o700))
+}
+
+func notADirectory(t *testing.T, path string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+}
+
+// The database may be gone while the log has everything: that is no member that had barely begun.
+func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	before := position(t, dir)
+	require.NoError(t, os.Remove(database(dir)))
+	is := position(t, dir)
+	assert.Equal(t, before.ClusterID, is.ClusterID)
+	assert.Equal(t, before.Index, is.Index)
+	assert.Equal(t, before.HighestRevision, is.HighestRevision)
+}
+
+func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	assert.Equal(t, 1, position(t, dir).Voters)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	client := v3client.New(server.Server)
+	first, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:2"})
+	require.NoError(t, err)
+	_, err = client.MemberRemove(t.Context(), first.Member.ID)
+	require.NoError(t, err)
+	second, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:3"})
+	require.NoError(t, err)
+	server.Close()
+	is := position(t, dir)
+	assert.Equal(t, 2, is.Members)
+	assert.Equal(t, 1, is.Voters)
+	for _, id := range []uint64{is.MemberID, first.Member.ID, second.Member.ID} {
+		assert.Contains(t, is.Known, strconv.FormatUint(id, 16))
+	}
+	assert.Len(t, is.Known, 3)
+}
+
+// A member that was killed in the moment in which another one got a vote has that in its log alone.
+func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	old, err := os.ReadFile(database(dir))
+	require.NoError(t, err)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	_, err = v3client.New(server.Server).MemberAdd(t.Context(), []string{"http://127.0.0.1:2"})
+	require.NoError(t, err)
+	server.Close()
+	assert.Equal(t, 2, position(t, dir).Voters)
+	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
+	assert.Zero(t, position(t, dir).Voters)
+}
+
+func TestAnEarlierStateDoesNotDiverge(t *testing.T) {
+	dir, earlier := datadirtest.Initialized(t), t.TempDir()
+	require.NoError(t, os.CopyFS(earlier, os.DirFS(dir)))
+	last := written(t, dir, func(c *clientv3.Client) (int64, error) {
+		reply, err := c.Put(t.Context(), "key", "later")
+		return reply.Header.Revision, err
+	})
+	requireDivergence(t, 0, earlier, dir)
+	requireDivergence(t, 0, dir, earlier)
+	other := written(t, earlier, func(c *clientv3.Client) (int64, error) {
+		reply, err := c.Put(t.Context(), "key", "another")
+		return reply.Header.Revision, err
+	})
+	require.Equal(t, last, other)
+	requireDivergence(t, last, earlier, dir)
+}
+
+func TestADeletionIsNotAPut(t *testing.T) {
+	dir, other := datadirtest.Initialized(t), t.TempDir()
+	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
+	put := func(c *clientv3.Client) (int64, error) {
+		reply, err := c.Put(t.Context(), "key", "value")
+		return reply.Header.Revision, err
+	}
+	written(t, dir, put)
+	written(t, other, put)
+	last := written(t, dir, put)
+	written(t, other, func(c *clientv3.Client) (int64, error) {
+		reply, err := c.Delete(t.Context(), "key")
+		return reply.Header.Revision, err
+	})
+	requireDivergence(t, last, dir, other)
+	requireDivergence(t, last, other, dir)
+}
+
+func requireDivergence(t *testing.T, expected int64, dir, other string) {
+	t.Helper()
+	revision, err := Divergence(dir, other)
+	require.NoError(t, err)
+	require.Equal(t, expected, revision)
+}
+
+// written runs the etcd of a data directory and returns the revision that was written.
+func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, error)) int64 {
+	t.Helper()
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	defer server.Close()
+	revision, err := write(v3client.New(server.Server))
+	require.NoError(t, err)
+	assert.Positive(t, revision)
+	return revision
+}

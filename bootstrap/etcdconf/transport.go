@@ -1,0 +1,253 @@
+package etcdconf
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
+	"etcd-wrapper/bootstrap"
+)
+
+const urlForm = "a URL of the form scheme://host:port (scheme http, https, unix or unixs, no path)"
+
+// checkURLs parses the six lists of URLs, on each of which etcd's reader exits the process if one is malformed.
+func (s *settings) checkURLs() error {
+	for _, list := range []struct {
+		key, value string
+		parsed     *[]url.URL
+		check      func(key string, u url.URL) error
+	}{
+		{"listen-peer-urls", s.ListenPeer, &s.ListenPeerUrls, checkListen},
+		{"listen-client-urls", s.ListenClient, &s.ListenClientUrls, checkListen},
+		{"listen-client-http-urls", s.ListenHTTP, &s.ListenClientHttpUrls, checkListen},
+		{"listen-metrics-urls", s.ListenMetricsUrlsJSON, &s.ListenMetricsUrls, checkListen},
+		{"initial-advertise-peer-urls", s.AdvertisePeer, &s.AdvertisePeerUrls, checkAdvertise},
+		{"advertise-client-urls", s.AdvertiseClient, &s.AdvertiseClientUrls, checkAdvertise},
+	} {
+		if list.value == "" { // the default stays
+			continue
+		}
+		urls, err := parseURLs(list.key, list.value)
+		if err != nil {
+			return err
+		}
+		for _, u := range urls {
+			if err := list.check(list.key, u); err != nil {
+				return err
+			}
+		}
+		*list.parsed = urls
+	}
+	return nil
+}
+
+func parseURLs(key, list string) (urls []url.URL, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		parsed, err := types.NewURLs([]string{text})
+		if err != nil { // the cause is dropped: it quotes the URL, password included
+			return nil, problem(key, "%s is not %s", quote(text), urlForm)
+		}
+		urls = append(urls, parsed...)
+	}
+	return urls, nil
+}
+
+// checkListen applies the rule of embed.Config.Validate: a listener is bound to an IP address, not to a name.
+func checkListen(key string, u url.URL) error {
+	if u.Scheme == "unix" || u.Scheme == "unixs" {
+		return nil
+	}
+	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
+		return problem(key, "%s must have an IP address or localhost as its host", quote(u.String()))
+	}
+	return checkPort(key, u)
+}
+
+// checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port, or at least the colon.
+func checkAdvertise(key string, u url.URL) error {
+	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
+		return problem(key, "%s must have a host and a port", quote(u.String()))
+	}
+	return nil
+}
+
+// checkPort wants a port that can be bound; without one the system chooses.
+func checkPort(key string, u url.URL) error {
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil {
+		return problem(key, "%s must have a port from 0 to 65535", quote(u.String()))
+	}
+	return nil
+}
+
+// checkListeners refuses one address for two kinds of listeners, which etcd notices only when it starts.
+func (s *settings) checkListeners() error {
+	for _, u := range s.ListenClientHttpUrls {
+		same := func(other url.URL) bool { return other.Host == u.Host && other.Path == u.Path }
+		if slices.ContainsFunc(s.ListenClientUrls, same) {
+			return problem("listen-client-http-urls", "%s is one of the listen-client-urls too", quote(u.String()))
+		}
+	}
+	return nil
+}
+
+// checkOrigins covers a panic: etcd's reader holds a malformed list of origins to be impossible.
+func (s *settings) checkOrigins() error {
+	if s.Origins == "" || s.Origins == "*" {
+		return nil
+	}
+	_, err := parseURLs("cors", s.Origins)
+	return err
+}
+
+// The two sections of the file that are about TLS.
+const (
+	clientSection = "client-transport-security"
+	peerSection   = "peer-transport-security"
+)
+
+// security holds the keys of client-transport-security and peer-transport-security.
+type security struct {
+	CertFile         string   `json:"cert-file"`
+	KeyFile          string   `json:"key-file"`
+	ClientCertFile   string   `json:"client-cert-file"`
+	ClientKeyFile    string   `json:"client-key-file"`
+	ClientCertAuth   bool     `json:"client-cert-auth"`
+	TrustedCAFile    string   `json:"trusted-ca-file"`
+	AutoTLS          bool     `json:"auto-tls"`
+	AllowedCNs       []string `json:"allowed-cn"`
+	AllowedHostnames []string `json:"allowed-hostname"`
+	SkipSANCheck     bool     `json:"skip-client-san-verification"`
+}
+
+// checkClientSecurity looks at the section only where etcd will: when there is a listener for clients that uses TLS.
+func (s *settings) checkClientSecurity() error {
+	inUse := false
+	for _, listener := range []struct {
+		key  string
+		urls []url.URL
+	}{
+		{"listen-client-urls", s.ListenClientUrls},
+		{"listen-client-http-urls", s.ListenClientHttpUrls},
+		{"listen-metrics-urls", s.ListenMetricsUrls},
+	} {
+		if err := s.ClientSecurity.checkSufficient(clientSection, listener.key, listener.urls); err != nil {
+			return err
+		}
+		inUse = inUse || slices.ContainsFunc(listener.urls, usesTLS)
+	}
+	if inUse {
+		return s.ClientSecurity.check(clientSection)
+	}
+	if s.ClientSecurity.CertFile+s.ClientSecurity.KeyFile+s.ClientSecurity.TrustedCAFile != "" || s.ClientSecurity.ClientCertAuth {
+		s.warnings = append(s.warnings, clientSection+" has no effect: no listener for clients uses TLS")
+	}
+	return nil
+}
+
+// checkPeerSecurity always looks at the authorities: etcd reads them for its connections to peers, whatever it listens on.
+func (s *settings) checkPeerSecurity() error {
+	if err := s.PeerSecurity.checkSufficient(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
+		return err
+	}
+	if s.PeerSecurity.CertFile+s.PeerSecurity.KeyFile != "" || slices.ContainsFunc(s.ListenPeerUrls, usesTLS) {
+		return s.PeerSecurity.check(peerSection)
+	}
+	return s.PeerSecurity.checkAuthorities(peerSection)
+}
+
+// checkSufficient wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
+func (t security) checkSufficient(section, key string, urls []url.URL) error {
+	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, usesTLS) {
+		return nil
+	}
+	return problem(section+".cert-file", "is required, since %s has a URL that uses TLS", key)
+}
+
+func (t security) check(section string) error {
+	if err := checkPair(section+".cert-file", t.CertFile, section+".key-file", t.KeyFile); err != nil {
+		return err
+	}
+	if err := checkPair(section+".client-cert-file", t.ClientCertFile, section+".client-key-file", t.ClientKeyFile); err != nil {
+		return err
+	}
+	if len(t.AllowedCNs) > 0 && len(t.AllowedHostnames) > 0 {
+		return problem(section+".allowed-cn", "cannot be set together with allowed-hostname")
+	}
+	return t.checkAuthorities(section)
+}
+
+// checkPair loads a certificate and its key as etcd will. No error tells more of a file than its path.
+func checkPair(certKey, certFile, keyKey, keyFile string) error {
+	switch {
+	case certFile == "" && keyFile == "":
+		return nil
+	case certFile == "":
+		return problem(certKey, "is required together with %s", keyKey)
+	case keyFile == "":
+		return problem(keyKey, "is required together with %s", certKey)
+	}
+	cert, err := bootstrap.ReadCertificates(certFile)
+	if err == nil {
+		err = checkCertificate(cert)
+	}
+	if err != nil {
+		return unusable(certKey, certFile, err)
+	}
+	key, err := bootstrap.ReadCertificates(keyFile)
+	if err == nil {
+		_, err = tls.X509KeyPair(cert, key)
+	}
+	if err != nil {
+		return unusable(keyKey, keyFile, err)
+	}
+	return nil
+}
+
+// checkCertificate wants what crypto/tls takes for a chain: a first CERTIFICATE block that can be parsed.
+func checkCertificate(content []byte) error {
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			_, err := x509.ParseCertificate(block.Bytes)
+			return err
+		}
+	}
+	return errNoCertificate
+}
+
+var errNoCertificate = errors.New("it has no PEM certificate")
+
+// checkAuthorities reads the bundle as etcd will: every PEM block in it has to be a certificate.
+func (t security) checkAuthorities(section string) error {
+	if t.TrustedCAFile == "" {
+		return nil
+	}
+	rest, err := bootstrap.ReadCertificates(t.TrustedCAFile)
+	found := false
+	for block := (*pem.Block)(nil); err == nil; found = true {
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		_, err = x509.ParseCertificate(block.Bytes)
+	}
+	if err == nil && !found {
+		err = errNoCertificate
+	}
+	if err != nil {
+		return unusable(section+".trusted-ca-file", t.TrustedCAFile, err)
+	}
+	return nil
+}
+
+// unusable is bootstrap.ErrCertificates, whatever is wrong with the file.
+func unusable(key, path string, err error) error {
+	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.CertificateError{Cause: err})
+}

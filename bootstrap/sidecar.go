@@ -1,0 +1,292 @@
+package bootstrap
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"etcd-wrapper/exitcode"
+)
+
+// InitializationStatus is the sidecar's word on the initialization of the data directory.
+type InitializationStatus string
+
+// The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
+// resets the sidecar to New, so each of the two is seen once.
+const (
+	New        InitializationStatus = "New"        // nothing was asked for yet, or the last result was read
+	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
+	Successful InitializationStatus = "Successful" // the data directory may be opened
+	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
+)
+
+// maxQuoted is how long an unknown word may be to be quoted, in bytes.
+const maxQuoted = 24
+
+// InitializationStatuses are all the words there are, in the order of a run.
+var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
+
+// Running reports whether a word says that an initialization goes on. Every word is New, a verdict or one of these.
+func (s InitializationStatus) Running() bool { return s == Progress }
+
+// Verdict reports whether a word says how an initialization has ended.
+func (s InitializationStatus) Verdict() bool { return s == Successful || s == Failed }
+
+// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the
+// data on a word that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and
+// names no more than the length of anything else, which is not ours to log.
+func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
+	word := InitializationStatus(bytes.TrimSpace(body))
+	if !slices.Contains(InitializationStatuses, word) {
+		return "", fmt.Errorf("unknown initialization status %s", quoted(string(word), len(body)))
+	}
+	return word, nil
+}
+
+// quoted is a word of letters, as a status is one, or how long it is.
+func quoted(word string, size int) string {
+	letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+	if word == "" || len(word) > maxQuoted || !letters {
+		return fmt.Sprintf("of %d bytes", size)
+	}
+	return strconv.Quote(word)
+}
+
+// Mode is how deeply the data directory is validated before it may be opened.
+type Mode string
+
+// The two modes that `GET /initialization/start` understands.
+const (
+	Sanity Mode = "sanity" // after a clean last exit: structure only
+	Full   Mode = "full"   // in every other case: everything is read
+)
+
+// ModeAfter chooses the validation mode from the last exit. A clean record counts only while the data look as its note says,
+// which changed compares: another etcd may have come after it. A record without a note is taken at its word. The reason, a
+// clause for logs, says why.
+func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
+	word, err := record.Read()
+	if err != nil {
+		return Full, err.Error()
+	}
+	note, err := record.Note()
+	if err == nil {
+		err = changed(note)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return Full, "the data are not those of which the exit record says that they were closed in order: " + err.Error()
+	}
+	return Sanity, "the last etcd on this volume was closed in order (" + string(word) + ")"
+}
+
+// Deadlines for one call to the sidecar, from the connection to the last byte of the body.
+const (
+	// StatusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialization.
+	StatusDeadline = 15 * time.Second
+	// TriggerDeadline is short: the sidecar answers at once and initializes in the background.
+	TriggerDeadline = 10 * time.Second
+	// ConfigDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
+	ConfigDeadline = 60 * time.Second
+	// dialDeadline bounds the TCP connection and, again, the TLS handshake.
+	dialDeadline = 5 * time.Second
+)
+
+// Bounds of what is read of a reply, in bytes.
+const (
+	maxStatusBody = 256
+	maxConfigBody = 1 << 20
+)
+
+// ClientOptions say where the sidecar is.
+type ClientOptions struct {
+	HostPort string // <host>:<port>; an empty host means localhost
+	TLS      bool   // talk HTTPS
+	CAPath   string // PEM bundle that the sidecar's certificate must chain to; read at every connection, for rotation
+}
+
+// Client talks to the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.
+//
+// Every call uses a connection of its own and HTTP/1.1: on a reused connection Go's transport repeats a GET that went
+// unanswered, and reading the status twice discards a result.
+type Client struct {
+	base url.URL
+	http *http.Client
+}
+
+// NewClient checks the options and returns a client; it connects to nothing yet. The error names the flag at fault.
+func NewClient(options ClientOptions) (*Client, error) {
+	host, port, err := splitHostPort(options.HostPort)
+	if err != nil {
+		return nil, fmt.Errorf("--backup-restore-host-port: %w", err)
+	}
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		DialContext:            (&net.Dialer{Timeout: dialDeadline}).DialContext,
+		TLSHandshakeTimeout:    dialDeadline,
+		MaxResponseHeaderBytes: 64 << 10,
+		Protocols:              new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP1(true)
+	scheme := "http"
+	if options.TLS {
+		scheme = "https"
+		if _, err := loadCABundle(options.CAPath); err != nil {
+			return nil, fmt.Errorf("--backup-restore-ca-cert-bundle-path: %w", err)
+		}
+		transport.DialTLSContext = dialTLS(host, options.CAPath)
+	}
+	return &Client{
+		base: url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)},
+		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
+	}, nil
+}
+
+// splitHostPort takes <host>:<port>. An empty host means localhost.
+func splitHostPort(text string) (host, port string, err error) {
+	if strings.Contains(text, "://") {
+		return "", "", fmt.Errorf("%q has a scheme; write <host>:<port>, and --backup-restore-tls-enabled for HTTPS", text)
+	}
+	host, port, err = net.SplitHostPort(text)
+	if err != nil || strings.ContainsAny(host, "/@?# \t") {
+		return "", "", fmt.Errorf("%q is not <host>:<port>", text)
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		return "", "", fmt.Errorf("%q in %q is not a port, which is a number from 1 to 65535", port, text)
+	}
+	return cmp.Or(host, "localhost"), port, nil
+}
+
+// Status asks how far the initialization is. The sidecar resets a result when it is read, so a caller must act on what
+// it gets. It takes at most 15 s.
+func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
+	body, err := c.get(ctx, StatusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
+	if err != nil {
+		return "", err
+	}
+	status, err := ParseInitializationStatus(body)
+	if err != nil {
+		return "", fmt.Errorf("cannot read initialization status from %s: %w", c.base.Host, err)
+	}
+	return status, nil
+}
+
+// Trigger asks for an initialization. The sidecar ignores it unless its status is New. It takes at most 10 s.
+func (c *Client) Trigger(ctx context.Context, mode Mode) error {
+	query := url.Values{"mode": {string(mode)}}
+	_, err := c.get(ctx, TriggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)
+	return err
+}
+
+// Config fetches etcd's configuration, YAML of at most 1 MiB. Asking again is safe. It takes at most 60 s.
+func (c *Client) Config(ctx context.Context) ([]byte, error) {
+	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
+}
+
+// get reads the whole reply before the request ends. Errors name what was asked for and where, never what came back.
+func (c *Client) get(
+	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
+) ([]byte, error) {
+	whole := ctx
+	ctx, cancel := context.WithTimeout(whole, deadline)
+	defer cancel()
+	target := c.base
+	target.Path, target.RawQuery = path, query.Encode()
+	body, err := c.fetch(ctx, target.String(), limit)
+	if errors.Is(err, context.DeadlineExceeded) && whole.Err() == nil {
+		err = lateAnswer{deadline}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot fetch %s from %s: %w", what, c.base.Host, err)
+	}
+	return body, nil
+}
+
+// lateAnswer is a context's deadline in words.
+type lateAnswer struct{ after time.Duration }
+
+func (l lateAnswer) Error() string { return fmt.Sprintf("no answer within %g s", l.after.Seconds()) }
+
+// Unwrap lets callers see what it is.
+func (lateAnswer) Unwrap() error { return context.DeadlineExceeded }
+
+func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	defer response.Body.Close() // read to its end, or given up
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP status %d", response.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > limit {
+		return nil, fmt.Errorf("reply is larger than %d bytes", limit)
+	}
+	return body, nil
+}
+
+// refuseRedirect makes a redirect an answer like any other that is not 200: only the sidecar itself is trusted.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// withoutURL drops the layer of the error that repeats method and URL.
+func withoutURL(err error) error {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+// dialTLS connects with the CA bundle as it is on disk at that moment, so that a CA may rotate while we wait.
+func dialTLS(host, caPath string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		pool, err := loadCABundle(caPath)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*dialDeadline)
+		defer cancel()
+		dialer := &tls.Dialer{
+			NetDialer: &net.Dialer{Timeout: dialDeadline},
+			Config:    &tls.Config{RootCAs: pool, ServerName: host, MinVersion: tls.VersionTLS12},
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+}
+
+func loadCABundle(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, errors.New("a CA bundle is required to talk TLS to the sidecar")
+	}
+	bundle, err := ReadCertificates(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+	}
+	return pool, nil
+}

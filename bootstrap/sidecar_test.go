@@ -1,0 +1,274 @@
+package bootstrap_test
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/exitcode"
+)
+
+// sidecar serves handler and returns a client for it.
+func sidecar(t *testing.T, handler http.HandlerFunc) *bootstrap.Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String()})
+}
+
+func clientFor(t *testing.T, options bootstrap.ClientOptions) *bootstrap.Client {
+	t.Helper()
+	client, err := bootstrap.NewClient(options)
+	require.NoError(t, err)
+	return client
+}
+
+func saying(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+}
+
+func TestStatusUnderstandsTheFourWords(t *testing.T) {
+	for _, word := range bootstrap.InitializationStatuses {
+		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
+			status, err := sidecar(t, saying(body)).Status(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, word, status)
+		}
+	}
+}
+
+func TestAnUnknownWordIsQuoted(t *testing.T) {
+	_, err := sidecar(t, saying("Polishing\n")).Status(t.Context())
+	assert.ErrorContains(t, err, `unknown initialization status "Polishing"`)
+}
+
+func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := bootstrap.ClientThatHangs(t)
+		_, err := client.Status(t.Context())
+		require.ErrorContains(t, err, ": no answer within 15 s")
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "callers can tell what it is")
+	})
+}
+
+func TestStatusRefusesEverythingElseAndRepeatsNoneOfIt(t *testing.T) {
+	for _, body := range []string{"", "token=secret", "Successful!", "Successful Failed", "\"Successful\"", "secretsecretsecretsecretsecret", "<html>Successful</html>"} {
+		_, err := sidecar(t, saying(body)).Status(t.Context())
+		require.ErrorContains(t, err, "unknown initialization status", "%q", body)
+		if body != "" {
+			assert.NotContains(t, err.Error(), body)
+		}
+	}
+}
+
+func TestEachCallAsksForItsOwnPath(t *testing.T) {
+	var asked atomic.Value
+	client := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.Method + " " + r.URL.String())
+		_, _ = io.WriteString(w, "New")
+	})
+	_, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "GET /initialization/status", asked.Load())
+	require.NoError(t, client.Trigger(t.Context(), bootstrap.Sanity))
+	assert.Equal(t, "GET /initialization/start?mode=sanity", asked.Load())
+	require.NoError(t, client.Trigger(t.Context(), bootstrap.Full))
+	assert.Equal(t, "GET /initialization/start?mode=full", asked.Load())
+	config, err := client.Config(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "GET /config", asked.Load())
+	assert.Equal(t, "New", string(config))
+}
+
+func TestABodyThatArrivesInPiecesIsReadToItsEnd(t *testing.T) {
+	client := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		for _, piece := range []string{"Succ", "essful"} {
+			_, _ = io.WriteString(w, piece)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	status, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, bootstrap.Successful, status)
+}
+
+func TestRepliesThatAreNoAnswer(t *testing.T) {
+	elsewhere := httptest.NewServer(saying("Successful"))
+	t.Cleanup(elsewhere.Close)
+	for name, is := range map[string]struct {
+		handler http.HandlerFunc
+		says    string
+	}{
+		"an error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
+		"not found":       {http.NotFound, "HTTP status 404"},
+		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, "HTTP status 302"},
+		"too much":        {saying(strings.Repeat("Successful", 1<<10)), "larger than 256 bytes"},
+		"an endless body": {endless, "larger than 256 bytes"},
+		"a body cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "Succ")
+		}, "unexpected EOF"},
+		"a connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := sidecar(t, is.handler).Status(t.Context())
+			require.ErrorContains(t, err, is.says)
+			assert.ErrorContains(t, err, "cannot fetch initialization status from 127.0.0.1:")
+			assert.NotContains(t, err.Error(), "secret")
+		})
+	}
+}
+
+func endless(w http.ResponseWriter, r *http.Request) {
+	for r.Context().Err() == nil {
+		if _, err := io.WriteString(w, "Successful"); err != nil {
+			return
+		}
+	}
+}
+
+// On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a verdict away.
+func TestEveryCallHasAConnectionOfItsOwn(t *testing.T) {
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(saying("New"))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String()})
+	for range 3 {
+		_, err := client.Status(t.Context())
+		require.NoError(t, err)
+	}
+	assert.EqualValues(t, 3, connections.Load())
+}
+
+func TestACallEndsWithItsContext(t *testing.T) {
+	client := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := client.Config(ctx)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	server := httptest.NewServer(saying("New"))
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: ":" + port}).Status(t.Context())
+	require.NoError(t, err, "and an empty host is localhost")
+}
+
+func TestAddressesThatAreNone(t *testing.T) {
+	for _, hostPort := range []string{"", "localhost", "http://localhost:8080", "localhost:", "a:b:c", "host/path:80", "host:http", "host:0", "host:65536", "host:-1", "user@host:80", "ho st:80"} {
+		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: hostPort})
+		assert.ErrorContains(t, err, "--backup-restore-host-port", "%q", hostPort)
+	}
+}
+
+func TestTheErrorForAnAddressWithASchemeNamesTheWayOut(t *testing.T) {
+	_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: "https://etcd-main-local:8080"})
+	assert.ErrorContains(t, err, "write <host>:<port>, and --backup-restore-tls-enabled for HTTPS")
+}
+
+func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
+	server := httptest.NewTLSServer(saying("New"))
+	t.Cleanup(server.Close)
+	bundle := certificates.NewAuthority(t, "stranger").Bundle()
+	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String(), TLS: true, CAPath: bundle})
+
+	_, err := client.Status(t.Context())
+	require.ErrorContains(t, err, "certificate signed by unknown authority")
+
+	trusted := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(bundle, trusted, 0o600))
+	status, err := client.Status(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, bootstrap.New, status)
+}
+
+func TestBundlesThatAreNone(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
+	fifo := empty + ".fifo"
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	for path, says := range map[string]string{
+		fifo:              "not a regular file", // and nobody waits for its other end
+		"":                "required",
+		empty:             "holds no certificate",
+		empty + ".absent": "no such file",
+	} {
+		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: ":8080", TLS: true, CAPath: path})
+		require.ErrorContains(t, err, says)
+		assert.ErrorContains(t, err, "--backup-restore-ca-cert-bundle-path")
+	}
+}
+
+func FuzzParseInitializationStatus(f *testing.F) {
+	for _, seed := range []string{"New", "Progress", "Successful", "Failed", "Successful\n", "successful", ""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		status, err := bootstrap.ParseInitializationStatus(body)
+		if err == nil {
+			assert.Equal(t, strings.TrimSpace(string(body)), string(status))
+			assert.Contains(t, bootstrap.InitializationStatuses, status)
+		}
+	})
+}
+
+func TestTheModeFollowsTheExitRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "exit_code")
+	record := exitcode.NewRecord(path)
+	asBefore := func(note []byte) error {
+		assert.Equal(t, "as they were", string(note))
+		return nil
+	}
+	mode, reason := bootstrap.ModeAfter(record, asBefore)
+	assert.Equal(t, bootstrap.Full, mode)
+	assert.Contains(t, reason, "no clean exit record")
+
+	require.NoError(t, record.Write(exitcode.Interrupted))
+	mode, reason = bootstrap.ModeAfter(record, func([]byte) error { panic("there is no note") })
+	assert.Equal(t, bootstrap.Sanity, mode)
+	assert.Contains(t, reason, "interrupt")
+
+	record.Describe(func() []byte { return []byte("as they were") })
+	require.NoError(t, record.Write(exitcode.Terminated))
+	mode, reason = bootstrap.ModeAfter(record, asBefore)
+	assert.Equal(t, bootstrap.Sanity, mode)
+	assert.Contains(t, reason, "terminated")
+
+	mode, reason = bootstrap.ModeAfter(record, func([]byte) error { return errors.New("the log is gone") })
+	assert.Equal(t, bootstrap.Full, mode)
+	assert.Contains(t, reason, "the log is gone")
+
+	require.NoError(t, os.Remove(path+".data"))
+	require.NoError(t, os.Mkdir(path+".data", 0o700))
+	mode, _ = bootstrap.ModeAfter(record, asBefore)
+	assert.Equal(t, bootstrap.Full, mode, "a note that cannot be read is no missing one")
+}

@@ -1,0 +1,191 @@
+package commandline
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// Target is a state of etcd to go back to: the one after a revision, or the one at a time; the zero value is the latest.
+type Target struct {
+	Revision int64     // 0 if it is not asked for
+	Time     time.Time // zero if it is not asked for
+}
+
+// UnmarshalText is called by kong, which names the flag in front of the error.
+func (t *Target) UnmarshalText(text []byte) error {
+	kind, value, _ := strings.Cut(string(text), ":")
+	var err error
+	switch kind {
+	case "latest":
+		if value == "" && string(text) == kind {
+			*t = Target{}
+			return nil
+		}
+	case "revision":
+		var revision int64
+		if revision, err = strconv.ParseInt(value, 10, 64); err == nil && revision > 0 {
+			*t = Target{Revision: revision}
+			return nil
+		}
+		return fmt.Errorf("%q is not a revision, such as revision:12345", text)
+	case "time":
+		var at time.Time
+		if at, err = time.Parse(time.RFC3339Nano, value); err == nil && !at.IsZero() {
+			*t = Target{Time: at}
+			return nil
+		}
+		return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z", text)
+	}
+	return errors.New(`must be latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z`)
+}
+
+// ahead is how far somebody's clock may be ahead of this machine's.
+const ahead = time.Minute
+
+// Check refuses a time that has not come yet: another one is meant.
+func (t Target) Check(now time.Time) error {
+	if t.Time.After(now.Add(ahead)) {
+		return fmt.Errorf("%s is in the future: it is %s here", t, now.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// String is the target as it is written.
+func (t Target) String() string {
+	switch {
+	case t.Revision != 0:
+		return fmt.Sprintf("revision:%d", t.Revision)
+	case !t.Time.IsZero():
+		return "time:" + t.Time.Format(time.RFC3339Nano)
+	default:
+		return "latest"
+	}
+}
+
+// Threshold is how much of a database must be free for it to be defragmented, as --defrag-threshold has it:
+// "free=45%,min=100Mi", or "never", which is the zero Threshold.
+type Threshold struct {
+	Free float64 // the part of the file, from 0 to 1
+	Min  Bytes
+}
+
+// UnmarshalText reads what the flag says. The error is one sentence.
+func (t *Threshold) UnmarshalText(text []byte) error {
+	var read Threshold
+	if string(text) != "never" {
+		for part := range strings.SplitSeq(string(text), ",") {
+			if err := read.set(part); err != nil {
+				return fmt.Errorf("%w; write free=45%%,min=100Mi, or never", err)
+			}
+		}
+		if read.Free == 0 || read.Min == 0 {
+			return errors.New("free and min must both be given, as in free=45%,min=100Mi, and be more than 0; never turns it off")
+		}
+	}
+	*t = read
+	return nil
+}
+
+func (t *Threshold) set(part string) (err error) {
+	name, value, _ := strings.Cut(part, "=")
+	switch name {
+	case "free":
+		t.Free, err = percentage(value)
+	case "min":
+		err = t.Min.UnmarshalText([]byte(value))
+	default:
+		err = fmt.Errorf("%q is neither free=… nor min=…", part)
+	}
+	return err
+}
+
+// percentage reads "45%" as 0.45.
+func percentage(text string) (float64, error) {
+	number, is := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseUint(number, 10, 8)
+	if err != nil || !is || percent < 1 || percent > 99 {
+		return 0, fmt.Errorf("%q is no percentage from 1%% to 99%%", text)
+	}
+	return float64(percent) / 100, nil
+}
+
+// Bytes is a size, written as Kubernetes writes quantities: a whole number of bytes, or one with Ki, Mi, Gi, Ti, k, M, G or T.
+type Bytes int64
+
+var units = []struct {
+	name  string
+	bytes int64
+}{
+	{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"", 1},
+}
+
+// UnmarshalText is called by kong, which names the flag in front of the error.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	for _, unit := range units {
+		number, has := strings.CutSuffix(string(text), unit.name)
+		if !has {
+			continue
+		}
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt64/unit.bytes {
+			break
+		}
+		*b = Bytes(n * unit.bytes)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size, such as 1Gi or 500M", text)
+}
+
+// String is the size in the largest unit that it is a whole number of.
+func (b Bytes) String() string {
+	for _, unit := range units {
+		if int64(b)%unit.bytes == 0 && b != 0 {
+			return strconv.FormatInt(int64(b)/unit.bytes, 10) + unit.name
+		}
+	}
+	return "0"
+}
+
+// Keep is --backup-keep.
+type Keep struct {
+	Policy string
+	Given  bool // somebody said it, be it the default
+}
+
+// DefaultKeep is what --backup-keep is unless it is given.
+const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
+
+// UnmarshalText is called by kong.
+func (k *Keep) UnmarshalText(text []byte) error {
+	k.Policy = string(text)
+	return nil
+}
+
+// AfterApply is called by kong, also for a default.
+func (k *Keep) AfterApply(line *kong.Context, at *kong.Path) error {
+	argument := func(p *kong.Path) bool { return p.Flag == at.Flag }
+	variable := func(name string) bool { _, is := os.LookupEnv(name); return is }
+	k.Given = slices.ContainsFunc(line.Path, argument) || slices.ContainsFunc(at.Flag.Envs, variable)
+	return nil
+}
+
+// Port is a TCP port, written as Go reads numbers.
+type Port uint16
+
+// UnmarshalText is called by kong, which names the flag in front of the error.
+func (p *Port) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseInt(string(text), 0, 0)
+	if err != nil || n < 0 || n > math.MaxUint16 {
+		return fmt.Errorf("%q is not a port", text)
+	}
+	*p = Port(n)
+	return nil
+}

@@ -1,0 +1,81 @@
+package commandline
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestATargetIsARevisionATimeOrTheLatest(t *testing.T) {
+	noon := time.Date(2026, time.November, 22, 12, 0, 0, 500_000_000, time.UTC)
+	for text, expected := range map[string]Target{
+		"latest": {}, "revision:12": {Revision: 12}, "time:2026-11-22T12:00:00.5Z": {Time: noon}, "time:2026-11-22T14:00:00.5+02:00": {Time: noon},
+	} {
+		var target Target
+		require.NoError(t, target.UnmarshalText([]byte(text)), text)
+		assert.Equal(t, expected.Revision, target.Revision)
+		assert.True(t, expected.Time.Equal(target.Time), text)
+		assert.Equal(t, text, target.String())
+	}
+}
+
+func TestWhatIsNoTargetIsRefused(t *testing.T) {
+	for text, why := range map[string]string{
+		"":                              "must be latest",
+		"12":                            "must be latest",
+		"latest:":                       "must be latest",
+		"latest:12":                     "must be latest",
+		"revision:":                     "not a revision",
+		"revision:0":                    "not a revision",
+		"revision:-1":                   "not a revision",
+		"revision:1e3":                  "not a revision",
+		"time:12:00":                    "not a time",
+		"time:2026-11-22T12:00:00":      "not a time with its zone",
+		"time:0001-01-01T00:00:00Z":     "not a time",
+		"yesterday:2026-11-22":          "must be latest",
+		"Revision:3":                    "must be latest",
+		"revision:99999999999999999999": "not a revision",
+	} {
+		var target Target
+		assert.ErrorContains(t, target.UnmarshalText([]byte(text)), why, text)
+	}
+}
+
+func TestTheThresholdOfDefragmentationIsReadAsPeopleWriteIt(t *testing.T) {
+	for text, want := range map[string]Threshold{
+		"free=45%,min=100Mi": {Free: 0.45, Min: 100 << 20},
+		"min=2Gi,free=99%":   {Free: 0.99, Min: 2 << 30},
+		"free=1%,min=4096":   {Free: 0.01, Min: 4096},
+		"free=1%,min=100M":   {Free: 0.01, Min: 1e8},
+		"free=1%,min=1Ti":    {Free: 0.01, Min: 1 << 40},
+		"never":              {},
+	} {
+		var read Threshold
+		require.NoError(t, read.UnmarshalText([]byte(text)), text)
+		assert.InDelta(t, want.Free, read.Free, 1e-9, text)
+		assert.Equal(t, want.Min, read.Min, text)
+	}
+}
+
+func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
+	for text, says := range map[string]string{
+		"":                    "neither",
+		"free=45%":            "both",
+		"min=1Mi":             "both",
+		"free=45,min=1Mi":     "no percentage",
+		"free=0%,min=1Mi":     "no percentage",
+		"free=100%,min=1Mi":   "no percentage",
+		"free=45%,min=-1":     "not a size",
+		"free=45%,min=1Pi":    "not a size",
+		"free=45%,min=0Mi":    "more than 0",
+		"free=45%,most=100Mi": "neither",
+	} {
+		read := Threshold{Min: 7}
+		err := read.UnmarshalText([]byte(text))
+		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, "free=45%,min=100Mi", text)
+		assert.Equal(t, Threshold{Min: 7}, read, "what is refused has no effect")
+	}
+}

@@ -1,0 +1,164 @@
+package docs
+
+import (
+	"fmt"
+	"go/build"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/statemachine/statemachinetest"
+)
+
+const module = "etcd-wrapper/"
+
+// arrows are imports between rooms: from one to another, with a package and what it imports as an example.
+type arrows map[string]map[string]string
+
+func (a arrows) add(from, to, example string) {
+	if a[from] == nil {
+		a[from] = map[string]string{}
+	}
+	a[from][to] = example
+}
+
+// leads reports whether imports lead from one room to another, and over which rooms.
+func (a arrows) leads(from, to string) []string {
+	seen := map[string]bool{}
+	var walk func(string) []string
+	walk = func(room string) []string {
+		seen[room] = true
+		for _, next := range slices.Sorted(maps.Keys(a[room])) {
+			if next == to {
+				return []string{room, to}
+			}
+			if !seen[next] {
+				if way := walk(next); way != nil {
+					return append([]string{room}, way...)
+				}
+			}
+		}
+		return nil
+	}
+	return walk(from)
+}
+
+// circle is a sentence about rooms that import each other; empty if there are none.
+func (a arrows) circle() string {
+	for _, room := range slices.Sorted(maps.Keys(a)) {
+		if way := a.leads(room, room); way != nil {
+			said := "imports of rooms run one way, but these lead back to " + room + ":"
+			for i := range len(way) - 1 {
+				said += fmt.Sprintf(" %s;", a[way[i]][way[i+1]])
+			}
+			return strings.TrimSuffix(said, ";")
+		}
+	}
+	return ""
+}
+
+// reduced leaves out what other arrows say together.
+func (a arrows) reduced() arrows {
+	kept := arrows{}
+	for from, all := range a {
+		for to, example := range all {
+			over := func(between string) bool { return between != to && a.leads(between, to) != nil }
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(all)), over) {
+				kept.add(from, to, example)
+			}
+		}
+	}
+	return kept
+}
+
+// mermaid draws the arrows, the same byte for byte every time.
+func (a arrows) mermaid() string {
+	var b strings.Builder
+	b.WriteString("flowchart TB\n")
+	node := func(room string) string {
+		if id := strings.ReplaceAll(room, "/", "_"); id != room {
+			return fmt.Sprintf("%s[%s]", id, room)
+		}
+		return room
+	}
+	for _, from := range slices.Sorted(maps.Keys(a)) {
+		for _, to := range slices.Sorted(maps.Keys(a[from])) {
+			fmt.Fprintf(&b, "    %s --> %s\n", node(from), node(to))
+		}
+	}
+	return b.String()
+}
+
+// roomOf is the folder of the top level that a package is in; those of backup are rooms themselves.
+func roomOf(folder string) string {
+	parts := strings.Split(folder, "/")
+	if parts[0] == "backup" && len(parts) > 1 {
+		return "backup/" + parts[1]
+	}
+	return parts[0]
+}
+
+// imports are those of all packages that the program is made of.
+func imports(t *testing.T) arrows {
+	t.Helper()
+	top, found, seen := root(t), arrows{}, map[string]bool{}
+	var walk func(string)
+	walk = func(folder string) {
+		seen[folder] = true
+		pkg, err := build.ImportDir(filepath.Join(top, folder), 0)
+		require.NoError(t, err)
+		for _, path := range pkg.Imports {
+			imported, own := strings.CutPrefix(path, module)
+			if !own {
+				continue
+			}
+			if from, to := roomOf(folder), roomOf(imported); from != to {
+				found.add(from, to, folder+" imports "+imported)
+			}
+			if !seen[imported] {
+				walk(imported)
+			}
+		}
+	}
+	walk("cmd/etcd-wrapper")
+	return found
+}
+
+func TestTheCommittedPictureOfTheRoomsIsTheImports(t *testing.T) {
+	rooms := imports(t)
+	require.Empty(t, rooms.circle())
+	for _, of := range rooms {
+		delete(of, "internal") // every room may use it
+	}
+	content, err := os.ReadFile(filepath.Join(root(t), "docs", "design.md"))
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(content), "```mermaid\nflowchart")
+	require.True(t, found, "docs/design.md has the picture of the rooms")
+	_, after, found := strings.Cut(rest, "```\n")
+	require.True(t, found, "the picture of the rooms ends")
+	statemachinetest.AssertGenerated(t, "../../docs/design.md", before+"```mermaid\n"+rooms.reduced().mermaid()+"```\n"+after)
+}
+
+func TestRoomsThatImportEachOtherAreNamed(t *testing.T) {
+	rooms := arrows{}
+	rooms.add("cmd", "member", "cmd/runtime imports member")
+	rooms.add("member", "backup/store", "member/leases imports backup/store/wire")
+	assert.Empty(t, rooms.circle())
+	rooms.add("backup/store", "cmd", "backup/store/s3 imports cmd/logstream")
+	assert.Equal(t, "imports of rooms run one way, but these lead back to backup/store: backup/store/s3 imports cmd/logstream; "+
+		"cmd/runtime imports member; member/leases imports backup/store/wire", rooms.circle())
+}
+
+func TestAnArrowThatOthersSayTogetherIsLeftOutOfThePicture(t *testing.T) {
+	rooms := arrows{}
+	rooms.add("cmd", "member", "")
+	rooms.add("member", "bootstrap", "")
+	rooms.add("cmd", "bootstrap", "")
+	assert.Equal(t, "flowchart TB\n    cmd --> member\n    member --> bootstrap\n", rooms.reduced().mermaid())
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/backups/local"
+	"etcd-wrapper/cmd/report"
+	"etcd-wrapper/cmd/runtime"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/leases"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/page"
+	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/recovery"
+	"etcd-wrapper/recovery/standalone"
+)
+
+// parts are what a run is made of.
+type parts struct {
+	driver  *lifecycle.Driver // nil if there is nothing to run
+	runtime *runtime.Runtime
+	report  *report.Report
+	outcome lifecycle.Outcome // why there is nothing to run
+	end     []func()          // in the order of the beginning
+}
+
+// assemble puts the parts together; each is given what was made before it. From its end on the wrapper's own
+// server answers. Nobody else is asked anything yet, and the volume is as it was: all that begins in parts.run.
+func (c *startCommand) assemble(log zerolog.Logger) *parts {
+	settings, err := backups.Read(c.Backups)
+	if err == nil {
+		err = settings.Keys.CheckOwn()
+	}
+	if err != nil {
+		return failed(exitcode.Usage, err)
+	}
+	counts := metrics.New()
+	rt := runtime.New(&c.StartEtcd, counts, log)
+	kept := c.backups(settings, rt.Gate(), log)
+	recoverer := c.recovery(settings, kept, log)
+	renewed, err := c.leases(rt, kept, log)
+	if err != nil {
+		return failed(exitcode.Usage, err)
+	}
+	rt.WorksWith(kept, recoverer, renewed)
+	sidecar, end, err := c.sidecar(recoverer, log)
+	if err != nil {
+		return failed(blame(err), err)
+	}
+	driver := lifecycle.NewDriver(lifecycle.Options{
+		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
+	})
+	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
+	stopServer, status, err := c.serve(log, p, c.routes(p.report, counts, kept))
+	if err != nil {
+		return failed(status, err)
+	}
+	p.end = []func(){end, stopServer, c.watch(log, p.report)}
+	return p
+}
+
+// sidecar returns what answers for the data directory, and what ends it.
+func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
+	if c.Standalone {
+		initializer := standalone.New(standalone.Options{
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
+			Recover: recoverer.Recover,
+		})
+		if err := initializer.CheckConfig(); err != nil {
+			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
+		}
+		return initializer, initializer.Close, nil
+	}
+	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
+		HostPort: c.SidecarHostPort, TLS: c.SidecarTLS, CAPath: c.SidecarCAPath,
+	})
+	return client, func() {}, err
+}
+
+// watch has the log and the termination message kept up to date until what it returns is called.
+func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		about.Watch(ctx, log, func() {
+			if err := c.message.Prepare(about.LostWords(c.CrashNotePath())); err != nil {
+				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
+			}
+		})
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// podName is whom people know the process by: a pod's host name is its own, unless the pod is on the host's network.
+func podName() string {
+	name := os.Getenv("POD_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return name
+}
+
+func failed(status exitcode.Code, err error) *parts {
+	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
+}
+
+// blame distinguishes a wrong flag from a wrong configuration.
+func blame(err error) exitcode.Code {
+	if errors.Is(err, standalone.ErrConfig) {
+		return exitcode.BadConfig
+	}
+	return exitcode.Usage
+}
+
+// briefly is the termination message of a run that did not begin.
+func briefly(outcome lifecycle.Outcome) string {
+	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
+}
+
+// cutOff is what is said when a client that watches, or asks, may miss the end.
+const cutOff = "requests may be cut off before their end"
+
+// serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
+func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
+	server, err := readiness.Listen(readiness.Options{
+		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
+		Defragment: p.runtime.Defragment,
+		Routes:     routes, Log: log,
+	}, p.runtime.Monitor())
+	if err != nil {
+		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
+	}
+	p.runtime.Connect(server, p.driver.Crash)
+	if status, err := c.choose(server); err != nil {
+		return nil, status, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(); err != nil {
+			p.driver.ListenerLost(err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			log.Info().Err(err).Msg(cutOff)
+		}
+		<-ended
+	}, exitcode.Clean, nil
+}
+
+// choose says how the server speaks until etcd's configuration is known.
+func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
+	switch {
+	case c.WrapperCertPath != "":
+		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
+			return exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
+		}
+	case c.ExpectsTLS():
+		if err := server.UseTemporary(); err != nil {
+			return exitcode.ServerTaken, err
+		}
+	default:
+		server.UsePlain()
+	}
+	return exitcode.Clean, nil
+}
+
+// routes are what the wrapper's server answers beside its own endpoints.
+func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups) map[string]http.Handler {
+	states := make([]string, len(lifecycle.States))
+	for i, state := range lifecycle.States {
+		states[i] = string(state.Name)
+	}
+	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
+	served := map[string]http.Handler{
+		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
+		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /lifecycle":        status.Handler(about.Source()),
+		"GET /metrics":          counts.Handler(about.Document, states),
+	}
+	maps.Copy(served, local.Routes(backups.Told(c.Backups, c.VolumeDir), maker(kept)))
+	return served
+}
+
+// What backups need on the volume: a place to wait for the store, and one to be restored in, to test them.
+const (
+	spoolDir  = "backup.spool"
+	verifyDir = "backup.verify"
+)
+
+// wayFile is among etcd's data: which backups they go with.
+const wayFile = "member/backups.json"
+
+// backups returns what makes the backups of the run; nil without a store.
+func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, log zerolog.Logger) *backup.Backups {
+	if settings.Store == nil {
+		return nil
+	}
+	return backup.New(backup.Options{
+		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
+		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
+		WayFile: filepath.Join(c.DataDir(), wayFile),
+		Verify:  verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
+	})
+}
+
+// maker makes full backups for a command on this host; nil if there are no backups.
+func maker(kept *backup.Backups) local.Maker {
+	if kept == nil {
+		return nil
+	}
+	return asked{kept}
+}
+
+type asked struct{ *backup.Backups }
+
+// Make is local.Maker's.
+func (a asked) Make(ctx context.Context) (local.Made, error) {
+	full, err := a.Now(ctx)
+	return local.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+}
+
+// Uploaded is local.Maker's.
+func (a asked) Uploaded() (done, total int64) {
+	if full := a.Published().FullRunning; full != nil {
+		return full.Sent, full.Of
+	}
+	return 0, 0
+}
+
+// ofStatefulSet is the name of a pod of a StatefulSet: the set's, and a number.
+var ofStatefulSet = regexp.MustCompile(`^(.+)-\d+$`)
+
+// leases returns what renews the leases of the run; nil without --leases. The error says what the flag cannot be used for.
+func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*leases.Leases, error) {
+	if !c.Leases {
+		return nil, nil
+	}
+	account, err := leases.FromEnvironment()
+	if err != nil {
+		return nil, fmt.Errorf("--leases: %w", err)
+	}
+	pod := ofStatefulSet.FindStringSubmatch(podName())
+	if pod == nil {
+		return nil, fmt.Errorf("--leases: %q is not the name of a StatefulSet's pod, after which leases are named; set POD_NAME", podName())
+	}
+	options := leases.Options{Account: account, Cluster: pod[1], Member: rt.LeaseOfMember, Log: log}
+	if kept != nil {
+		options.Backups = rt.LeaseOfBackups
+	}
+	return leases.New(options), nil
+}

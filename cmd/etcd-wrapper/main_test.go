@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/docs"
+	"etcd-wrapper/cmd/report"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/metrics"
+)
+
+type panicking struct{}
+
+func (panicking) Write([]byte) (int, error) { panic("by the test") }
+
+func TestAPanicIsNeverTakenForAnEnd(t *testing.T) {
+	assert.PanicsWithValue(t, "by the test", func() { run([]string{"--help"}, streams{out: panicking{}, log: panicking{}}) })
+}
+
+func TestHelpIsACleanEnd(t *testing.T) {
+	var out, log bytes.Buffer
+	assert.Equal(t, exitcode.Clean, run([]string{"start-etcd", "--help"}, streams{out: &out, log: &log}))
+	assert.Contains(t, out.String(), "--volume-dir")
+	assert.Empty(t, log.String())
+}
+
+// said is what a command prints and logs, and its exit status.
+func said(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
+	t.Helper()
+	var printed, logged bytes.Buffer
+	status = run(args, streams{out: &printed, log: &logged, terminal: atTerminal})
+	return printed.String(), logged.String(), status
+}
+
+func TestWithoutArgumentsTheUsageIsToldAsAnError(t *testing.T) {
+	out, log, status := said(t, false)
+	assert.Equal(t, exitcode.Usage, status)
+	assert.Empty(t, out)
+	assert.Contains(t, log, "Usage: etcd-wrapper <command>")
+	assert.Contains(t, log, "start-etcd")
+}
+
+func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		has  string
+	}{
+		{[]string{"help"}, "--dump-fsm"},
+		{[]string{"--help"}, "Usage: etcd-wrapper <command>"},
+		{[]string{"-h"}, "Commands:"},
+		{[]string{"help", "start-etcd"}, "Usage: etcd-wrapper start-etcd"},
+		{[]string{"start-etcd", "--help"}, "--volume-dir"},
+		{[]string{"help", "status"}, "  75     not ready"},
+		{[]string{"--version"}, "etcd 3.6."},
+		{[]string{"version"}, "etcd 3.6."},
+	} {
+		out, log, status := said(t, false, c.args...)
+		assert.Equal(t, exitcode.Clean, status, c.args)
+		assert.Contains(t, out, c.has, c.args)
+		assert.Empty(t, log, c.args)
+	}
+	_, _, status := said(t, false, "help", "nonsense")
+	assert.Equal(t, exitcode.Usage, status)
+}
+
+func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
+	out, _, _ := said(t, false, "help", "start-etcd")
+	assert.NotContains(t, out, "--dump-fsm")
+	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are told of once")
+	assert.Contains(t, out, "The sidecar\n", "flags stand in groups")
+	for _, code := range exitcode.Codes() {
+		assert.Contains(t, out, code.String())
+	}
+}
+
+func TestAtATerminalErrorsAreSentences(t *testing.T) {
+	_, log, _ := said(t, true, "start-etcd", "--nope")
+	assert.Equal(t, "etcd-wrapper: wrong command line (see etcd-wrapper --help): unknown flag --nope\n", log)
+	_, log, _ = said(t, false, "start-etcd", "--nope")
+	assert.Contains(t, log, `"error":"unknown flag --nope"`)
+}
+
+// They share its environment variable.
+func TestEveryCommandReadsThePortAlike(t *testing.T) {
+	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
+		_, log, status := said(t, true, append(command, "--etcd-wrapper-port=70000")...)
+		assert.Equal(t, exitcode.Usage, status, command)
+		assert.Contains(t, log, `--etcd-wrapper-port: "70000" is not a port`, command)
+	}
+}
+
+func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
+	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
+	require.NoError(t, err)
+	for _, flag := range parser.Model.Flags {
+		assert.Empty(t, flag.Envs, flag.Name)
+	}
+	for _, command := range parser.Model.Leaves(false) {
+		for _, flag := range command.Flags {
+			wanted := command.Name == "start-etcd" || flag.Name == "etcd-wrapper-port" || strings.HasPrefix(flag.Name, "backup-")
+			assert.Equal(t, wanted, len(flag.Envs) == 1, "--%s of %s", flag.Name, command.Name)
+		}
+	}
+}
+
+// People are sent to it by the runbook.
+func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
+	dir := t.TempDir()
+	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
+	assert.Equal(t, exitcode.Usage, status)
+	assert.Contains(t, log, "there is no data directory")
+	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.Clean, status)
+	assert.JSONEq(t, `{"valid":true,"empty":true}`, out)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
+	out, _, status = said(t, false, "verify-data", "--data-dir", dir)
+	assert.Equal(t, exitcode.ToolFailed, status)
+	assert.Contains(t, out, `"valid":false`)
+}
+
+func TestEveryEndpointIsDocumented(t *testing.T) {
+	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
+	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
+	for i, pattern := range served {
+		served[i] = strings.TrimSuffix(pattern, "{$}")
+		assert.Contains(t, documented, served[i], "put it into the table of endpoints of README.md or docs/*.md")
+	}
+	for _, name := range documented {
+		assert.Contains(t, served, name, "the documentation's %s is no endpoint: take it out, or name it as it is", name)
+	}
+}
+
+func TestEveryCommandAndItsFlagsAreDocumented(t *testing.T) {
+	text := docs.Text(t)
+	parser, err := commandline.New(&commandLine{}, io.Discard)
+	require.NoError(t, err)
+	for _, flag := range parser.Model.Flags[1:] { // the first is --help
+		assert.Contains(t, text, "--"+flag.Name)
+	}
+	for _, command := range parser.Model.Leaves(true) {
+		assert.Contains(t, text, command.FullPath())
+		for _, flag := range command.Flags {
+			named := strings.Contains(text, "`--"+flag.Name) || flag.Short != 0 && strings.Contains(text, "`-"+string(flag.Short)+" ")
+			assert.True(t, named, "explain --%s of %s in README.md or docs/*.md", flag.Name, command.Name)
+		}
+	}
+}
+
+func TestEveryCommandOfTheCommandLineCanRun(t *testing.T) {
+	parser, err := commandline.New(&commandLine{}, io.Discard)
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(false) {
+		assert.Implements(t, (*command)(nil), leaf.Target.Addr().Interface(), leaf.Name)
+	}
+}

@@ -1,0 +1,98 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status/terminal"
+)
+
+// LastWords are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
+// start will find, and how long things took.
+func (r *Report) LastWords(outcome lifecycle.Outcome) string {
+	run := r.run.Snapshot()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
+	if i := slices.IndexFunc(run.History, ends); i >= 0 {
+		left := run.History[i]
+		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, rounded(left.After))
+	}
+	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
+	fmt.Fprintf(&b, "durations: %s\n", r.durations())
+	if missing := r.runtime.Unstored(); missing != nil {
+		fmt.Fprintf(&b, "backups: %s; the next start goes on from there\n", firstLine(missing.Error()))
+	}
+	if trouble := run.Trouble; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
+		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
+	}
+	return b.String()
+}
+
+// ends reports whether a transition began the end.
+func ends(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
+
+// recordPatience is how long the volume may take to show the exit record: one that hangs must not keep the reason back.
+const recordPatience = 200 * time.Millisecond
+
+// recordLeft is read anew: what counts is what the next start finds.
+func (r *Report) recordLeft() string {
+	left := make(chan string, 1)
+	go func() {
+		word, err := r.runtime.Record()
+		if err != nil {
+			left <- "none, so the next start validates in full"
+			return
+		}
+		left <- string(word) + ", so the next start validates in sanity mode"
+	}()
+	select {
+	case record := <-left:
+		return record
+	case <-time.After(recordPatience):
+		return "unknown: the volume does not answer"
+	}
+}
+
+// durations lists what took how long.
+func (r *Report) durations() string {
+	start, stop, drain := r.runtime.Durations()
+	listed := "run " + rounded(time.Since(r.runtime.Began()))
+	if start > 0 {
+		listed += ", etcd's start " + rounded(start)
+	}
+	if stop > 0 {
+		listed += ", its close " + rounded(stop)
+	}
+	if drain > 0 {
+		listed += ", of that draining " + rounded(drain)
+	}
+	return listed
+}
+
+// over says that trouble was over long before the end.
+func over(trouble lifecycle.Trouble) string {
+	if trouble.Ended.IsZero() {
+		return ""
+	}
+	return ", over since"
+}
+
+// LostWords are what `kubectl describe pod` shows of a run that is killed now, or whose panic nobody could catch.
+func (r *Report) LostWords(crashNote string) string {
+	run := r.run.Snapshot()
+	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
+where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and the trace of a crash in %s on the volume
+last seen: %s since %s: %s
+`, crashNote, run.State, run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
+}
+
+func rounded(d time.Duration) string { return terminal.Rounded(d).String() }
+
+// firstLine keeps the trace of a panic out of a message for people.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}

@@ -1,0 +1,183 @@
+package runtime
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status"
+)
+
+// lastRun is what this run knows of the one before it, and what it leaves for the one after it. It is for people: the choice of
+// the validation mode is the exit record's alone. Its methods may be called from any goroutine.
+type lastRun struct {
+	flags  *commandline.StartEtcd
+	record *exitcode.Record
+	crash  *exitcode.CrashNote
+	log    zerolog.Logger
+	busy   sync.WaitGroup
+
+	mu   sync.Mutex
+	last lastExit
+	held bool // the volume is ours, and so is the note
+	run  exitcode.LastRun
+}
+
+// lastExit is how the last run on a volume ended.
+type lastExit struct {
+	class  string // as status.Document.LastExit
+	reason string
+	loops  bool // it did not serve
+}
+
+// What is said where nobody could write down how a run ended.
+const (
+	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), its node or power was lost, or the volume was too full to take one"
+	goesOn       = "another process holds the volume"
+	noNote       = "nobody has left a note of it on the volume"
+)
+
+// newLastRun looks at what the last run left on the volume. It changes nothing.
+func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
+	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
+	l.last = l.look()
+	return l
+}
+
+// look reads how the last run ended. That it was killed is true only if it does not go on.
+func (l *lastRun) look() lastExit {
+	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
+	noted, orderly := err == nil, !last.Ended.IsZero()
+	word, unclean := l.record.Read()
+	crash := l.crash.Previous()
+	is := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
+	switch {
+	case orderly && last.Status == exitcode.Crashed, !orderly && crash != "":
+		return is(status.ExitCrash, cmp.Or(crash, last.Reason))
+	case orderly && last.Status != exitcode.Clean:
+		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
+	case noted && !orderly:
+		return is(status.ExitKilled, withoutAWord+l.firstOf(last))
+	case unclean == nil:
+		return is(string(word), "")
+	case noted && !last.Served: // the record is older: there was none, and the stop left it so
+		return is(string(exitcode.Terminated), last.Reason)
+	case nothingOn(l.flags.VolumeDir):
+		return is(status.ExitNone, "")
+	default:
+		return is(status.ExitUnknown, noNote)
+	}
+}
+
+// firstOf names the crash that a loop began with, for a run that left no word of its own. On a full volume the latest run
+// that could be noted is the one that crashed first.
+func (l *lastRun) firstOf(last exitcode.LastRun) string {
+	first := l.crash.FirstSince(last.Began)
+	if !last.Served {
+		first = l.crash.First()
+	}
+	if first == "" {
+		return ""
+	}
+	return "; the first crash of this loop: " + first
+}
+
+// ended is how the last run ended.
+func (l *lastRun) ended() lastExit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// waits says that another process holds the volume, whose run has not ended yet.
+func (l *lastRun) waits() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = lastExit{class: status.ExitUnknown, reason: goesOn}
+}
+
+// nothingOn reports whether a volume has never been used. What file systems bring along does not count.
+func nothingOn(volume string) bool {
+	entries, err := os.ReadDir(volume)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	return err == nil && (len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "lost+found")
+}
+
+// warn logs an end that somebody should look at.
+func (l *lastRun) warn(last lastExit) {
+	message := map[string]string{
+		status.ExitCrash:  "the last run on this volume crashed",
+		status.ExitFailed: "the last run on this volume failed",
+		status.ExitKilled: "the last run on this volume was killed",
+	}[last.class]
+	if message == "" {
+		return
+	}
+	line := l.log.Warn().Str("reason", last.reason)
+	if first := l.crash.First(); last.loops && first != "" && !strings.Contains(last.reason, first) {
+		line = line.Str("first_crash", first)
+	}
+	line.Msg(message + ": " + last.reason)
+}
+
+// begin looks at the last run now that it can't go on, and notes that this one does. Call it when the volume is held, as
+// often as that is asked for. The disk's time for the note is not the start's.
+func (l *lastRun) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held {
+		return
+	}
+	l.held, l.last = true, l.look()
+	l.warn(l.last)
+	l.note(func(*exitcode.LastRun) {})
+}
+
+// serves notes that this run came to serve.
+func (l *lastRun) serves() { l.note(func(run *exitcode.LastRun) { run.Served = true }) }
+
+// end notes how this run ends, and returns when that is on the disk.
+func (l *lastRun) end(outcome lifecycle.Outcome) {
+	l.note(func(run *exitcode.LastRun) {
+		run.Ended, run.Status, run.Reason = time.Now(), outcome.Status, outcome.Reason
+	})
+	l.busy.Wait()
+}
+
+// note changes what is left for the next run, and writes it beside everything else.
+func (l *lastRun) note(change func(*exitcode.LastRun)) {
+	l.busy.Go(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !l.held {
+			return
+		}
+		change(&l.run)
+		if err := l.run.Keep(l.flags.LastRunPath()); err != nil {
+			l.log.Debug().Err(err).Msg("the next run will not know how this one ended")
+		}
+	})
+}
+
+// maxDump bounds a dump of goroutines, in bytes.
+const maxDump = 1 << 20
+
+// leaveDump says in the crash note what everybody waits for.
+func leaveDump(note *exitcode.CrashNote, outcome lifecycle.Outcome) error {
+	dump := make([]byte, maxDump)
+	dump = dump[:runtime.Stack(dump, true)]
+	return note.Leave(fmt.Sprintf("%s: %s\n\n%s", outcome.Status, outcome.Reason, dump))
+}

@@ -1,0 +1,118 @@
+package runtime
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/metrics"
+)
+
+// next is the runtime of the run after w, which has ended or was killed.
+func next(t *testing.T, w *Runtime) *Runtime {
+	t.Helper()
+	w.lastRun.busy.Wait()
+	require.NoError(t, w.volume.Unlock())
+	after := New(w.flags, metrics.New(), zerolog.Nop())
+	require.NoError(t, after.Lock())
+	after.lastRun.busy.Wait()
+	return after
+}
+
+func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	assert.Equal(t, "none", classOf(w))
+	require.NoError(t, w.Lock())
+
+	w = next(t, w)
+	class, reason := w.LastExit()
+	assert.Equal(t, "killed", class)
+	assert.Contains(t, reason, "SIGKILL")
+
+	w.Settle(lifecycle.Outcome{Status: exitcode.BadConfig, Reason: "data-dir is missing"})
+	w = next(t, w)
+	class, reason = w.LastExit()
+	assert.Equal(t, "failed", class)
+	assert.Equal(t, "status 78, data-dir is missing", reason)
+
+	w.Settle(lifecycle.Outcome{Reason: "stopped before etcd was opened"})
+	w = next(t, w)
+	assert.Equal(t, "terminated", classOf(w))
+
+	w.lastRun.serves()
+	w.Settle(lifecycle.Outcome{})
+	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
+}
+
+func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	w.lastRun.busy.Wait()
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
+	w = next(t, w) // which keeps the note, and is killed
+	w = next(t, w)
+	class, reason := w.LastExit()
+	assert.Equal(t, "killed", class)
+	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
+
+	w.lastRun.serves()
+	w = next(t, w)
+	_, reason = w.LastExit()
+	assert.NotContains(t, reason, "loop", "a run has served since")
+
+	now := time.Now()
+	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
+	w.lastRun.serves()
+	_, reason = next(t, w).LastExit()
+	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
+}
+
+func TestARunThatGoesOnWasNotKilled(t *testing.T) {
+	first, _ := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, first.Lock())
+	first.lastRun.busy.Wait()
+	second := New(first.flags, metrics.New(), zerolog.Nop())
+	require.Error(t, second.Lock())
+	class, reason := second.LastExit()
+	assert.Equal(t, "unknown", class)
+	assert.Contains(t, reason, "another process holds the volume")
+	require.NoError(t, first.volume.Unlock())
+	require.NoError(t, second.Lock())
+	second.lastRun.busy.Wait()
+	assert.Equal(t, "killed", classOf(second))
+}
+
+func TestAStopThatRunsOutOfItsBudgetLeavesADump(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	w.Settle(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "a disk that hangs"})
+	left, err := os.ReadFile(w.flags.CrashNotePath())
+	require.NoError(t, err)
+	assert.Contains(t, string(left), "the stop did not end within its budget: a disk that hangs\n\ngoroutine ")
+	class, reason := next(t, w).LastExit()
+	assert.Equal(t, "failed", class)
+	assert.Contains(t, reason, "status 124, a disk that hangs")
+}
+
+func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newRuntime(t, &log)
+	for _, reason := range []string{"one", "two", "three"} {
+		require.NoError(t, w.Lock())
+		require.NoError(t, w.note.Leave(reason))
+		w.Settle(lifecycle.Outcome{Status: exitcode.Crashed, Reason: reason})
+		require.NoError(t, w.volume.Unlock())
+		w = New(w.flags, metrics.New(), zerolog.New(&log))
+	}
+	require.NoError(t, w.Lock())
+	w.lastRun.busy.Wait()
+	assert.Contains(t, log.String(), `"reason":"three","first_crash":"one"`)
+	assert.Equal(t, "one", w.note.First())
+}

@@ -1,0 +1,216 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/status"
+)
+
+// server notes how it was told to speak.
+type server struct {
+	speaks  []string
+	refuses error
+}
+
+func (s *server) UsePlain() { s.speaks = append(s.speaks, "plain") }
+
+func (s *server) UseTLS(cert, key string) error {
+	s.speaks = append(s.speaks, cert, key)
+	return s.refuses
+}
+
+func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
+	dir := t.TempDir()
+	flags := &commandline.StartEtcd{VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
+	w, s := New(flags, metrics.New(), zerolog.New(zerolog.SyncWriter(log))), &server{}
+	w.Connect(s, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+	t.Cleanup(w.lastRun.busy.Wait)
+	return w, s
+}
+
+// alone is a cluster of one to which nobody connects: its listeners get whatever ports are free.
+func alone(t *testing.T, more string) []byte {
+	return fmt.Appendf(nil, `name: etcd-0
+data-dir: %s
+listen-client-urls: http://127.0.0.1:0
+advertise-client-urls: http://127.0.0.1:1
+listen-peer-urls: http://127.0.0.1:0
+initial-advertise-peer-urls: http://127.0.0.1:1
+initial-cluster: etcd-0=http://127.0.0.1:1
+%s`, filepath.Join(t.TempDir(), "new.etcd"), more)
+}
+
+func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
+	w, s := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	assert.Empty(t, w.Progress())
+	require.NoError(t, w.Configure(alone(t, "")))
+	require.NoError(t, w.Expose())
+	assert.Equal(t, []string{"plain"}, s.speaks)
+	assert.Empty(t, w.MemberID())
+
+	require.NoError(t, w.Open(t.Context()))
+	assert.Regexp(t, "^[0-9a-f]+$", w.MemberID())
+	assert.Empty(t, w.Progress(), "it waits for nothing any more")
+	told := w.Member()
+	assert.Equal(t, "etcd-0", told.Name)
+	assert.Equal(t, w.MemberID(), told.Leader)
+	assert.True(t, told.Peers[0].Active && told.Peers[0].Leader, "it is alone")
+	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
+
+	opened, err := w.Close()
+	require.NoError(t, err)
+	assert.True(t, opened)
+	assert.False(t, w.Readiness().Ready(time.Now()))
+	assert.Zero(t, w.Member())
+	start, stop, _ := w.Durations()
+	assert.Positive(t, start)
+	assert.Positive(t, stop)
+	w.Settle(lifecycle.Outcome{})
+	assert.NoFileExists(t, w.flags.CrashNotePath())
+}
+
+func TestWhatWasNeverConfiguredIsClosedWithoutATrace(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	opened, err := w.Close()
+	require.NoError(t, err)
+	assert.False(t, opened)
+	assert.Equal(t, "none", classOf(w))
+}
+
+func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newRuntime(t, &log)
+	require.Error(t, w.Configure([]byte("name: [")))
+	kept, err := os.ReadFile(w.flags.StoredConfigPath)
+	require.NoError(t, err)
+	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
+
+	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
+	for _, said := range []string{`"key":"nonsense"`, `"keys":["logger"]`, "force-new-cluster is set"} {
+		assert.Contains(t, log.String(), said)
+	}
+	assert.Equal(t, []string{"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger"}, w.ConfigOddities())
+}
+
+func TestHowTheLastRunEnded(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newRuntime(t, &log)
+	require.NoError(t, exitcode.NewRecord(w.flags.RecordPath()).Write(exitcode.Interrupted))
+	assert.Equal(t, "interrupt", classOf(New(w.flags, metrics.New(), zerolog.Nop())))
+	word, err := w.Record()
+	require.NoError(t, err)
+	assert.Equal(t, exitcode.Interrupted, word)
+
+	require.NoError(t, os.Remove(w.flags.RecordPath()))
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("panic: why\ntrace"), 0o600))
+	w = New(w.flags, metrics.New(), zerolog.New(&log))
+	assert.Equal(t, "crash", classOf(w))
+	require.NoError(t, w.Lock())
+	w.lastRun.busy.Wait()
+	assert.Equal(t, "crash", classOf(w), "also when its note is put away")
+	assert.Contains(t, log.String(), `"reason":"panic: why"`)
+	_, err = w.Record()
+	require.Error(t, err)
+}
+
+func TestACrashKeepsItsNote(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	require.NoError(t, w.ForLifecycle(nil).LeaveReason("why"))
+	w.Settle(lifecycle.Outcome{Status: exitcode.Crashed})
+	assert.Equal(t, "why", exitcode.NewCrashNote(w.flags.CrashNotePath()).Previous())
+	w.Settle(lifecycle.Outcome{})
+	assert.NoFileExists(t, w.flags.CrashNotePath())
+}
+
+func TestTheWrappersOwnCertificateTakesPrecedence(t *testing.T) {
+	w, s := newRuntime(t, &bytes.Buffer{})
+	w.flags.WrapperCertPath = "tls.crt"
+	require.NoError(t, w.Expose())
+	assert.Empty(t, s.speaks, "the command has told it already")
+}
+
+func TestAServerCertificateThatCannotBeUsedNowIsTriedAgain(t *testing.T) {
+	w, s := newRuntime(t, &bytes.Buffer{})
+	pair := certificates.NewAuthority(t, "authority").Issue("server")
+	config := string(alone(t, fmt.Sprintf("client-transport-security: {cert-file: %s, key-file: %s}", pair.Cert, pair.Key)))
+	require.NoError(t, w.Configure([]byte(strings.Replace(config, "listen-client-urls: http:", "listen-client-urls: https:", 1))))
+	s.refuses = errors.New("key of another pair")
+	err := w.Expose()
+	require.ErrorIs(t, err, bootstrap.ErrCertificates)
+	require.EqualError(t, err, "key of another pair")
+}
+
+func classOf(w *Runtime) string {
+	class, _ := w.LastExit()
+	return class
+}
+
+// spoken is a sidecar that says words one after the other; "" is no answer.
+type spoken struct {
+	words []bootstrap.InitializationStatus
+}
+
+func (s *spoken) Status(context.Context) (bootstrap.InitializationStatus, error) {
+	word := s.words[0]
+	s.words = s.words[1:]
+	if word == "" {
+		return "", errors.New("no answer")
+	}
+	return word, nil
+}
+
+func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
+
+func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
+
+func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
+	counts := metrics.New()
+	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Restore", "Successful", "Successful", "Restore"}
+	sidecar := &countedSidecar{Sidecar: &spoken{words}, counts: counts}
+	for _, word := range words {
+		heard, _ := sidecar.Status(t.Context())
+		require.Equal(t, word, heard)
+		if word == bootstrap.New {
+			require.NoError(t, sidecar.Trigger(t.Context(), bootstrap.Full))
+		}
+	}
+	_, err := sidecar.Config(t.Context())
+	require.NoError(t, err)
+
+	w := httptest.NewRecorder()
+	counts.Handler(func() status.Document { return status.Document{} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, line := range []string{
+		`initializations_total{mode="full",verdict="failed"} 1`,
+		`initializations_total{mode="full",verdict="lost"} 2`,
+		`initializations_total{mode="full",verdict="successful"} 1`,
+		`initializations_total{mode="unasked",verdict="successful"} 1`,
+		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 10`,
+		`sidecar_request_duration_seconds_count{call="status",outcome="error"} 1`,
+		`sidecar_request_duration_seconds_count{call="trigger",outcome="ok"} 4`,
+		`sidecar_request_duration_seconds_count{call="config",outcome="ok"} 1`,
+	} {
+		require.Contains(t, w.Body.String(), "\netcd_wrapper_"+line)
+	}
+	require.NotContains(t, w.Body.String(), `verdict="restore"`, "a word that is no verdict is not counted as one")
+}

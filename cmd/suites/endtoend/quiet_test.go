@@ -1,0 +1,64 @@
+package endtoend_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// quietly writes as many entries to the log, and then nobody writes any more.
+func (c *three) quietly(entries int) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), harness.Patience)
+	defer cancel()
+	client := c.pods[0].Etcd()
+	var writers sync.WaitGroup
+	const many = 100
+	for w := range many {
+		writers.Go(func() {
+			for i := range entries / many {
+				if _, err := client.Put(ctx, fmt.Sprintf("key-%d", w), fmt.Sprint(i)); !assert.NoError(c, err) {
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// An etcd that has taken over its leader's snapshot refuses its own requests until an entry comes behind that, and in a quiet cluster
+// none does. It says so without a pause.
+func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
+	t.Parallel()
+	losses := map[int]int{100: 4}
+	if *members {
+		losses = map[int]int{100: 10, 10_000: 10}
+	}
+	for snapshots, times := range losses {
+		t.Run(fmt.Sprint(snapshots), func(t *testing.T) {
+			t.Parallel()
+			pods := harness.StandaloneMembers(t, 3)
+			for _, p := range pods {
+				p.Config["snapshot-count"] = snapshots
+				p.WriteConfigFile()
+			}
+			c := begin(t, pods)
+			c.quietly(8_000 + snapshots)
+			before := revision(c.pods[0])
+			run := c.runs[2]
+			for range times {
+				run.Kill()
+				lose(c.pods[2])
+				run = c.pods[2].StartReady()
+				c.requireWhole()
+				assert.Less(t, run.Log.Length(), 2<<20, "bytes of log")
+			}
+			assert.Equal(t, before, revision(c.pods[0]), "nobody has written")
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package harness
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// ioctlShutdown ends a file system at once: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
+	ioctlShutdown = 0x8004587d
+	// withoutFlush leaves on the disk only what the file system has written by itself or was made to by fsync.
+	withoutFlush = 2
+)
+
+// Disk is an ext4 file system of its own in the place of a pod's volume. It can lose its power.
+type Disk struct {
+	t     *testing.T
+	image string
+	point string
+}
+
+// NewDisk makes one of so many bytes. It needs root and loop devices, and skips the test without them.
+func NewDisk(p *Pod, size int64) *Disk {
+	p.T.Helper()
+	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
+	require.NoError(p.T, os.WriteFile(d.image, nil, 0o600))
+	require.NoError(p.T, os.Truncate(d.image, size))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
+		p.T.Skipf("skipped: no ext4 can be made here: %v: %s", err, out)
+	}
+	Mount(p.T, "-o", "loop", d.image, d.point)
+	return d
+}
+
+// LosePower ends the file system under the process, and then the process; afterwards the disk is there again, with what
+// was on it. The process stands still first, as everything does without power: ext4 lets an fsync succeed whose data are
+// lost if it is shut down meanwhile, and a write must not be acknowledged for that.
+func (d *Disk) LosePower(run *Run) {
+	d.t.Helper()
+	freeze(run)
+	point, err := os.Open(d.point)
+	require.NoError(d.t, err)
+	require.NoError(d.t, unix.IoctlSetPointerInt(int(point.Fd()), ioctlShutdown, withoutFlush))
+	require.NoError(d.t, point.Close())
+	run.Kill()
+	d.run("umount", d.point)
+	Eventually(d.t, "the disk is there again", d.back)
+}
+
+// back mounts the disk anew. As long as another process has mounts of its own, of a container that has just begun, the file
+// system that was ended is the one that is mounted again.
+func (d *Disk) back() bool {
+	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
+		return false
+	}
+	probe := filepath.Join(d.point, "probe")
+	if os.WriteFile(probe, nil, 0o600) == nil && os.Remove(probe) == nil {
+		return true
+	}
+	d.run("umount", d.point)
+	return false
+}
+
+// freeze returns when the process stands still, or has ended.
+func freeze(run *Run) {
+	run.T.Helper()
+	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	Eventually(run.T, "the process stands still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", run.Cmd.Process.Pid))
+		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ") ||
+			strings.Contains(string(stat), ") t ") // it is traced
+	})
+}
+
+// run tries again while what another test has just started still holds the disk.
+func (d *Disk) run(name string, args ...string) {
+	d.t.Helper()
+	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
+}
+
+// Mount mounts for the length of the test, the mount point last; only root can.
+func Mount(t *testing.T, args ...string) {
+	t.Helper()
+	point := args[len(args)-1]
+	if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v: %s", err, out)
+	}
+	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
+}
+
+// Spot is a system call on a path, the Count-th of its kind.
+type Spot struct {
+	Call, Path string
+	Count      int
+}
+
+// NeedStrace skips a test where there is no strace that works.
+func NeedStrace(t *testing.T) {
+	t.Helper()
+	if out, err := exec.Command("strace", "-qqq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
+		t.Skipf("skipped: strace does not work here: %v: %s", err, out)
+	}
+}
+
+// Hit plays a fault at a spot, in strace's words.
+func (s Spot) Hit(fault string) []string {
+	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
+}
+
+// Straced makes the pod run its programs under strace, as a grandchild: the process is the program itself.
+func (p *Pod) Straced(args ...string) {
+	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
+}
+
+func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
+
+var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
+
+// Trace runs the pod through a life under strace and returns its calls of those kinds that succeeded on paths of the
+// volume, in the order in which they returned.
+func (p *Pod) Trace(calls string, life func()) (spots []Spot) {
+	p.T.Helper()
+	p.Straced("-y", "-z", "-e", "trace="+calls)
+	life()
+	p.Under = nil
+	counts := map[Spot]int{}
+	text, err := os.Open(p.tracePath())
+	require.NoError(p.T, err)
+	defer text.Close() // read only
+	for lines := bufio.NewScanner(text); lines.Scan(); {
+		found := traced.FindStringSubmatch(lines.Text())
+		if found == nil || !strings.HasPrefix(found[2]+found[3], p.Volume) {
+			continue
+		}
+		at := Spot{Call: found[1], Path: found[2] + found[3]}
+		counts[at]++
+		spots = append(spots, Spot{at.Call, at.Path, counts[at]})
+	}
+	return spots
+}

@@ -1,0 +1,229 @@
+package exitcode
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/printable"
+	"etcd-wrapper/internal/smallfile"
+)
+
+// CrashNote keeps the reason of a crash on the volume, for people. It never takes part in the choice of the validation
+// mode: a crash is the absence of a clean exit record.
+type CrashNote struct {
+	path string
+	file *os.File
+}
+
+// What the notes of earlier crashes are called, beside the one of this run.
+const (
+	firstCrash  = ".first"  // of the crashes since a run has served
+	latestCrash = ".latest" // the last of them, if there was more than one
+)
+
+// reserved is the room, in bytes, that an armed note has on a volume that becomes full.
+const reserved = 16 << 10
+
+// NewCrashNote returns the note that lives at path. It touches nothing.
+func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
+
+// Previous returns the line that says why the last run crashed, or "". Call it before Arm.
+func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
+
+// First returns the same for the first crash of a loop, or "".
+func (n *CrashNote) First() string { return firstLineOf(n.path + firstCrash) }
+
+// FirstSince returns the same if it was written at a moment or later.
+func (n *CrashNote) FirstSince(at time.Time) string {
+	info, err := os.Lstat(n.path + firstCrash)
+	if err != nil || info.ModTime().Before(at) {
+		return ""
+	}
+	return n.First()
+}
+
+func firstLineOf(path string) string {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer file.Close() // nothing was written
+	content, err := io.ReadAll(io.LimitReader(file, maxMessage))
+	if err != nil {
+		return ""
+	}
+	line, _, _ := bytes.Cut(content, []byte("\n"))
+	return printable.Line(string(line))
+}
+
+// Arm has Go's runtime write the trace of a panic in any goroutine to the note. What the last crash left there is kept
+// beside it: as the first of a loop or, after that, as its latest; goesOn says whether the loop goes on, or a run has
+// served since it began. Call it when the volume's lock is held, so that a second process on the volume cannot overwrite
+// the note of the first. An armed note stays as it is.
+func (n *CrashNote) Arm(goesOn bool) error {
+	if n.file != nil {
+		return nil
+	}
+	if err := n.keep(goesOn); err != nil {
+		return fmt.Errorf("cannot keep the crash note of the last run: %w", err)
+	}
+	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot prepare crash note: %w", err)
+	}
+	n.file = file
+	reserve(file, reserved)
+	if err := debug.SetCrashOutput(file, debug.CrashOptions{}); err != nil {
+		return fmt.Errorf("cannot prepare crash note: %w", err)
+	}
+	return nil
+}
+
+// keep puts the note of the last run, if it crashed, where the next crash does not overwrite it.
+func (n *CrashNote) keep(goesOn bool) error {
+	if n.Previous() == "" {
+		return nil
+	}
+	if goesOn && n.First() != "" {
+		return os.Rename(n.path, n.path+latestCrash)
+	}
+	if err := os.Remove(n.path + latestCrash); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(n.path, n.path+firstCrash)
+}
+
+// Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's own fatal failures.
+func (n *CrashNote) Leave(reason string) error {
+	if n.file == nil {
+		return nil
+	}
+	_, err := n.file.WriteString(printable.Text(reason) + "\n")
+	return errors.Join(err, n.file.Sync())
+}
+
+// Discard ends an armed note whose run did not crash.
+func (n *CrashNote) Discard() error {
+	if n.file == nil {
+		return nil
+	}
+	err := debug.SetCrashOutput(nil, debug.CrashOptions{})
+	err = errors.Join(err, n.file.Close(), os.Remove(n.path))
+	n.file = nil
+	return err
+}
+
+// LastRun is what a run tells the next one about itself, for people. It never takes part in the choice of the validation
+// mode: that is the exit record's alone. No run leaves the zero value behind.
+type LastRun struct {
+	Began  time.Time `json:"began"`
+	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
+	Status Code      `json:"status"`         // valid with Ended
+	Reason string    `json:"reason,omitempty"`
+	Served bool      `json:"served"` // it came to serve
+}
+
+// maxLastRun bounds what is read of a note, in bytes; maxLastReason what is kept of its reason.
+const (
+	maxLastRun    = 8 << 10
+	maxLastReason = 1 << 10
+)
+
+// ReadLastRun returns the note at path. The error is fs.ErrNotExist if there is none.
+func ReadLastRun(path string) (run LastRun, err error) {
+	content, err := smallfile.ReadHere(path, maxLastRun)
+	if err == nil {
+		err = json.Unmarshal(content, &run)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return LastRun{}, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	run.Reason = printable.Line(run.Reason)
+	return run, err
+}
+
+// Keep replaces the note at path, durably. Only the holder of the volume's lock may call it.
+func (r LastRun) Keep(path string) error {
+	r.Reason = beginning(r.Reason, maxLastReason)
+	content, err := json.Marshal(r)
+	if err == nil {
+		err = durable.Replace(path, append(content, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep how this run ends: %w", err)
+	}
+	return nil
+}
+
+// maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
+const maxMessage = 4096
+
+// Message is Kubernetes' termination message, which `kubectl describe pod` shows on a terminal: what is not printable is
+// escaped. A process that is killed can't write one, so what would be true then is written beforehand. Any goroutine may
+// call its methods.
+type Message struct {
+	path string
+
+	mu    sync.Mutex
+	final bool
+}
+
+// NewMessage returns the message that lives at path. It touches nothing.
+func NewMessage(path string) *Message { return &Message{path: path} }
+
+// Prepare writes what is true if the process ends here and now, unless the last word is said. The error is as for Say.
+func (m *Message) Prepare(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.final {
+		return nil
+	}
+	return Explain(m.path, text)
+}
+
+// Say writes the last word. A file that is not there is no error: then no message was asked for.
+func (m *Message) Say(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.final = true
+	return Explain(m.path, text)
+}
+
+// Explain is Say for a process that has prepared nothing.
+func Explain(path, text string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write termination message: %w", err)
+	}
+	// Cut afterwards, not before: a kill in between still leaves a message behind.
+	written, err := file.WriteString(beginning(printable.Text(text), maxMessage))
+	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
+		err = file.Truncate(int64(written))
+	}
+	return errors.Join(err, file.Close())
+}
+
+// beginning is as much of text as size bytes hold, in whole characters.
+func beginning(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	for !utf8.RuneStart(text[size]) {
+		size--
+	}
+	return text[:size]
+}

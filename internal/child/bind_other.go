@@ -1,8 +1,0 @@
-//go:build !linux
-
-package child
-
-import "os/exec"
-
-// bindToParent does nothing: only Linux can tie a child's life to that of its parent.
-func bindToParent(*exec.Cmd) {}

@@ -1,0 +1,221 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+)
+
+// stage is a runtime whose parts do what a test tells them, and that notes what was done to it. By default the sidecar
+// says New, takes the request and says Successful, and etcd starts, runs and closes.
+type stage struct {
+	mu    sync.Mutex
+	done  []string
+	words []bootstrap.InitializationStatus // what the sidecar says, one after the other; the last one for ever
+
+	status, trigger, config, open, watch                          func(context.Context) error
+	lock, probe, configure, expose, lockData, remove, write, shut func() error
+
+	logs []string // on the volume
+
+	yaml   string // the configuration; by default one that can be used only after the verdict
+	opened bool
+	driver *Driver
+
+	configured string // what etcd was configured with
+}
+
+func newStage(words ...bootstrap.InitializationStatus) *stage {
+	if len(words) == 0 {
+		words = []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Successful}
+	}
+	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
+	s := &stage{
+		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
+		lock: fineNow, probe: fineNow, configure: fineNow, expose: fineNow, lockData: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
+	}
+	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.Nop()})
+	return s
+}
+
+func (s *stage) runtime() Runtime {
+	return Runtime{
+		Sidecar: stageSidecar{s}, Volume: stageVolume{s}, Record: stageRecord{s}, Member: stageMember{s}, Server: stageServer{s},
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "a test says so" },
+		LeaveReason: func(string) error { s.note("leave reason"); return nil },
+	}
+}
+
+// What the sidecar may say before its verdict and what it can't know then.
+const (
+	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
+	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
+)
+
+// pass lets fake time pass; it is called inside a synctest bubble only.
+func pass(d time.Duration) { time.Sleep(d) }
+
+// hang is work that ends only when it is cancelled.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+var errStage = errors.New("the test made it fail")
+
+// failing is work that fails the first times and is fine afterwards.
+func failing(times int) func(context.Context) error {
+	return func(context.Context) error {
+		if times--; times >= 0 {
+			return errStage
+		}
+		return nil
+	}
+}
+
+func (s *stage) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = append(s.done, what)
+}
+
+// succeed has the sidecar say Successful from now on.
+func (s *stage) succeed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.words = []bootstrap.InitializationStatus{bootstrap.Successful}
+}
+
+// did returns what was done so far.
+func (s *stage) did() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.done)
+}
+
+// visits returns the states in the order of the transitions that are remembered.
+func (s *stage) visits() []State {
+	visited := []State{Query}
+	for _, t := range s.driver.Snapshot().History {
+		if t.From != t.To {
+			visited = append(visited, t.To)
+		}
+	}
+	return visited
+}
+
+// run drives to the end in a goroutine of its own and returns how to wait for it.
+func (s *stage) run(t *testing.T) func() Outcome {
+	t.Helper()
+	ended := make(chan Outcome, 1)
+	go func() { ended <- s.driver.Run() }()
+	return func() Outcome { return <-ended }
+}
+
+func (s *stage) sigterm() { s.driver.Signal(syscall.SIGTERM) }
+
+type (
+	stageSidecar struct{ *stage }
+	stageVolume  struct{ *stage }
+	stageRecord  struct{ *stage }
+	stageMember  struct{ *stage }
+	stageServer  struct{ *stage }
+)
+
+func (s stageSidecar) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
+	s.note("ask status")
+	if err := s.status(ctx); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	word := s.words[0]
+	if len(s.words) > 1 {
+		s.words = s.words[1:]
+	}
+	return word, nil
+}
+
+func (s stageSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
+	s.note("trigger " + string(mode))
+	return s.trigger(ctx)
+}
+
+func (s stageSidecar) Config(ctx context.Context) ([]byte, error) {
+	s.note("fetch config")
+	s.mu.Lock()
+	yaml := []byte(s.yaml)
+	s.mu.Unlock()
+	return yaml, s.config(ctx)
+}
+
+func (s stageVolume) Lock() error { return s.lock() }
+
+func (s stageVolume) Probe() error { return s.probe() }
+
+func (s stageVolume) LockData() error { return s.lockData() }
+
+func (s stageVolume) Logs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.logs
+}
+
+func (s stageRecord) Forfeit() error {
+	s.note("forfeit record")
+	return nil
+}
+
+func (s stageRecord) Forfeited() bool { return slices.Contains(s.did(), "forfeit record") }
+
+func (s stageRecord) Remove() error {
+	s.note("remove record")
+	return s.remove()
+}
+
+func (s stageRecord) Restore() error {
+	s.note("restore record")
+	return nil
+}
+
+func (s stageRecord) Write(word exitcode.Word) error {
+	s.note("write " + string(word))
+	return s.write()
+}
+
+func (s stageMember) Configure(yaml []byte) error {
+	s.note("configure")
+	s.configured = string(yaml)
+	return s.configure()
+}
+
+func (s stageMember) Open(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.opened = true
+	s.note("open etcd")
+	return s.open(ctx)
+}
+
+func (s stageMember) Watch(ctx context.Context) error { return s.watch(ctx) }
+
+func (s stageMember) Close() (bool, error) {
+	s.note("close etcd")
+	return s.opened, s.shut()
+}
+
+func (s stageServer) Expose() error {
+	s.note("serve readyz")
+	return s.expose()
+}

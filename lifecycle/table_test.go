@@ -1,0 +1,369 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
+	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine/statemachinetest"
+)
+
+// tested is the machine for what every machine's tests ask. That Elsewhere answers every event is checked against the source.
+var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
+
+func TestTheTableIsWhole(t *testing.T) {
+	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertLegality(t)
+	statemachinetest.AssertTogether(t, Written)
+}
+
+func TestEveryStateIsReachedFromQuery(t *testing.T) {
+	assert.ElementsMatch(t, tested.StateNames(), tested.Reachable(Query))
+}
+
+func TestTheEndIsReachedFromEveryState(t *testing.T) {
+	for _, state := range tested.StateNames() {
+		assert.Contains(t, tested.Reachable(state), Terminated, "from %s", state)
+	}
+}
+
+func TestNothingLeadsOutOfTerminated(t *testing.T) {
+	assert.Equal(t, []State{Terminated}, tested.Reachable(Terminated))
+}
+
+// Once etcd may hold the data, no way leads back to where an initialization is asked for.
+func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
+	for _, state := range tested.StateNames() {
+		if slices.Contains(BeforeEtcd, state) {
+			continue
+		}
+		for _, row := range Table {
+			if slices.Contains(tested.Reachable(state), row.From) {
+				assert.NotContains(t, row.Do, AskInit, "%s leads to %s", state, row.From)
+				assert.NotContains(t, row.Do, AskFullInit, "%s leads to %s", state, row.From)
+			}
+		}
+	}
+}
+
+// Successful is the only word that leads towards the data.
+func TestEtcdIsOpenedOnlyAfterSuccessful(t *testing.T) {
+	for _, row := range Table {
+		if row.To == FetchConfig && row.From != FetchConfig {
+			assert.Contains(t, []Guard{SaysSuccessful, ConfigKept}, row.When)
+		}
+		if slices.Contains(row.Do, OpenEtcd) {
+			assert.Equal(t, FetchConfig, row.From)
+			assert.Less(t, slices.Index(row.Do, RemoveRecord), slices.Index(row.Do, OpenEtcd), "the record goes first")
+			assert.Contains(t, row.Do, RemoveRecord)
+		}
+	}
+}
+
+func TestTheVolumeIsLockedBeforeAnythingIsAsked(t *testing.T) {
+	for _, row := range Table {
+		if at := slices.Index(row.Do, AskStatus); at >= 0 {
+			assert.Equal(t, 0, slices.Index(row.Do, LockVolume), "row to %s", row.To)
+		}
+	}
+}
+
+func TestTheRecordIsWrittenOnlyAfterTheClose(t *testing.T) {
+	for _, row := range Table {
+		if slices.Contains(row.Do, WriteRecord) {
+			assert.Equal(t, EtcdClosed, row.On)
+			assert.Equal(t, CleanStop, row.When)
+		}
+	}
+}
+
+// A state that is bounded by its timer has it set by whatever leads there; any other begins with work.
+func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
+	for _, row := range Table {
+		if row.From == row.To {
+			continue
+		}
+		slow, timer, _ := split(row.Do)
+		switch bound := boundOf(row.To); bound {
+		case ByTimer:
+			assert.True(t, timer, "%s waits for its timer, and the row for %q in %s does not set it", row.To, row.On, row.From)
+		case ByCalls, NoBound:
+			assert.True(t, timer || len(slow) > 0, "%s would wait for nothing after %q in %s", row.To, row.On, row.From)
+		case AtEnd:
+			assert.Empty(t, row.Do, "nothing is done at the end")
+		}
+	}
+}
+
+func boundOf(state State) Bound {
+	return States[slices.IndexFunc(States, func(s StateInfo) bool { return s.Name == state })].Bound
+}
+
+func asStrings(states []State) []string {
+	var names []string
+	for _, state := range states {
+		names = append(names, string(state))
+	}
+	return names
+}
+
+func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
+	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Begun })
+	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == SaysNew })
+	elapsed := slices.IndexFunc(Table, func(r Row) bool { return r.From == Wait && r.On == Elapsed })
+	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
+	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
+}
+
+// sentence is one expectation of the lifecycle: standing in From and knowing Given, when On happens with its payload, the
+// machine goes to To and does Do. It is written down here a second time on purpose: a change of the table must be a
+// change of a sentence that a reviewer reads. One about a group is true in each of its states.
+type sentence struct {
+	story   string
+	in      Source
+	given   Facts
+	on      Event
+	payload Payload
+	to      State
+	do      []Action
+}
+
+// there in the place of a sentence's last state is the one that it began in.
+const there State = ""
+
+// What leads to the end, and what is known then.
+var (
+	begunByStop    = Facts{Ending: StopPosted}
+	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
+	begunByLoss    = Facts{Ending: ListenerLost, Status: exitcode.ServerTaken}
+	begunByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
+
+	sigterm = Payload{Signal: syscall.SIGTERM}
+	sigint  = Payload{Signal: syscall.SIGINT}
+
+	some  = []byte("name: etcd-0")
+	young = Early{Here: true, Alone: true, Age: 10 * time.Second}
+	old   = Early{Here: true, Alone: true, Age: 11 * time.Second}
+
+	ask         = []Action{LockVolume, AskStatus}
+	fetch       = []Action{FetchEtcdConfig}
+	check       = []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}
+	abort       = []Action{LimitAbort, CloseEtcd}
+	stop        = []Action{LimitStop, CloseEtcd}
+	leaveReason = []Action{LimitAbort, LeaveReason}
+)
+
+var sentences = []sentence{
+	// Query
+	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, Payload{}, Query, ask},
+	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
+	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
+	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"Successful soon after the only member of a new cluster asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: young}, FetchConfig, check},
+	{"Successful late after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: old}, FetchConfig, fetch},
+	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute}}, FetchConfig, check},
+	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
+	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true}}, FetchConfig, fetch},
+	{"an early configuration that was young for an earlier verdict says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: young}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"Failed for good ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
+	{"that an earlier verdict was for good says nothing about this one", Query, Facts{ForGood: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"only Failed can be for good", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Status: exitcode.EtcdFailed}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"New after Failed asks for a full initialization", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
+	{"Progress waits, without a deadline, and keeps the early configuration young", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"a word that is no word opens nothing, and is asked about less and less often", Query, Facts{}, Replied, Payload{Word: "successful"}, Wait, []Action{PaceSilence}},
+	{"nor does one that a later sidecar may say", Query, Facts{ConfigKept: true}, Replied, Payload{Word: unknownWord}, Wait, []Action{PaceSilence}},
+	{"no answer waits and asks again", Query, Facts{}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
+	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
+
+	// Trigger
+	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
+	{"one that is accepted again and again without a verdict is asked for less and less often", Trigger, Facts{InVain: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
+	{"data that somebody else has open for writing is not validated", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
+	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
+
+	// Wait
+	{"after the pause it asks again", Wait, Facts{}, Elapsed, Payload{}, Query, ask},
+
+	// FetchConfig
+	{"a configuration that is here is checked, and with it what etcd's start needs", FetchConfig, Facts{}, ConfigFetched, Payload{Config: some}, FetchConfig, check},
+	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{LimitStart, RemoveRecord, OpenEtcd}},
+	{"data that another wrapper has locked is waited for, here", FetchConfig, Facts{}, DataInUse, Payload{}, FetchConfig, []Action{PaceSilence}},
+	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, Payload{}, Terminating, abort},
+	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
+	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
+
+	// A configuration that comes early
+	{"an early configuration is kept before the verdict", BeforeVerdict, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
+	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: young}, FetchConfig, check},
+	{"one that is too old disturbs nothing", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: old}, FetchConfig, nil},
+	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
+	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
+
+	// StartEtcd
+	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, Payload{}, Serving, []Action{WatchEtcd}},
+	{"etcd that did not start ends the run", StartEtcd, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
+	{"etcd that is not ready in time ends the run", StartEtcd, Facts{}, Elapsed, Payload{}, Terminating, stop},
+
+	// Serving
+	{"etcd that stops by itself ends the run", Serving, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
+
+	// Stops
+	{"SIGTERM before etcd has nothing to close", BeforeEtcd, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM closes etcd", WithEtcd, Facts{}, Signal, sigterm, Terminating, stop},
+	{"POST /stop before etcd has nothing to close", BeforeEtcd, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop closes etcd", WithEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
+
+	// The wrapper's own listener
+	{"a wrapper that nobody can ask any more has nothing to close before etcd", BeforeEtcd, Facts{}, ListenerLost, Payload{}, Terminating, abort},
+	{"a wrapper that nobody can ask any more closes etcd", WithEtcd, Facts{}, ListenerLost, Payload{}, Terminating, stop},
+
+	// Crashes
+	{"a crash ends the run and leaves its reason", BeforeEnd, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"a crash while closing", Terminating, begunByTerm, Crashed, Payload{}, Terminating, []Action{LeaveReason}},
+
+	// Terminating
+	{"etcd that was never opened leaves the record as it was", Terminating, begunByTerm, EtcdClosed, Payload{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
+	{"after SIGTERM a close in order is recorded", Terminating, begunByTerm, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, Payload{}, Terminated, nil},
+	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"a close in order after the own listener was lost is not recorded: nobody asked for the stop", Terminating, begunByLoss, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, Payload{}, Terminated, nil},
+	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, Payload{}, Terminated, nil},
+	{"a second signal cuts the stop short", Terminating, begunByTerm, Signal, sigint, Terminated, nil},
+	{"the first signal after POST /stop changes nothing", Terminating, begunByStop, Signal, sigterm, Terminating, nil},
+}
+
+// step is a sentence about one state.
+type step struct {
+	sentence
+	from State
+}
+
+// steps are all sentences, those about a group once for each of its states.
+var steps = each(sentences)
+
+func each(sentences []sentence) []step {
+	var all []step
+	for _, s := range sentences {
+		for _, from := range s.in.Each() {
+			one := step{s, from}
+			if one.to == there {
+				one.to = from
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+func TestEveryStepOfTheLifecycle(t *testing.T) {
+	for _, s := range steps {
+		t.Run(fmt.Sprintf("%s/%s", s.from, s.story), func(t *testing.T) {
+			assert.Empty(t, s.failure(NewRules(Table, Elsewhere)))
+		})
+	}
+}
+
+// failure says how the rules differ from the step; empty if they don't.
+func (s step) failure(rules *Rules) string {
+	after, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload)
+	switch {
+	case decision.Row < 0:
+		return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
+	case after.State != s.to || decision.To != s.to:
+		return fmt.Sprintf("goes to %s, not to %s", after.State, s.to)
+	case !slices.Equal(decision.Do, s.do):
+		return fmt.Sprintf("does %q, not %q", decision.Do, s.do)
+	default:
+		return ""
+	}
+}
+
+// Each row has a subtest of its own in which its guard holds, and each guarded row one in which it does not.
+func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
+	rules := NewRules(Table, Elsewhere)
+	for i, row := range Table {
+		taken, refused := false, row.When == Always
+		for _, s := range steps {
+			if s.from != row.From || s.on != row.On {
+				continue
+			}
+			_, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload)
+			taken = taken || decision.Row == i
+			refused = refused || decision.Row > i
+		}
+		t.Run(fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To), func(t *testing.T) {
+			assert.True(t, taken, "no step takes this row: write a sentence that does (table_test.go)")
+			assert.True(t, refused, "no step is refused by this row's guard: write a sentence that is (table_test.go)")
+		})
+	}
+}
+
+// Where there is no row: everything is over in Terminated, a repeated stop is no news, all else cannot come.
+func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
+	for _, state := range tested.StateNames() {
+		for _, event := range tested.Events() {
+			if !tested.Has(state, event) {
+				t.Run(fmt.Sprintf("%s, %s: %s", state, event, answerWithoutRow(state, event)), func(t *testing.T) {
+					assert.Empty(t, restFailure(NewRules(Table, Elsewhere), state, event))
+				})
+			}
+		}
+	}
+}
+
+func answerWithoutRow(state State, event Event) Answer {
+	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
+		return Ignore
+	}
+	return Reject
+}
+
+func restFailure(rules *Rules, state State, event Event) string {
+	before := Core{State: state, Facts: begunByTerm}
+	after, decision := rules.Step(before, event, Payload{Err: assert.AnError})
+	switch {
+	case decision.Answer != answerWithoutRow(state, event):
+		return fmt.Sprintf("is answered with %s; write a row if it can come (table.go)", decision.Answer)
+	case after != before || decision.To != state || len(decision.Do) > 0:
+		return "changes something"
+	case decision.Why == "":
+		return "gives no reason"
+	default:
+		return ""
+	}
+}
+
+// stepFailures is everything that the tests above have against a table.
+func stepFailures(table []Row, elsewhere []Default) []string {
+	var failures []string
+	rules := NewRules(table, elsewhere)
+	for _, s := range steps {
+		if failure := s.failure(rules); failure != "" {
+			failures = append(failures, s.story+": "+failure)
+		}
+	}
+	for _, state := range tested.StateNames() {
+		for _, event := range tested.Events() {
+			if tested.Has(state, event) {
+				continue
+			}
+			if failure := restFailure(rules, state, event); failure != "" {
+				failures = append(failures, fmt.Sprintf("%s, %s: %s", state, event, failure))
+			}
+		}
+	}
+	return failures
+}

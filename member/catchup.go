@@ -1,0 +1,76 @@
+package member
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/membershippb"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+const (
+	// refusesBehind is how far an etcd may be behind what is committed before it refuses its own requests with "too many requests":
+	// maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
+	refusesBehind = 5000
+	// catchUpLook is how often the member looks at how far it is behind.
+	catchUpLook = 200 * time.Millisecond
+	// catchUpPause is the longest pause between two entries that are proposed for a member that stays behind.
+	catchUpPause = 5 * time.Second
+)
+
+// catchUp keeps an etcd from waiting for a writer that may never come. An etcd that takes over its leader's snapshot does not count
+// the entries in it as applied: only an entry behind it moves the applied index (applySnapshot and setAppliedIndex in etcd v3.6.16,
+// etcdserver/server.go). Until then everything that it asks of its cluster is refused, also that the others learn of it, which it asks
+// without a pause; so in a cluster where nobody writes it never becomes ready. catchUp hands raft that very entry past the refusal.
+// Applied once more it changes nothing. It ends when etcd stops.
+func (m *Member) catchUp() {
+	server := m.etcd.Server
+	look := time.NewTicker(catchUpLook)
+	defer look.Stop()
+	applied, pause, next := uint64(0), catchUpLook, time.Time{}
+	for {
+		select {
+		case <-server.StoppingNotify():
+			return
+		case now := <-look.C:
+			was := applied
+			applied = server.AppliedIndex()
+			if applied != was || server.CommittedIndex() <= applied+refusesBehind {
+				pause = catchUpLook
+				continue
+			}
+			if server.Leader() == 0 || now.Before(next) {
+				continue
+			}
+			m.proposeOwnAttributes()
+			pause = min(2*pause, catchUpPause)
+			next = now.Add(pause)
+		}
+	}
+}
+
+// proposeOwnAttributes proposes what etcd proposes when a member starts: its name and where its clients find it.
+func (m *Member) proposeOwnAttributes() {
+	server := m.etcd.Server
+	var urls []string
+	for _, each := range m.config.AdvertiseClientUrls {
+		urls = append(urls, each.String())
+	}
+	self := uint64(server.MemberID())
+	request := etcdserverpb.InternalRaftRequest{
+		Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}, // nobody waits for its answer, and 0 stands for none
+		ClusterMemberAttrSet: &membershippb.ClusterMemberAttrSetRequest{
+			Member_ID: self, MemberAttributes: &membershippb.Attributes{Name: m.config.Name, ClientUrls: urls},
+		},
+	}
+	data, err := request.Marshal()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), catchUpLook)
+		defer cancel()
+		err = server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
+	}
+	m.options.Log.Info().AnErr("error", err).Uint64("applied", server.AppliedIndex()).Uint64("committed", server.CommittedIndex()).
+		Msg("etcd has taken over its leader's snapshot and waits for an entry behind it, which was proposed")
+}

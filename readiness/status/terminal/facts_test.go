@@ -1,0 +1,142 @@
+package terminal
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/readiness/status"
+)
+
+func printed(t *testing.T, b *facts.Backups) string {
+	told := document()
+	told.Backup = b
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(told))
+	return out.String()
+}
+
+func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
+	now := time.Now()
+	out := printed(t, &facts.Backups{
+		Store: "s3://b/main", Role: "writes", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFull: now.Add(time.Hour),
+		Window:       &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
+		LastFull:     &facts.Full{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
+		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+	})
+	for _, line := range []string{
+		`^backups +s3://b/main, this member writes$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
+		`^can go back to +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
+		`^last verified +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
+	} {
+		assert.Regexp(t, "(?m)"+line, out)
+	}
+	assert.NotContains(t, out, "backup trouble")
+	assert.NotContains(t, out, "spool", "nothing waits")
+}
+
+func TestWithoutAStoreAMemberWithoutASidecarSaysThatItHasNoBackups(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(status.Document{Standalone: true}))
+	assert.Regexp(t, `(?m)^backups +none \(no --backup-store\)$`, out.String())
+	assert.NotContains(t, printed(t, nil), "backups")
+}
+
+func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
+	assert.Contains(t, printed(t, &facts.Backups{Trouble: &facts.Trouble{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
+}
+
+func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
+	now := time.Now()
+	out := printed(t, &facts.Backups{
+		Store: "s3://b/main", Role: "waits", Revision: 90, BehindRevisions: 5, BehindSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
+		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
+		Trouble:      &facts.Trouble{Since: now.Add(-time.Minute), Times: 4, Message: "the store is away", NextTry: now.Add(30 * time.Second)},
+	})
+	for _, line := range []string{
+		`^backup trouble +the store is away\n +since ` + at + `, 1m0s ago, 4 times, next try within (30|29)s$`,
+		`^in the store +up to revision 90; 5 behind, for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB wait on the volume$`,
+		`^last verified +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
+	} {
+		assert.Regexp(t, "(?m)"+line, out)
+	}
+}
+
+func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
+	run := &facts.Run{Reason: "schedule", Since: time.Now(), Doing: "copies the database"}
+	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
+	run.Doing, run.Sent, run.Of, run.LeftSeconds = "stores the copy", 1<<30, 3<<30, 61
+	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
+}
+
+func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
+	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "watches"}))
+	assert.NotContains(t, printed(t, nil), "backup")
+}
+
+func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
+	told := recovered(&status.Recovery{State: "Build", Reason: "there is room", Loss: "3 revisions are lost", Bytes: 1 << 20, Of: 3 << 20, Rate: 1 << 20, Seconds: 2})
+	assert.Equal(t, []fact{
+		{"recovery", "Build: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 of 3.0 MiB, 1.0 MiB/s, 2s left"},
+	}, told)
+	assert.Empty(t, recovered(nil))
+}
+
+func tended(t *testing.T, u *status.Upkeep) string {
+	t.Helper()
+	told := document()
+	told.Upkeep = u
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(told))
+	return out.String()
+}
+
+func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
+	now := time.Now()
+	out := tended(t, &status.Upkeep{Phase: "running", Reason: "etcd copies", Progress: 0.42})
+	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
+	assert.NotContains(t, out, "last defragmented")
+
+	out = tended(t, &status.Upkeep{
+		Phase:   "waiting",
+		Reason:  "512 MiB of its 1.0 GiB are free, but somebody reads it",
+		Last:    &status.Defragmentation{At: now.Add(-time.Minute), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
+		Readers: []status.DatabaseReader{{What: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
+	})
+	for _, line := range []string{
+		`^defragmentation +waiting: 512 MiB of its 1.0 GiB are free, but somebody reads it$`,
+		`^last defragmented +by threshold, in 2s: 1.0 GiB are 5.0 MiB now, ` + at + `, 1m0s ago$`,
+		`^being read by +the snapshot for 10.0.0.7:4031 since ` + at + `, 1h0m0s ago$`,
+	} {
+		assert.Regexp(t, "(?m)"+line, out)
+	}
+
+	out = tended(t, &status.Upkeep{Phase: "idle", Last: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
+	assert.Regexp(t, `(?m)^last defragmented +not, by client: no space left on device, `, out)
+	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
+	assert.NotContains(t, tended(t, nil), "defragment")
+}
+
+func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
+	now, told := time.Now(), document()
+	told.Leases = []status.Lease{
+		{Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: now.Add(-3 * time.Second)},
+		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Trouble: &status.LeaseTrouble{
+			Since: now.Add(-time.Minute), Times: 4, Message: "the API server answers 500 Internal Server Error", NextTry: now.Add(10 * time.Second),
+		}},
+	}
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(told))
+	for _, line := range []string{
+		`^leases +etcd-main-0 says a:b:Leader, renewed ` + at + `, 3s ago$`,
+		`^ +etcd-main-full-snap, not renewed yet$`,
+		`^lease trouble +the API server answers 500 Internal Server Error$`,
+		`^ +since ` + at + `, 1m0s ago, 4 times, next try within (9|10)s$`,
+	} {
+		assert.Regexp(t, "(?m)"+line, out.String())
+	}
+}

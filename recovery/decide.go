@@ -1,0 +1,404 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"etcd-wrapper/recovery/peers"
+)
+
+// VolumeState is what this member has on its volume.
+type VolumeState string
+
+// The states of a volume.
+const (
+	VolumeEmpty   VolumeState = "empty"   // there is nothing, or an etcd had only just begun
+	VolumeCorrupt VolumeState = "corrupt" // etcd could not open it, or not read all of it
+	VolumeValid   VolumeState = "valid"   // nothing is known to be missing
+	VolumeBehind  VolumeState = "behind"  // valid, and the store or the other members have more
+	VolumeStored  VolumeState = "stored"  // valid, and the store has all of it, as far as it takes that
+)
+
+// PeerState is what the other members have told.
+type PeerState string
+
+// The states of the other members. The last eight need a quorum of equal answers, or every member's.
+const (
+	PeersNone      PeerState = "none"               // a single-member cluster
+	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster, and names no other member
+	PeersExisting  PeerState = "not named, joins"   // it joins one, and names no other member
+	PeersUnasked   PeerState = "not asked"          //
+	PeersMissing   PeerState = "not all there"      // nobody knows of a cluster, and one that is missing or waiting may have data
+	PeersMinority  PeerState = "no quorum"          // some run, and are too few to be believed
+	PeersNotAgreed PeerState = "not all ask"        // not everybody asks for the restore that is asked for here
+	PeersAgreed    PeerState = "all ask"            // everybody does
+	PeersNew       PeerState = "never had data"     // nobody ever had any; all are here
+	PeersSomeNew   PeerState = "some never had"     // as far as they know; some run already, and some are not here
+	PeersLost      PeerState = "all lost"           // all are here, and nobody has data of use
+	PeersJustLost  PeerState = "all lost, just now" // and that has not been so for 10 s
+	PeersStillLost PeerState = "all lost, still"    // and that was so when the store had been asked
+	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
+	PeersExpect    PeerState = "expect it"          // a cluster is founded with this member, which never started
+	PeersKnow      PeerState = "know it"            // a quorum runs, and this member was in the cluster
+	PeersAdded     PeerState = "added it"           // a quorum runs, and this member was added and never started
+	PeersUnlisted  PeerState = "do not list it"     // a quorum runs, and this member is not in the cluster
+	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something keeps this member from rejoining
+)
+
+// StoreState is what the store has told.
+type StoreState string
+
+// The states of a store.
+const (
+	StoreNone       StoreState = "none"              // --backup-store is not given
+	StoreUnasked    StoreState = "not asked"         //
+	StoreAway       StoreState = "away"              // it does not answer, denies, or is misspelt
+	StoreLongAway   StoreState = "away for 10 s"     // and has been for so long
+	StoreInUse      StoreState = "in use"            // a cluster was seen to add to it within the last minute
+	StoreEmpty      StoreState = "empty"             // nothing was ever kept
+	StoreOurs       StoreState = "ours"              // there is a backup to go back to
+	StoreBare       StoreState = "ours, no backup"   // a cluster was founded, and what is wanted is not kept
+	StoreDoubtful   StoreState = "perhaps another's" // the volume names no cluster, and the configuration would found another one
+	StoreOthers     StoreState = "another's"         //
+	StoreUnverified StoreState = "not verified"      // what it says of itself is damaged, and no name in it tells of more than the volume has
+	StoreDamaged    StoreState = "damaged"           // what it says of itself is
+	StoreLocked     StoreState = "keys lacking"      // what it has is signed or encrypted with keys that are not given
+)
+
+// Asked is what a person wants.
+type Asked string
+
+// What can be asked for.
+const (
+	AskedNothing Asked = "auto"    // --recover=auto
+	AskedNever   Asked = "never"   // --recover=never
+	AskedRestore Asked = "restore" // --restore-to, whatever --recover says
+)
+
+// The verdicts. They are events of the machine, which carries them out.
+const (
+	StartEtcd    Event = "start"          // etcd opens the volume as it is
+	FoundCluster Event = "found"          // etcd begins a new cluster
+	ConsultPeers Event = "ask the peers"  //
+	ConsultStore Event = "ask the store"  //
+	WaitForPeers Event = "wait for peers" // and ask them again
+	WaitForStore Event = "wait for store" // and ask it again
+	FlushFirst   Event = "flush"          // bring what the volume has into the store, before it is replaced
+	RestoreData  Event = "restore"        // from the store
+	Rejoin       Event = "rejoin"         // with the data of the others
+	Refuse       Event = "refuse"         // a person has to do something
+	Decline      Event = "decline"        // what is asked for cannot be
+)
+
+// Case is all that a decision is made of.
+type Case struct {
+	Volume VolumeState
+	Peers  PeerState
+	Store  StoreState
+	Asked  Asked
+}
+
+// Decision is what becomes of a volume, why, and what to do about it if that is a refusal.
+type Decision struct {
+	Verdict Event
+	Why     string
+	WayOut  string
+}
+
+// rule is a line of the table: for a case that has one of each, decide so. An empty list takes any.
+type rule struct {
+	volume []VolumeState
+	peers  []PeerState
+	store  []StoreState
+	asked  []Asked
+	Decision
+}
+
+func (r rule) fits(c Case) bool {
+	return anyOf(r.volume, c.Volume) && anyOf(r.peers, c.Peers) && anyOf(r.store, c.Store) && anyOf(r.asked, c.Asked)
+}
+
+func anyOf[T comparable](list []T, value T) bool {
+	return len(list) == 0 || slices.Contains(list, value)
+}
+
+// decide is the one place where the fate of a volume is decided. The first rule that fits wins, and the last one fits all.
+func decide(c Case) Decision { return decideBy(rules, c) }
+
+func decideBy(rules []rule, c Case) Decision {
+	return rules[slices.IndexFunc(rules, func(r rule) bool { return r.fits(c) })].Decision
+}
+
+// The lists that several rules name.
+var (
+	usable   = []VolumeState{VolumeValid, VolumeStored}
+	empty    = []VolumeState{VolumeEmpty}
+	corrupt  = []VolumeState{VolumeCorrupt}
+	behind   = []VolumeState{VolumeBehind}
+	without  = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeBehind}
+	single   = []PeerState{PeersNone}
+	nameless = []PeerState{PeersUnnamed, PeersExisting}
+	unasked  = []PeerState{PeersUnasked}
+	heard    = []PeerState{
+		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
+		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
+	}
+	away         = []StoreState{StoreAway, StoreLongAway}
+	nothingAsked = []Asked{AskedNothing, AskedNever}
+	isAuto       = []Asked{AskedNothing}
+	isNever      = []Asked{AskedNever}
+	goesBack     = []Asked{AskedRestore}
+)
+
+func refuse(why, wayOut string) Decision    { return Decision{Refuse, why, wayOut} }
+func decline(why, wayOut string) Decision   { return Decision{Decline, why, wayOut} }
+func so(verdict Event, why string) Decision { return Decision{Verdict: verdict, Why: why} }
+
+const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
+
+// rules are the table of decisions. The first rule that fits wins, and the last one fits every case. docs/recovery.md and
+// testdata/decisions.golden are made of it.
+var rules = []rule{
+	// What rules out everything else.
+	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here",
+		"point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to")},
+	{nil, nil, []StoreState{StoreDamaged}, nil, refuse("what the store says of itself is damaged, so what it keeps cannot be brought back, and nothing was moved",
+		"put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store")},
+	{nil, nil, []StoreState{StoreLocked}, nil, refuse(keysLacking,
+		"add the key to the file of --backup-trusted-keys, or --backup-identities; or delete what nobody of yours has signed, or name the revision to come back to with --restore-to and a --restore-id")},
+
+	// A store that does not answer.
+	{without, nil, away, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
+	{usable, single, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
+	{nil, heard, away, nil, so(WaitForPeers, "the store may know that the data are lost: it is waited for, or for the peers")},
+	{without, nil, away, nil, Decision{WaitForStore, mayKnow, reachStore}},
+	{nil, nil, away, nil, so(WaitForStore, mayKnow)},
+	{nil, heard, []StoreState{StoreInUse}, nil, so(WaitForPeers, goesOn)},
+	{nil, nil, []StoreState{StoreInUse}, nil, so(WaitForStore, goesOn)},
+
+	// A restore that is asked for.
+	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others only, and the configuration does not name them", nameAll)},
+	{nil, unasked, []StoreState{StoreNone}, goesBack, decline("a member of several goes back with the others only, and there is no store to go back to", nameAll)},
+	{nil, nil, []StoreState{StoreEmpty, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept: nothing is moved", "name a target that is kept, or take --restore-to away; nothing was moved")},
+	{nil, unasked, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
+	{nil, unasked, nil, goesBack, so(ConsultPeers, "the target is kept: the others have to ask for it, too")},
+	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(WaitForPeers, "every member has to be stopped and ask for the same restore before one goes back")},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all go back together; what the volume has comes into the store first")},
+	{nil, []PeerState{PeersAgreed}, nil, goesBack, so(RestoreData, "all go back together")},
+	{nil, []PeerState{PeersUnstored}, nil, goesBack, so(WaitForPeers, othersFirst)},
+	{[]VolumeState{VolumeValid}, single, []StoreState{StoreOurs}, goesBack, so(FlushFirst, "go back once; what the volume has comes into the store first")},
+	{nil, single, []StoreState{StoreOurs}, goesBack, so(RestoreData, "go back once; of the volume nothing can be read, or the store has it")},
+
+	// A single-member cluster.
+	{empty, single, []StoreState{StoreNone, StoreEmpty}, nil, so(FoundCluster, "a new cluster, for the only time in its life")},
+	{corrupt, single, []StoreState{StoreNone}, nil, refuse("the data are broken, and there is neither a store nor another member to bring them back from", "")},
+	{nil, single, []StoreState{StoreNone}, nil, so(StartEtcd, "there is neither a store nor another member that could know better")},
+	{usable, single, []StoreState{StoreUnasked}, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the store")},
+	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may know better, or get to know it now: what waits for it on the volume need not be lost with the data")},
+	{usable, single, []StoreState{StoreUnverified}, nil, so(StartEtcd, "no name in the store tells of more than the volume has: that the rest is not believed is a trouble of backups, with which etcd serves")},
+	{usable, single, []StoreState{StoreEmpty, StoreOurs, StoreBare}, nil, so(StartEtcd, "the volume has everything that the store has")},
+	{behind, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was put back to an older state: the store has the newest")},
+	{corrupt, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume is broken, the store has the newest")},
+	{empty, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was lost, the store has the newest")},
+
+	// Other members that are not named.
+	{corrupt, nameless, nil, nil, refuse("a member of several is not restored: it would go back, and the others would not", "")},
+	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store tells whether the cluster was ever founded")},
+	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreEmpty}, nil, so(FoundCluster, "nothing was ever kept: etcd looks for the other members as it is configured")},
+	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreOurs, StoreBare, StoreDoubtful, StoreUnverified}, nil,
+		refuse("the volume is empty, and the cluster in the store was founded before: it is not begun anew, and the members that may have the data are not named",
+			"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store")},
+	{nil, nameless, nil, nil, so(StartEtcd, "a member of several starts as ever: the others have what it lacks")},
+
+	// Other members that are named.
+	{usable, unasked, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the others")},
+	{corrupt, unasked, nil, isNever, refuse("a member of several is not restored: it would go back, and the others would not", "")},
+	{nil, unasked, nil, nil, so(ConsultPeers, "the others have what it lacks, and may have had it with them before")},
+	{usable, heard, nil, nil, so(StartEtcd, "the data are the member's last, as far as the others know: they bring it up to date")},
+	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, refuse("the member was lost, and comes back from the others, but --recover=never", "start with --recover=auto to have it brought back")},
+	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
+	{nil, []PeerState{PeersBusy}, nil, nil, so(WaitForPeers, "the member comes back from the others as soon as nothing is in the way")},
+	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, so(Rejoin, "what is on the volume is of no use: the others have all of it")},
+	{empty, []PeerState{PeersExpect}, nil, nil, so(StartEtcd, "the cluster is founded, or was, with this member, which has never started")},
+	{corrupt, []PeerState{PeersExpect}, nil, nil, refuse("the data are broken, and by its peers the member never had any", "move the data directory away if that is so")},
+	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreNone}, nil, so(FoundCluster, "nobody has data: the cluster is founded as it is configured")},
+	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreEmpty}, nil, so(FoundCluster, "a new cluster, for the only time in its life: etcd waits for a quorum of it")},
+	{nil, []PeerState{PeersLost}, []StoreState{StoreNone}, nil, refuse("all members are here, none has data of use, and there is no store",
+		"bring back the volume of a quorum, or begin a new cluster with empty volumes")},
+	{without, []PeerState{PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody has data of use, and the store tells whether the cluster was ever founded, or gets them now")},
+	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, so(WaitForPeers, "the cluster was founded once, and the members that have not said that they lack its data are waited for")},
+	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, so(ConsultPeers, "the store has the data, unless another member has them by now, who says so before it begins a generation")},
+	{nil, []PeerState{PeersJustLost}, nil, nil, so(WaitForPeers, "no volume of the cluster has data of use; volumes that are mounted late come back within 10 s, so nothing is restored before")},
+	{nil, []PeerState{PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "all members are still here without data of use, and nobody had begun another generation before they said so")},
+	{nil, []PeerState{PeersUnstored}, nil, nil, so(WaitForPeers, othersFirst)},
+	{behind, []PeerState{PeersMissing, PeersMinority}, nil, nil, so(WaitForPeers, "the data are perhaps not the last ones, and are not opened before others are there that have these")},
+	{empty, []PeerState{PeersMissing}, nil, nil, so(WaitForPeers, "one of the others may have data: a cluster is founded when every member of initial-cluster is here and has none; only one that never had any may be left out of it")},
+	{nil, []PeerState{PeersMissing, PeersMinority, PeersExpect}, nil, nil, so(WaitForPeers, "a quorum of the other members is waited for, which has what this one has lost")},
+
+	// What is left.
+	{nil, nil, []StoreState{StoreDoubtful}, nil, refuse("the volume does not tell whose it was, and the configuration is not that of the cluster in the store",
+		"point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id")},
+	{nil, nil, []StoreState{StoreOurs}, isNever, refuse("it could be brought back, but --recover=never", "start with --recover=auto to have it brought back")},
+	{nil, nil, nil, nil, nothingKept},
+}
+
+const (
+	goesOn      = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
+	othersFirst = "what only the volumes of the others have comes into the store first"
+	mayKnow     = "the store may know that the data are lost or were put back: it is waited for"
+	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"
+	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, name another one and move the data directory away, which begins a new cluster"
+	nameAll     = "take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away"
+)
+
+var nothingKept = refuse("nothing is kept that could be brought back", "bring back the volume, or begin a new cluster with an empty volume and another --backup-store")
+
+// DecisionsMarkdown is the table of decisions as documentation shows it.
+func DecisionsMarkdown() string {
+	var text strings.Builder
+	text.WriteString("| | the volume | the others | the store | asked for | verdict | because |\n|---|---|---|---|---|---|---|\n")
+	for i, r := range rules {
+		because := r.Why
+		if r.WayOut != "" {
+			because += "; " + r.WayOut
+		}
+		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Verdict, because)
+	}
+	return text.String()
+}
+
+// words are a rule's list for people.
+func words[T ~string](list []T) string {
+	var all []string
+	for _, one := range list {
+		all = append(all, string(one))
+	}
+	return strings.Join(all, ", ")
+}
+
+// caseOf is what the facts come to.
+func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }
+
+func (f Facts) wish() Asked {
+	switch {
+	case f.Asked:
+		return AskedRestore
+	case f.Never:
+		return AskedNever
+	default:
+		return AskedNothing
+	}
+}
+
+func (f Facts) volumeState() VolumeState {
+	switch {
+	case f.Condition == Empty:
+		return VolumeEmpty
+	case f.Condition == Corrupt:
+		return VolumeCorrupt
+	case f.Asked && f.Brought:
+		return VolumeStored
+	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
+		return VolumeBehind
+	default:
+		return VolumeValid
+	}
+}
+
+func (f Facts) peerState() PeerState {
+	switch {
+	case f.Alone:
+		return PeersNone
+	case !f.Peers && !f.Heard && f.Joins:
+		return PeersExisting
+	case !f.Peers && !f.Heard && f.Listing == "":
+		return PeersUnnamed
+	case f.Asked:
+		return f.agreement()
+	case f.nobodyHas():
+		return f.loss()
+	case !f.Heard:
+		return PeersUnasked
+	}
+	return f.running()
+}
+
+// agreement is what the others have told while a restore is asked for here.
+func (f Facts) agreement() PeerState {
+	switch {
+	case !f.Heard:
+		return PeersUnasked
+	case f.Listing != peers.Asking:
+		return PeersNotAgreed
+	case !f.AllBrought:
+		return PeersUnstored
+	default:
+		return PeersAgreed
+	}
+}
+
+// loss is what the others have told where none of them has data of use.
+func (f Facts) loss() PeerState {
+	switch {
+	case f.Listing == peers.Partial:
+		return PeersSomeNew
+	case f.Heard && f.Owner != "" && !f.AllBrought:
+		return PeersUnstored
+	case f.Heard && f.Owner != "" && !f.Settled:
+		return PeersJustLost
+	case f.Heard && f.Owner != "":
+		return PeersStillLost
+	case f.Listing == peers.Founding && f.Condition == Empty:
+		return PeersNew
+	default:
+		return PeersLost
+	}
+}
+
+// running is what a quorum of the others has told, or what is told without one.
+func (f Facts) running() PeerState {
+	switch state, known := quorum[f.Listing]; {
+	case known && !f.Free && !f.Never:
+		return PeersBusy
+	case known:
+		return state
+	case f.Listing == peers.Expected:
+		return PeersExpect
+	case f.Listing == peers.Claimed:
+		return PeersMinority
+	default:
+		return PeersMissing
+	}
+}
+
+var quorum = map[Listing]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
+
+func (f Facts) nobodyHas() bool {
+	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial
+}
+
+func (f Facts) storeState() StoreState {
+	switch {
+	case f.Trouble == StoreAway && f.Waited:
+		return StoreLongAway
+	case f.Trouble != "":
+		return f.Trouble
+	case f.Owner == "" && !f.Store:
+		return StoreNone
+	case f.Owner == "":
+		return StoreUnasked
+	case f.Owner == Nobody:
+		return StoreEmpty
+	case f.Owner == Others:
+		return StoreOthers
+	case f.Owner == Unknown:
+		return StoreUnverified
+	case f.Owner == Doubtful && !f.Asked:
+		return StoreDoubtful
+	case f.Kept:
+		return StoreOurs
+	default:
+		return StoreBare
+	}
+}
