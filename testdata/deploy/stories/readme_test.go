@@ -52,7 +52,7 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 	w.node.PullFrom(mine)
 
 	said := w.follow(strings.ReplaceAll(deployCommands(t), theirRegistry, mine))
-	assert.Contains(t, said, "partitioned roll out complete")
+	assert.Contains(t, said, "rolling update complete 3 pods")
 	for name, pod := range w.pods() {
 		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s runs what was pushed", name)
 	}
