@@ -102,14 +102,14 @@ lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; 
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
 dot: ## Write again what is generated from transition tables and imports: diagrams, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle ./recovery ./cmd/docs -run 'Committed|Readme' -update
+	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed|Readme' -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
 mutate: ## Change the transition table in every way and see that the tests notice
-	$(GO) test ./lifecycle ./recovery -count=1 -run 'Mutant|Promise' -v
+	$(GO) test ./lifecycle ./recovery ./backup/writer -count=1 -run 'Mutant|Promise' -v
 
 review: ## Write review.html: everything about the state machine on one page
 	$(GO) test ./lifecycle -count=1 -run Review -review $(CURDIR)/review.html

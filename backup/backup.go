@@ -1,5 +1,5 @@
 // Package backup makes the backups of a member as long as its etcd runs, and brings what is missing into the store when it
-// has been closed. It ties together what the packages below it do: the shipper stores what changes, and the chores restore
+// has been closed. It ties together what the packages below it do: the writer stores what changes, and the chores restore
 // it to see whether that works, count what is kept and let go what need not be.
 //
 // Nothing here touches serving, and nothing waits for the store but goroutines of its own. The command makes one Backups
@@ -54,14 +54,17 @@ type Backups struct {
 	kept    atomic.Pointer[Kept]
 	broken  atomic.Pointer[Unable]
 	undone  atomic.Pointer[Unable]
+
+	session    string
+	superseded chan error
 }
 
 // running is what goes on while etcd runs.
 type running struct {
-	etcd    writer.Etcd
-	shipper atomic.Pointer[writer.Shipper] // nil until the spool can be used
-	stop    context.CancelFunc
-	over    chan struct{}
+	etcd   writer.Etcd
+	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
+	stop   context.CancelFunc
+	over   chan struct{}
 }
 
 // Unable is why no backups can be made at all for now, or why what is done beside making them is not.
@@ -80,7 +83,9 @@ const again = 30 * time.Second
 
 // New returns the backups of a run and asks nobody for anything.
 func New(options Options) *Backups {
-	return &Backups{options: options, archive: archive.New(options.Store, options.Keys)}
+	return &Backups{
+		options: options, archive: archive.New(options.Store, options.Keys), session: archive.NewSession(), superseded: make(chan error, 1),
+	}
 }
 
 // Begin makes backups of an etcd that has just become ready, until End.
@@ -97,8 +102,8 @@ func (b *Backups) Begin(etcd writer.Etcd) {
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.clear()
-	made, err := writer.New(b.shipping(r.etcd))
-	for ; err != nil; made, err = writer.New(b.shipping(r.etcd)) {
+	made, err := writer.New(b.settings(r.etcd))
+	for ; err != nil; made, err = writer.New(b.settings(r.etcd)) {
 		b.unable(err)
 		select {
 		case <-ctx.Done():
@@ -107,9 +112,16 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		}
 	}
 	b.broken.Store(nil)
-	r.shipper.Store(made)
+	r.writer.Store(made)
 	var all sync.WaitGroup
 	all.Go(func() { made.Run(ctx) })
+	all.Go(func() {
+		select {
+		case why := <-made.Superseded():
+			b.superseded <- why
+		case <-ctx.Done():
+		}
+	})
 	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
 	all.Wait()
 }
@@ -131,11 +143,11 @@ func (u *Unable) again(err error, next time.Duration) *Unable {
 	return now
 }
 
-func (b *Backups) shipping(etcd writer.Etcd) writer.Options {
+func (b *Backups) settings(etcd writer.Etcd) writer.Options {
 	return writer.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, WayFile: b.options.WayFile, Gate: b.options.Gate, Log: b.options.Log,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, LineageFile: b.options.WayFile, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }
 
@@ -164,24 +176,28 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// shipper is what makes them now; nil if nothing does.
-func (b *Backups) shipper() *writer.Shipper {
+// writing is what makes them now; nil if nothing does.
+func (b *Backups) writing() *writer.Writer {
 	if r := b.running.Load(); r != nil {
-		return r.shipper.Load()
+		return r.writer.Load()
 	}
 	return nil
 }
 
+// Superseded has one error, a sentence, once another cluster was restored from the backups of this one and goes on: then etcd must be
+// closed, since what it acknowledges from here on is in no backup.
+func (b *Backups) Superseded() <-chan error { return b.superseded }
+
 // BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
-	if s := b.shipper(); s != nil {
+	if s := b.writing(); s != nil {
 		s.BeforeCompaction(ctx)
 	}
 }
 
-// Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of shipper.FullNow say why not.
+// Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of writer.FullNow say why not.
 func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
-	s := b.shipper()
+	s := b.writing()
 	if s == nil {
 		return writer.FullDone{}, ErrNotRunning
 	}
@@ -200,7 +216,7 @@ type Facts struct {
 // Facts returns what is known now, from memory.
 func (b *Backups) Facts() Facts {
 	facts := Facts{Store: b.options.Store.String(), Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit}}
-	if s := b.shipper(); s != nil {
+	if s := b.writing(); s != nil {
 		facts.Shipped = s.Facts()
 	}
 	if kept := b.kept.Load(); kept != nil {

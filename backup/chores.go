@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,10 +31,10 @@ const (
 
 const inDoubt = "nothing is deleted while something is in doubt"
 
-// chores are what is done beside shipping. One goroutine owns them, the one that calls run.
+// chores are what is done beside writing. One goroutine owns them, the one that calls run.
 type chores struct {
 	backups *Backups
-	shipper *writer.Shipper
+	writer  *writer.Writer
 	member  string // etcd's id, hexadecimal
 
 	listed  int64 // fulls that were stored when the last listing was made
@@ -42,12 +46,12 @@ type chores struct {
 
 	replaced map[string]time.Time // when a full was last made for a reason
 
-	holes   int64 // that the shipper had found when it was last looked
+	holes   int64 // that the writer had found when it was last looked
 	suspect bool  // the store may have lost something that the latest revision needs
 }
 
-func newChores(b *Backups, s *writer.Shipper, member string) *chores {
-	return &chores{backups: b, shipper: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
+func newChores(b *Backups, s *writer.Writer, member string) *chores {
+	return &chores{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
 }
 
 // chore is one of them, with what has to be so for it to be done.
@@ -85,7 +89,7 @@ func (c *chores) run(ctx context.Context) {
 
 // look does what is due.
 func (c *chores) look(ctx context.Context) {
-	facts := c.shipper.Facts()
+	facts := c.writer.Facts()
 	if facts.Generation == 0 {
 		return // the store is not known to be ours
 	}
@@ -149,7 +153,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 
 // prune lets go what need not be kept.
 func (c *chores) prune(ctx context.Context) error {
-	plan, err := retention.Look(ctx, c.backups.archive, c.backups.options.Policy, time.Now(), c.shipper.Facts().Stored)
+	plan, err := retention.Look(ctx, c.backups.archive, c.backups.options.Policy, time.Now(), c.writer.Facts().Stored)
 	if err != nil {
 		return err
 	}
@@ -180,4 +184,264 @@ func (c *chores) sweep(ctx context.Context) error {
 		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: the remains of uploads that were cut off are removed")
 	}
 	return err
+}
+
+// Kept is what lies in the store, as of the last listing.
+type Kept struct {
+	At       time.Time         // of the listing; zero if there was none
+	Bytes    int64             // of all objects of this cluster
+	From, To int64             // the revisions that can be gone back to without a hole; 0 if there are none
+	Begin    time.Time         // when From was the present
+	End      time.Time         // when To was
+	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
+	LastFull *archive.KeptFull // the newest that is believed
+	Verdict  *archive.Result   // the newest, on a full or of a drill
+}
+
+// list looks at what is kept, and when the last drill was.
+func (c *chores) list(ctx context.Context) error {
+	stored := c.writer.Facts().Stored
+	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
+	if err != nil {
+		return err
+	}
+	kept := summary(history)
+	if newest := history.Newest(); newest != nil {
+		drills, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
+		if err != nil {
+			return err
+		}
+		for _, drill := range drills {
+			kept.judge(&drill)
+			if drill.At.Before(kept.At) { // otherwise a clock was wrong
+				c.due["drill"] = later(c.due["drill"], drill.At.Add(daily))
+			}
+		}
+	}
+	if kept.Cut != nil && kept.To < stored {
+		c.suspect, c.due["drill"] = true, time.Time{}
+	}
+	c.history = history
+	c.backups.kept.Store(&kept)
+	return nil
+}
+
+// judge notes a verdict if it is the newest. Of two within the same second, a failure is the one to tell.
+func (k *Kept) judge(verdict *archive.Result) {
+	is := k.Verdict
+	if is == nil || verdict.At.After(is.At) || verdict.At.Equal(is.At) && is.Outcome == archive.Verified {
+		k.Verdict = verdict
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// summary is what people are told of a history.
+func summary(history *archive.History) Kept {
+	kept := Kept{At: time.Now()}
+	for _, generation := range history.Generations {
+		for _, full := range generation.Fulls {
+			kept.Bytes += full.Size
+		}
+		for _, object := range generation.Objects {
+			kept.Bytes += object.Size
+		}
+	}
+	newest := history.Newest()
+	if newest == nil {
+		return kept
+	}
+	if count := len(newest.Chains); count > 0 {
+		chain := newest.Chains[count-1]
+		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.PastEnd
+	}
+	for i := range newest.Fulls {
+		full := &newest.Fulls[i]
+		if full.Err == nil {
+			kept.LastFull = full
+		}
+		if full.Result != nil {
+			kept.judge(full.Result)
+		}
+	}
+	return kept
+}
+
+// replaceEvery bounds how often what could not be restored is replaced.
+const replaceEvery = time.Hour
+
+// Why a full is made then.
+const (
+	failedTest   = "the test restore of the last one failed"
+	lostSegments = "the store has lost segments"
+)
+
+// verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
+// started, is replaced.
+func (c *chores) verify(ctx context.Context) error {
+	full := c.newestFull()
+	switch {
+	case full == nil || full.Err != nil:
+		return nil
+	case full.Result != nil && full.Result.Outcome == archive.Failed:
+		_, err := c.replace(ctx, failedTest)
+		return err
+	case full.Encrypted && !c.backups.options.Keys.Encrypts():
+		return errInTheClear
+	case full.Result != nil || full.Label == c.judged:
+		return nil
+	}
+	if !c.canOpen() {
+		return errNoIdentities
+	}
+	return c.judge(ctx, archive.Path{
+		Generation: c.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
+	})
+}
+
+// errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
+var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+
+// errInTheClear is for who has forgotten the flags. It is over with the next full, as it may be meant.
+var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
+
+// canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
+func (c *chores) canOpen() bool {
+	keys := c.backups.options.Keys
+	return !keys.Encrypts() || keys.Opens()
+}
+
+// newestFull is the last one of the newest generation; nil if there is none.
+func (c *chores) newestFull() *archive.KeptFull {
+	if c.history == nil || c.history.Newest() == nil || len(c.history.Newest().Fulls) == 0 {
+		return nil
+	}
+	fulls := c.history.Newest().Fulls
+	return &fulls[len(fulls)-1]
+}
+
+// judge restores a path, keeps the verdict, and answers a failed one with a full.
+func (c *chores) judge(ctx context.Context, path archive.Path) error {
+	verdict, err := c.backups.options.Verify(ctx, path)
+	if err != nil {
+		return err
+	}
+	verdict.Member = c.member
+	if err := c.backups.archive.PutResult(ctx, verdict); err != nil {
+		return err
+	}
+	if verdict.Segments {
+		c.suspect = false
+	} else {
+		c.judged = verdict.Full
+	}
+	log := c.backups.options.Log
+	if verdict.Outcome == archive.Verified {
+		log.Info().Int64("revision", verdict.Revision).Float64("seconds", verdict.Seconds).Msg("backups: a test restore gave back what etcd had")
+		c.due["prune"] = time.Time{}
+	} else {
+		log.Error().Int64("revision", verdict.Revision).Str("error", verdict.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
+	}
+	err = c.list(ctx) // first of all: a full may take long
+	if verdict.Outcome == archive.Verified {
+		return err
+	}
+	_, failed := c.replace(ctx, failedTest)
+	return errors.Join(err, failed)
+}
+
+// replace makes a full in the place of what could not be restored, but not one after the other.
+func (c *chores) replace(ctx context.Context, reason string) (made bool, err error) {
+	if time.Since(c.replaced[reason]) < replaceEvery {
+		return false, nil
+	}
+	c.replaced[reason] = time.Now()
+	_, err = c.writer.FullNow(ctx, reason)
+	return err == nil, err
+}
+
+// drill restores a random revision of the window, with segments; the latest one if something may be missing.
+func (c *chores) drill(ctx context.Context) error {
+	if c.suspect {
+		return c.examine(ctx)
+	}
+	kept := c.backups.kept.Load()
+	if kept == nil || kept.To <= kept.From || !c.canOpen() {
+		return nil
+	}
+	for range drillTries {
+		revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
+		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
+		switch {
+		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
+			continue // a full alone was restored before
+		case err != nil:
+			return err
+		default:
+			return c.judge(ctx, path)
+		}
+	}
+	return nil
+}
+
+// examine looks whether the latest revision can be gone back to, since whoever writes does not look back. Where a chain just ended and
+// another one began, it can. What a listing does not show, such as a segment that is damaged, a test restore does.
+func (c *chores) examine(ctx context.Context) error {
+	facts := c.writer.Facts()
+	if err := c.list(ctx); err != nil {
+		return err
+	}
+	if kept := c.backups.kept.Load(); kept.To < facts.Stored {
+		lost := fmt.Errorf("%s: revision %d is the last one that can be gone back to, and %d was stored", lostSegments, kept.To, facts.Stored)
+		if kept.Cut != nil {
+			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
+		}
+		c.note("drill", lost, 0) // before the full, which may take long
+		if made, err := c.replace(ctx, lostSegments); !made {
+			return errors.Join(lost, err)
+		}
+		return c.examine(ctx)
+	}
+	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
+	switch {
+	case err != nil:
+		return err
+	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says
+		c.suspect = false
+		return nil
+	default:
+		return c.judge(ctx, path)
+	}
+}
+
+// drillTries is how often a revision is drawn until one needs segments.
+const drillTries = 20
+
+// abandoned is how old the directory of a command must be for nobody to be restoring to it any longer.
+const abandoned = 24 * time.Hour
+
+// clear removes what test restores that were killed have left on the volume: each may be as large as the database.
+func (b *Backups) clear() {
+	own := b.options.ScratchDir
+	if own == "" {
+		return
+	}
+	left := []string{own}
+	beside, _ := os.ReadDir(filepath.Dir(own)) // the volume, which etcd has just been started on
+	for _, entry := range beside {
+		info, err := entry.Info()
+		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > abandoned {
+			left = append(left, filepath.Join(filepath.Dir(own), entry.Name()))
+		}
+	}
+	for _, path := range left {
+		if err := os.RemoveAll(path); err != nil {
+			b.options.Log.Warn().Err(err).Msg("backups: what a test restore has left on the volume stays there")
+		}
+	}
 }

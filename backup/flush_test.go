@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
@@ -181,8 +183,12 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 	in := archive.New(s.store, &seal.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
-	require.NotNil(t, head.Segment)
-	require.Contains(t, head.Segment.Buckets, "lease")
+	require.True(t, head.Released(), "nobody need wait to see whether this cluster lives")
+	path, err := in.Find(t.Context(), archive.Target{})
+	require.NoError(t, err)
+	reading, err := in.Read(t.Context(), path, func(segment.Row) error { return nil })
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *segment.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
 // As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/recovery/peers"
 )
@@ -77,6 +78,9 @@ func (r *run) begin(ctx context.Context) (lost, err error) {
 			return lost, err
 		}
 	}
+	if lost, err := r.endParent(ctx); lost != nil || err != nil {
+		return lost, err
+	}
 	err = a.Reserve(ctx, archive.Reservation{
 		Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
 	})
@@ -85,6 +89,34 @@ func (r *run) begin(ctx context.Context) (lost, err error) {
 	}
 	if errors.Is(err, store.ErrExists) {
 		err = nil
+	}
+	return nil, err
+}
+
+// endParent ends the generation before, so that nothing can be added behind what was read of it. One that has ended already is
+// completed. Where its end cannot be believed, nothing can be added to it in order, either.
+func (r *run) endParent(ctx context.Context) (lost, err error) {
+	a, wanted := r.options.Archive, r.position.Generation
+	newest, err := r.newest(ctx)
+	if err != nil || newest.Number == 0 || newest.Number >= wanted.Number {
+		return nil, err
+	}
+	head, err := a.Head(ctx, newest.Number)
+	if archive.NotVerified(err) {
+		return nil, nil
+	}
+	if err == nil && r.position.Head != 0 && head.Revision() > r.position.Head {
+		err = archive.ErrMoved
+	}
+	if err == nil {
+		err = a.End(ctx, newest, head, wanted.Session, segment.Ending{Successor: wanted.Number, Nonce: cmp.Or(wanted.Session, wanted.Cluster), At: wanted.Created})
+	}
+	switch {
+	case errors.Is(err, archive.ErrEnded):
+		return nil, nil
+	case errors.Is(err, archive.ErrMoved):
+		r.alive = sighting{r.now(), newest.Number, head.Revision()}
+		return err, nil
 	}
 	return nil, err
 }

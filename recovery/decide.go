@@ -206,9 +206,14 @@ var rules = []rule{
 	{corrupt, nameless, nil, nil, refuse("a member of several is not restored: it would go back, and the others would not", "")},
 	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store tells whether the cluster was ever founded")},
 	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreEmpty}, nil, so(FoundCluster, "nothing was ever kept: etcd looks for the other members as it is configured")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreOurs, StoreBare, StoreDoubtful, StoreUnverified}, nil,
+	{
+		empty,
+		[]PeerState{PeersUnnamed},
+		[]StoreState{StoreOurs, StoreBare, StoreDoubtful, StoreUnverified},
+		nil,
 		refuse("the volume is empty, and the cluster in the store was founded before: it is not begun anew, and the members that may have the data are not named",
-			"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store")},
+			"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store"),
+	},
 	{nil, nameless, nil, nil, so(StartEtcd, "a member of several starts as ever: the others have what it lacks")},
 
 	// Other members that are named.

@@ -21,6 +21,8 @@ type others struct {
 	told     bool // they have heard of this member before it has asked
 	holds    peers.Holds
 	run      int                      // how many of them run
+	reach    int64                    // how far these are
+	grows    bool                     // one waits that has nothing
 	older    int                      // how many run none, and have data that the store has more than
 	voters   int                      // of the volume's cluster, as one of them tells
 	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
@@ -34,11 +36,11 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 		o.listing = o.hears(self)
 	}
 	if o.listing == peers.Unknown || o.listing == peers.Gone {
-		return peers.Census{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Older: o.older, Voters: o.voters, Brought: !o.late}
+		return peers.Census{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
 	}
 	if o.silent > 0 {
 		o.silent--
-		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer")}
+		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer"), Run: o.run, Reach: o.reach, Voters: o.voters}
 	}
 	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
 	c.Own.PeerURLs = []string{"http://m-2"}

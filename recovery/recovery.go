@@ -142,6 +142,9 @@ type run struct {
 	asked     bool             // a restore is asked for that is not done
 	kept      inStore          // what the store has
 	position  position         // of what is about to be claimed
+	needs     int64            // the revision that a member of a quorum must have, by the store; 0 if it has not told
+	known     string           // the id of the cluster that the store has; empty before it was asked
+	storeAway bool             // it could not be asked for that
 	lostSince time.Time        // since when no member has told of data of use; zero if one has
 	census    peers.Census     // what the other members have told
 }
@@ -165,6 +168,7 @@ func (r *run) drive() error {
 		}
 	}
 	if r.core.State == Ready {
+		peers.Opens(r.stands.HighestRevision)
 		r.relieve()
 		r.foresee()
 		return nil

@@ -55,7 +55,9 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 			assert.Len(t, w.asides(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
 			assert.NoDirExists(t, w.member.DataDir)
-			assert.Len(t, w.store.Calls(), asked, "the store is not needed")
+			for _, call := range w.store.Calls()[asked:] { // whose cluster it is, and no more
+				assert.True(t, call.Op == memory.List || call == memory.Call{Op: memory.Get, Name: "gen/000001/generation.json"}, "%v", call)
+			}
 		})
 	}
 }
@@ -90,6 +92,28 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 	assert.Zero(t, o.silent)
 	assert.Len(t, w.asides(), 1)
 	assert.Equal(t, []string{"added"}, o.changes)
+}
+
+// For a moment names lead to another cluster, which has a member of this one's name.
+func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
+	for _, listing := range []Listing{peers.Started, peers.Unlisted} {
+		w, o := ofThree(t)
+		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		mine := o.cluster
+		o.listing, o.cluster = listing, 0xbeef
+		pauses := 0
+		w.options.Pause = func(context.Context, int) {
+			assert.Empty(t, o.changes)
+			if pauses++; pauses == 3 {
+				o.cluster = mine
+			}
+		}
+		start, err := w.start(nil)
+		require.NoError(t, err)
+		assert.Equal(t, 3, pauses)
+		assert.Equal(t, takenIn, start)
+		assert.Regexp(t, "the others are cluster beef, and .* is cluster "+hex(mine)+"'s: their members are not changed", w.log.String())
+	}
 }
 
 func TestAValidMemberOfSeveralStartsThoughNobodyAnswers(t *testing.T) {

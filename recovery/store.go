@@ -235,6 +235,7 @@ func (r *run) plan(result seed.Result) position {
 		Generation: archive.Generation{
 			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
+			Session:  archive.NewSession(),
 			Restored: r.kept.restores, // retention may let the generations go that tell
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,

@@ -18,12 +18,35 @@ const brief = 10 * time.Second
 func (r *run) findSuccessor(c *peers.Census) {
 	id := hex(r.stands.ClusterID)
 	switch {
+	case r.stands.ClusterID == 0 && c.Cluster != "":
+		if err := r.notOurs(c.Cluster); err != nil && c.InTheWay == nil {
+			c.InTheWay = err
+		}
 	case r.stands.ClusterID == 0 || c.Cluster == id && c.Listing != peers.Claimed:
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
 	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
+}
+
+// notOurs says that a cluster is not the one that this member belongs to, as far as its store tells: a volume that names no cluster
+// does not. A store that does not answer, or has nothing, tells nothing.
+func (r *run) notOurs(cluster string) error {
+	if r.storeAway || cluster == r.known {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	generations, err := r.generations(ctx)
+	if err != nil { // it is not asked again: the others are, every moment
+		r.storeAway = true
+		return nil
+	}
+	if r.known = generations[len(generations)-1].Cluster; r.known != cluster {
+		return fmt.Errorf("the others are cluster %s, and %s is cluster %s's: their members are not changed; see that the names in initial-cluster lead to this cluster's members", cluster, r.options.Archive, r.known)
+	}
+	return nil
 }
 
 // compareClusters is for clusters of volume and peers that are not the same.
@@ -43,11 +66,14 @@ func (r *run) compareClusters(c *peers.Census, id string) {
 }
 
 // overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
-// power cut all are silent. What every write needs is a quorum, so members whose data are older than the store must not be one
-// by themselves; and as long as nobody else runs, one that is older than the store has nothing to gain by running.
+// power cut all are silent. What every write needs is a quorum, and whatever the store has was acknowledged by one, so one without a
+// member that has all of it must not be formed: a member that is older than the store waits for one that runs and has it.
 func (r *run) overtaken(c *peers.Census) error {
 	if r.stands.Voters == 1 && c.Voters > 1 {
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
+	}
+	if r.stands.Voters == 1 && r.options.Archive == nil && c.Run == 0 && !c.Grows {
+		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first")
 	}
 	heard := r.older != nil // by the others, when they were asked
 	if !heard {
@@ -56,7 +82,7 @@ func (r *run) overtaken(c *peers.Census) error {
 			return fmt.Errorf("this member can go on alone by its log, and the store does not tell whether others went on since: %w", err)
 		}
 	}
-	if r.older == nil || heard && c.Run > 0 && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored) {
+	if r.older == nil || heard && r.needs > 0 && c.Reach >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored) {
 		return nil
 	}
 	return r.older
@@ -88,6 +114,9 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 	head, reservation, err := r.extent(ctx, newest.Number)
 	if err != nil {
 		return nil, err
+	}
+	if r.needs = head.Revision(); reservation.Cluster == id {
+		r.needs = max(r.needs, reservation.Revision-margin)
 	}
 	return r.olderThan(head, reservation), nil
 }

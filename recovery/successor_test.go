@@ -86,6 +86,17 @@ func TestAVolumeOfAMemberAloneIsNotOpenedIfAnotherMemberKnowsBetter(t *testing.T
 	w.opens()
 }
 
+// Rolled back to when it was alone, it would be a cluster by itself beside the two others.
+func TestAVolumeOfAMemberAloneWaitsWithoutAStoreUntilAnotherOneAnswers(t *testing.T) {
+	w, o := once(t)
+	w.options.Archive = nil
+	said := w.waits(o)
+	assert.Contains(t, said, "initial-cluster names others: one of them has to answer first")
+	assert.Contains(t, said, "m-0 does not answer")
+	o.grows = true // one of those that are to join it
+	w.opens()
+}
+
 func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()
@@ -102,17 +113,20 @@ func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *te
 func TestAMemberThatMissedTheLastWritesStartsAsSoonAsOneRunsThatHasThem(t *testing.T) {
 	for name, of := range map[string]struct {
 		run, older int
+		reach      int64
 		starts     bool
 	}{
-		"nobody runs":                         {0, 0, false},
-		"one runs":                            {1, 0, true},
-		"one runs, and another is older, too": {1, 1, false},
+		"nobody runs":                         {0, 0, 0, false},
+		"one runs that has them":              {1, 0, 3, true},
+		"one runs that lacks some":            {1, 0, 2, false},
+		"one runs that does not say":          {1, 0, 0, false},
+		"one runs, and another is older, too": {1, 1, 3, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := once(t)
 			w.joinedBy("aa")
 			w.cameFurther()
-			o.run, o.older = of.run, of.older
+			o.run, o.older, o.reach = of.run, of.older, of.reach
 			if !of.starts {
 				w.waits(o)
 				return

@@ -181,11 +181,25 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
 	}
 	for _, object := range objects {
-		if object.Start.Revision <= path.Revision+1 {
-			path.Objects = append(path.Objects, object)
+		if object.Start.Revision > path.Revision+1 {
+			continue
 		}
+		if err := h.sound(ctx, object, path.Full); err != nil {
+			return Path{}, err
+		}
+		path.Objects = append(path.Objects, object)
 	}
 	return path, nil
+}
+
+// sound is a Fault if an object that is listed as far larger than the database says of itself that it is not: what nobody would read to
+// its end would still have people make the volume larger, or have what is kept there deleted.
+func (h *History) sound(ctx context.Context, object Object, full Full) error {
+	if object.Size <= 1<<30+8*full.Database.Bytes {
+		return nil
+	}
+	_, err := h.reader.lastManifest(ctx, object)
+	return faulty(err, object.Name(), object.Start)
 }
 
 // notKept says what is kept in the place of a target, and why that isn't more.

@@ -1,7 +1,11 @@
 package archive_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +19,7 @@ import (
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -409,4 +414,70 @@ func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 		_, err := w.Find(w.ctx, archive.Target{Time: at})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", at)
 	}
+}
+
+// inflated is a store in which one object goes on behind its content, with zeros, as a sparse file does.
+type inflated struct {
+	store.Store
+	name string
+	size int64
+}
+
+func (s *inflated) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for object, err := range s.Store.List(ctx, prefix, after) {
+			if object.Name == s.name {
+				object.Size = s.size
+			}
+			if !yield(object, err) {
+				return
+			}
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if name != s.name || length < 0 {
+		return s.Store.Get(ctx, name, offset, length)
+	}
+	content, err := s.Store.Get(ctx, name, 0, -1)
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	all, err := io.ReadAll(content)
+	if err != nil {
+		return nil, err
+	}
+	rest := io.MultiReader(bytes.NewReader(all[min(offset, int64(len(all))):]), zeros{})
+	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
+}
+
+// Its listed size would have asked for a volume that nobody has.
+func TestAnObjectOfAbsurdSizeIsPassedOver(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	for last := int64(12); last <= 20; last += 2 {
+		w.segment(last)
+	}
+	w.full()
+	w.segment(22)
+	w.segment(24)
+	name := archive.SegmentName(1, segment.After(22))
+	a := archive.New(&inflated{Store: w.store, name: name, size: 1 << 45}, w.Keys())
+
+	path, err := a.Find(w.ctx, archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 22, path.Revision)
+	require.ErrorIs(t, path.PastEnd, seal.ErrDamaged)
+	assert.ErrorContains(t, path.PastEnd, name)
+	for _, object := range path.Objects {
+		assert.Less(t, object.Size, int64(1<<20), object.Name())
+	}
+	_, err = a.Find(w.ctx, archive.Target{Revision: 24})
+	require.ErrorIs(t, err, archive.ErrNotKept)
+	assert.ErrorContains(t, err, name)
 }

@@ -20,6 +20,8 @@ type Full struct {
 	Generation int              `json:"generation"`        //
 	Revision   int64            `json:"revision"`          // read in the transaction that the database comes from
 	Next       segment.Position `json:"next"`              // where the segment behind it begins
+	Behind     *Link            `json:"behind,omitempty"`  // where the generation went on when this one began a chain; nil if it began none, or the first of all
+	Session    string           `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
 	Compacted  int64            `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
 	Time       time.Time        `json:"time"`              // of that transaction, cut to the second
 	Chain      segment.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or segment.Seed
@@ -60,6 +62,9 @@ func (f Full) Start() segment.Start {
 	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
+// mostCompressed is how many bytes zstd makes one of at best: a block of 128 KiB is four bytes at least.
+const mostCompressed = 32 << 10
+
 // check finds what contradicts itself.
 func (f Full) check() error {
 	switch {
@@ -67,7 +72,7 @@ func (f Full) check() error {
 		return fmt.Errorf("the full of revision %d doesn't say what it is of", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
 		return fmt.Errorf("the full of revision %d goes on at %s", f.Revision, f.Next)
-	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0:
+	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/mostCompressed > f.Data.Bytes:
 		return fmt.Errorf("the full of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
 	return nil

@@ -212,6 +212,9 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 		_, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader("database"))
 		assert.Error(t, err, name)
 	}
+	absurd := fullOf(20)
+	absurd.Data.Bytes, absurd.Database.Bytes, absurd.Next = 1<<20, 1<<50, segment.After(20)
+	assert.Error(t, w.Commit(w.ctx, absurd), "more than a megabyte can hold")
 	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
 }

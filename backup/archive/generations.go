@@ -30,6 +30,7 @@ type Generation struct {
 	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
 	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
 	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
+	Session        string    `json:"session,omitempty"`  // of the process that began it: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -52,10 +53,10 @@ func (w *Writer) Found(ctx context.Context, cluster string, at time.Time) (Gener
 		return Generation{}, err
 	}
 	generation, err := w.reader.GenerationOf(ctx, cluster)
-	if !errors.Is(err, ErrForeign) || there.Cluster != cluster {
-		return generation, err
+	if there.Cluster == cluster && (errors.Is(err, ErrForeign) || errors.Is(err, errFirstNameless)) {
+		return w.first(ctx, cluster, at)
 	}
-	return w.first(ctx, cluster, at)
+	return generation, err
 }
 
 // certify writes the birth certificate. Where nothing but that is missing, it names whoever has begun the first generation.
@@ -87,11 +88,18 @@ func (w *Writer) first(ctx context.Context, cluster string, at time.Time) (Gener
 	return w.reader.GenerationOf(ctx, cluster)
 }
 
-// BeginGeneration writes a generation. store.ErrExists says that its number is another's. Heading is filled in.
+// BeginGeneration writes a generation. store.ErrExists says that its number is another's: of two that complete one end, one begins what
+// follows. It may be repeated within a session. Heading is filled in.
 func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = heading(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
-	return w.state(ctx, generationName(generation.Number), generation)
+	err := w.state(ctx, generationName(generation.Number), generation)
+	if errors.Is(err, store.ErrExists) && generation.Session != "" {
+		if there, failed := w.reader.generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+			return nil
+		}
+	}
+	return err
 }
 
 // MayAdd is an ErrUnsigned if this process must not add anything to a generation that was read. Ask it before anything is written.
@@ -153,7 +161,7 @@ func (r *Reader) newestOf(all []Generation, founder, cluster string) (Generation
 	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", r.store, ErrForeign, founder, cluster)
 }
 
-// Generations returns all of them, in order. ErrNameless says that a later one has backups.
+// Generations returns all of them, in order. ErrNameless says that a later one has backups, or the first in a store that was founded.
 func (r *Reader) Generations(ctx context.Context) (all []Generation, err error) {
 	for number, nameless := 0, 0; ; {
 		if number, err = r.generationAfter(ctx, number); err != nil || number == 0 {
@@ -171,17 +179,28 @@ func (r *Reader) Generations(ctx context.Context) (all []Generation, err error) 
 	}
 }
 
+// errFirstNameless is the ErrNameless of a store that has a cluster.json, which says whose the first generation is.
+var errFirstNameless = fmt.Errorf("%w", ErrNameless)
+
 // checkNames is an ErrNameless if the last generation of which there is something is that one, and has backups. Of an older one something
 // may be left when it was let go.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
-	if len(all) == 0 || nameless < all[len(all)-1].Number {
+	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
 	}
-	told, err := r.reportedBy(ctx, nameless)
-	if err != nil || told == 0 {
+	if reported, err := r.reportedBy(ctx, nameless); err != nil || reported == 0 {
 		return err
 	}
-	return r.named(generationName(nameless), ErrNameless)
+	why := ErrNameless
+	if len(all) == 0 {
+		if _, err := r.Cluster(ctx); Unusable(err) {
+			return nil // nothing says whose it is, which is told of that
+		}
+		if nameless == 1 {
+			why = errFirstNameless
+		}
+	}
+	return r.named(generationName(nameless), why)
 }
 
 // generationAfter is the number of the next generation of which there is anything; 0 if there is none.
@@ -278,24 +297,31 @@ func (r *Reader) Reserved(ctx context.Context) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	if highest == "" {
+	if highest == 0 {
 		return Reservation{}, r.named(reservationPrefix, store.ErrNotFound)
 	}
 	var reservation Reservation
-	err = r.statement(ctx, highest, reservationKind, &reservation)
-	if err == nil && reservationName(reservation.Revision) != highest {
-		err = r.damaged(highest)
+	err = r.statement(ctx, reservationName(highest), reservationKind, &reservation)
+	if err == nil && reservation.Revision != highest {
+		err = r.damaged(reservationName(highest))
 	}
 	return reservation, err
 }
 
-// highestReservation is the name of the one of the highest revision; empty if there is none.
-func (r *Reader) highestReservation(ctx context.Context) (highest string, err error) {
+// beyondReason is a revision that no cluster reaches, at a million a second for ten thousand years. A reservation of more leaves nothing to
+// hand out.
+const beyondReason = 1 << 58
+
+// highestReservation is the highest revision of one; 0 if there is none. Names that are none of ours do not count.
+func (r *Reader) highestReservation(ctx context.Context) (highest int64, err error) {
 	for object, err := range r.store.List(ctx, reservationPrefix, "") {
 		if err != nil {
-			return "", err
+			return 0, err
 		}
-		highest = object.Name
+		var revision int64
+		if _, err := fmt.Sscanf(object.Name, reservationPrefix+"%d", &revision); err == nil && reservationName(revision) == object.Name && revision < beyondReason {
+			highest = revision
+		}
 	}
 	return highest, nil
 }
@@ -304,7 +330,7 @@ func reservationName(revision int64) string {
 	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
 }
 
-// Told is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
+// Reported is the last revision that names tell of, in the newest generation of which there is anything; where that has nothing yet, what
 // it was begun with. It is for whoever does not believe what lies below the names. They prove nothing, as anybody who may write can
 // make them, and that of the last segment does not tell its end.
 func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
@@ -342,13 +368,7 @@ func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) 
 }
 
 // begunWith is the revision that the newest restore went on at, which reserved what comes above it.
-func (r *Reader) begunWith(ctx context.Context) (revision int64, err error) {
-	name, err := r.highestReservation(ctx)
-	if err != nil || name == "" {
-		return 0, err
-	}
-	if _, err := fmt.Sscanf(name, reservationPrefix+"%d", &revision); err != nil {
-		return 0, nil // it is none of ours
-	}
-	return max(0, revision-Margin), nil
+func (r *Reader) begunWith(ctx context.Context) (int64, error) {
+	reserved, err := r.highestReservation(ctx)
+	return max(0, reserved-Margin), err
 }

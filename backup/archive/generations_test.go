@@ -1,6 +1,7 @@
 package archive_test
 
 import (
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -247,4 +248,36 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	assert.EqualValues(t, 20, told(), "a restore that was not granted has reserved something, too")
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
 	assert.EqualValues(t, 6*archive.Margin, told())
+}
+
+// What nobody can have handed out nobody has reserved, and a name that is none of ours reserves nothing.
+func TestAReservationBeyondReasonIsNotTakenForTheHighest(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	reserve := func(revision int64) {
+		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
+	}
+	reserve(1000)
+	reserve(math.MaxInt64 - 10)
+	w.store.SetContent("reservation/zzz", []byte("x"))
+	reserved, err := w.Reserved(w.ctx)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1000, reserved.Revision)
+}
+
+func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(20)
+	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
+	_, err := w.Generations(w.ctx)
+	require.ErrorIs(t, err, archive.ErrNameless)
+	assert.ErrorContains(t, err, "gen/000001/generation.json")
+	_, err = w.Find(w.ctx, archive.Target{})
+	require.ErrorIs(t, err, archive.ErrNameless)
+
+	_, err = w.Found(w.ctx, "7e27652122e8b2ae", Noon)
+	require.ErrorIs(t, err, archive.ErrNameless, "another cluster leaves it alone")
+	generation, err := w.Found(w.ctx, cluster, Noon)
+	require.NoError(t, err, "the cluster that cluster.json names states it again")
+	assert.Equal(t, 1, generation.Number)
+	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }

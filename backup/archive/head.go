@@ -19,14 +19,15 @@ const (
 	longest = 2 * time.Hour
 )
 
-// Head is where a generation ends: what the next segment goes on from.
+// Head is where a generation stands: what the next segment goes on from.
 type Head struct {
 	segment.Start
-	Full    *Full             // the newest one; nil if there is none
-	Segment *segment.Manifest // the newest one behind that full; nil if there is none
-	Newer   error             // why a full that is newer than Full does not count; nil if there is none
-	Damaged error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
-	PastEnd segment.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
+	Full     *Full             // the newest one; nil if there is none
+	Segment  *segment.Manifest // the newest one behind that full; nil if there is none
+	Newer    error             // why a full that is newer than Full does not count; nil if there is none
+	Damaged  error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Unlinked *Link             // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
+	PastEnd  segment.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -79,8 +80,16 @@ func (r *Reader) Head(ctx context.Context, generation int) (head Head, err error
 
 func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
 	names, err := r.fullNames(ctx, generation)
-	if err != nil || len(names) == 0 {
+	if err != nil {
 		return Head{}, err
+	}
+	return r.headOf(ctx, generation, names)
+}
+
+// headOf is the head as far as some of the fulls tell, those that do not count left out.
+func (r *Reader) headOf(ctx context.Context, generation int, names []string) (Head, error) {
+	if len(names) == 0 {
+		return r.unopened(ctx, generation)
 	}
 	full, newer, err := r.newestFull(ctx, generation, names)
 	if NotVerified(err) {
@@ -93,6 +102,16 @@ func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
 	if err := r.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
 		return Head{}, err
+	}
+	if head.Segment == nil && full.Behind != nil {
+		switch counts, err := r.linked(ctx, full, &head); {
+		case err != nil:
+			return Head{}, err
+		case !counts:
+			return r.headOf(ctx, generation, slices.DeleteFunc(names, func(name string) bool { return name == full.Name() }))
+		case head.Ending() != nil:
+			return head, nil
+		}
 	}
 	further, err := r.Advance(ctx, head)
 	if NotVerified(err) {

@@ -85,7 +85,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 		default:
 			return false
 		}
-	}, patience, look, "it is made")
+	}, patience, poll, "it is made")
 	require.NoError(t, result.err)
 	c.requireOneChain()
 	assert.Equal(t, result.Revision, c.requireAllKept().Full.Revision)
@@ -148,14 +148,14 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
 	c.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	capturesAfter := func(interval time.Duration) {
-		require.NoError(t, member.tell(t.Context(), func() { member.Shipper.options.Interval = interval }))
+		require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = interval }))
 	}
 	capturesAfter(100 * patience)
 	c.compact(c.put("a", "nobody captures this"))
 	capturesAfter(member.options.Interval)
 	member.eventually(storesItsCopy, "it begins a chain behind the gap")
 	c.put("a", "2")
-	member.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "what comes behind it waits")
+	member.eventually(func(Facts) bool { return member.waits() > 0 }, "what comes behind it waits")
 	member.end()
 	_, err := New(member.options)
 	require.NoError(t, err)

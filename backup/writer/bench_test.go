@@ -34,23 +34,23 @@ func BenchmarkSecond(b *testing.B) {
 		_, err := etcd.Client.Txn(b.Context()).Then(ops...).Commit()
 		require.NoError(b, err)
 	}
-	shipper, err := New(Options{
+	writer, err := New(Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(memory.New(), keys), nil },
 		Keys: keys, Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
-		WayFile: filepath.Join(b.TempDir(), "backups.json"), Log: zerolog.Nop(),
+		LineageFile: filepath.Join(b.TempDir(), "backups.json"), Log: zerolog.Nop(),
 	})
 	require.NoError(b, err)
-	shipper.leads = true
+	writer.core.Facts.leads = true
 	b.ReportAllocs()
 	for b.Loop() {
-		shipper.tail = &segment.Start{Cluster: "c", Generation: 1, Position: segment.After(1), Before: segment.Seed("c", 1, 1)}
-		shipper.revision = etcd.Revision()
+		writer.chain.tail = &segment.Start{Cluster: "c", Generation: 1, Position: segment.After(1), Before: segment.Seed("c", 1, 1)}
+		writer.revision = etcd.Revision()
 		for again := true; again; {
-			again, err = shipper.captureUpTo(shipper.revision, true)
+			again, err = writer.captureUpTo(writer.revision, true, false)
 			require.NoError(b, err)
 		}
-		require.Greater(b, shipper.tail.Position.Revision, shipper.revision)
-		require.NoError(b, shipper.spool.Clear())
-		shipper.waiting = nil
+		require.Greater(b, writer.chain.tail.Position.Revision, writer.revision)
+		require.NoError(b, writer.spool.Clear())
+		writer.chain.waiting = nil
 	}
 }

@@ -37,13 +37,13 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	require.NoError(t, err, "the birth certificate is there again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Contains(t, s.log.String(), "the store was emptied")
-	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, look, "so is the reservation")
+	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "so is the reservation")
 }
 
 // It looks for the full every few seconds only: what it stores until then lands in the empty store.
 func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.watch = patience })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.watch = patience })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	s.empty()
@@ -51,7 +51,7 @@ func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	require.NotEmpty(t, s.names(), "it has not noticed")
-	require.NoError(t, s.tell(t.Context(), func() { s.checked, s.stale = time.Time{}, true }))
+	require.NoError(t, s.tell(t.Context(), func() { s.remote.checked = time.Time{}; s.take(t.Context(), expired, payload{}) }))
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil }, "another full begins another chain")
 	s.addUser("someone else")
 	s.awaitStored(s.put("a", "3"))
@@ -77,14 +77,14 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	_, err := archive.New(kept, keys).Found(t.Context(), "c1", time.Now())
 	require.NoError(t, err)
 	for _, begin := range []bool{false, true} {
-		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", begin, time.Now())
+		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", "session", begin, time.Now())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }
 
 // often has the store looked at all the time, and not after minutes.
 func (s *stand) often() *stand {
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = 50 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
 	return s
 }
 
@@ -125,7 +125,7 @@ func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
 	watching.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it watches")
 	c.members[0].end()
 	c.foundedBy("beef")
-	watching.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it is said")
+	watching.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
 	assert.Contains(t, watching.Facts().Trouble.Text, "beef")
 }
 
@@ -135,7 +135,7 @@ func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
 	theirs, err := archive.New(s.store, keys).Found(t.Context(), s.options.Etcd.ClusterID(), time.Now())
 	require.NoError(t, err)
 	theirs.Cluster = "beef"
-	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", true, time.Now())
+	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", "session", true, time.Now())
 	require.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
 	assert.ErrorContains(t, err, s.options.Etcd.ClusterID())
@@ -146,7 +146,7 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		require.NoError(t, s.store.Delete(t.Context(), name))
-		require.Eventually(t, func() bool { _, there := s.store.Content(name); return there }, patience, look, name)
+		require.Eventually(t, func() bool { _, there := s.store.Content(name); return there }, patience, poll, name)
 	}
 	s.awaitStored(s.put("a", "2"))
 	s.requireChains(1)
@@ -156,7 +156,7 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 func TestAMemberThatStoresAllTheTimeLooksWhoseTheStoreIsAsWell(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 10 * time.Millisecond
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = time.Second })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = time.Second })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.store.Delete(t.Context(), "cluster.json"))
@@ -164,7 +164,7 @@ func TestAMemberThatStoresAllTheTimeLooksWhoseTheStoreIsAsWell(t *testing.T) {
 		s.put("a", "2")
 		_, there := s.store.Content("cluster.json")
 		return there
-	}, patience, look)
+	}, patience, poll)
 	s.awaitStored(s.put("a", "3"))
 	s.requireChains(1)
 }

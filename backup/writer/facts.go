@@ -28,9 +28,8 @@ type Facts struct {
 	LastFull    *FullDone // that this process made; nil if it made none
 	NextFull    time.Time // by schedule; zero if there is none
 
-	SpoolBytes    int64 // of segments that wait for the store
-	SpoolSegments int   // how many these are
-	SpoolLimit    int64 // bytes
+	SpoolBytes int64 // of segments that wait for the store
+	SpoolLimit int64 // bytes
 
 	Trouble *Trouble // nil while all is well
 	Broken  *Broken  // nil while there is a chain to go on with
@@ -40,7 +39,6 @@ type Facts struct {
 	Segments       int64 // that this process stored
 	Fulls          int64 // that this process stored
 	Failures       int64 // of requests to the store since the start of the process
-	Yielded        int64 // segments that another member had stored first
 	Merged         int64 // objects that this process merged others into
 	Holes          int64 // places that this process found where a segment is missing, or where a chain ended
 }
@@ -73,11 +71,72 @@ type Trouble struct {
 	Times   int    // in a row
 	Text    string // a sentence
 	NextTry time.Time
-	Fatal   bool // no retry helps: the store is another cluster's, or is ahead of this data
 }
 
 // Broken is a chain that could not be gone on with.
 type Broken struct {
 	Since  time.Time
 	Reason string // a clause
+}
+
+// publish makes facts of what is known now.
+func (w *Writer) publish() {
+	facts := w.statistic
+	facts.Role = w.role()
+	if w.remote.archive != nil {
+		facts.Store = w.remote.archive.String()
+	}
+	facts.Cluster, facts.Generation = w.options.Etcd.ClusterID(), w.remote.generation.Number
+	facts.Revision, facts.NextFull, facts.CreateIfAbsent = w.revision, w.fulls.next, w.remote.abilities.CreateIfAbsent
+	facts.SpoolLimit = w.spool.Limit()
+	for _, waiting := range w.chain.waiting {
+		facts.SpoolBytes += waiting.size
+	}
+	if !w.remote.stored.IsZero() {
+		facts.Stored = w.remote.stored.Revision - 1
+	}
+	if facts.Role != Watching {
+		facts.Behind, facts.BehindFor = max(0, w.revision-facts.Stored), w.behindFor()
+	}
+	facts.Trouble = w.troubleNow()
+	if w.fulls.making != nil {
+		facts.FullRunning = w.fulls.making.running()
+	}
+	w.facts.Store(&facts)
+}
+
+func (f *full) running() *Running {
+	is := &Running{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}
+	if f.copied != nil {
+		is.Sent, is.Of = f.copied.sent.Load(), f.copied.size
+	}
+	if f.storing && is.Sent > 0 {
+		is.Left = time.Duration(float64(time.Since(f.tried)) * float64(is.Of-is.Sent) / float64(is.Sent))
+	}
+	return is
+}
+
+func (w *Writer) role() Role {
+	switch {
+	case w.refuses(), w.remote.generation.Number == 0 && w.chain.tail == nil:
+		return Unknown
+	case w.writes():
+		return Writing
+	default:
+		return Watching
+	}
+}
+
+// behindFor is how long the oldest change that is not in the store has been waiting.
+func (w *Writer) behindFor() time.Duration {
+	switch {
+	case len(w.chain.waiting) > 0:
+		return time.Since(w.chain.waiting[0].since)
+	case w.statistic.Broken != nil:
+		return max(0, w.options.Now().Sub(w.statistic.Broken.Since))
+	case len(w.chain.markers) > 0:
+		return time.Since(w.chain.markers[0].seen)
+	default:
+		return 0
+	}
 }

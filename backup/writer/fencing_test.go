@@ -10,14 +10,14 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 // paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
 func (s *stand) paused() Etcd {
 	s.Helper()
 	is := Server(s.etcd.Server)
-	etcd, err := atrest.Open(s.copied(), atrest.Identity{MemberID: "1", ClusterID: is.ClusterID(), Leader: true, Term: is.Term() - 1})
+	etcd, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: "1", ClusterID: is.ClusterID(), Leader: true, Term: is.Term() - 1})
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = etcd.Close() })
 	return etcd
@@ -43,7 +43,7 @@ func (s *stand) requireUsers(count int) {
 }
 
 // slowToHear has a deposed leader believe that it leads for as long as the test takes.
-func slowToHear(s *Shipper) { s.pace.ahead = patience }
+func slowToHear(s *Writer) { s.pace.ahead = patience }
 
 // storeAUser has the store know of a user, and ends: whatever is remembered of the etcd before does not have it.
 func (s *stand) storeAUser() {
@@ -85,7 +85,7 @@ func TestALeaderThatWakesUpDeposedAcrossItsUploadStatesNothingBehindItsSuccessor
 	c.addUser("someone")
 	resume := c.pauses[0].pause(&c.pauses[0].before)
 	woken.run()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look, "it has newer rows to bring")
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll, "it has newer rows to bring")
 	successor.run()
 	require.NoError(t, successor.Flush(t.Context()))
 	successor.end()
@@ -122,7 +122,7 @@ func TestWhatWaitsOfADeposedLeaderAndStatesNothingNewerIsNotAddedBehindItsSucces
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	for i, name := range []string{"one", "two"} {
 		s.addUser(name)
-		s.eventually(func(f Facts) bool { s.BeforeCompaction(t.Context()); return f.SpoolSegments > i }, "it waits")
+		s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
 	}
 	s.end()
 	s.store.Heal()
@@ -141,7 +141,7 @@ func TestWhatWaitsOfADeposedLeaderAndStatesNothingNewerIsNotAddedBehindItsSucces
 	s.options = former
 	deposed.leads.Store(false)
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && f.SpoolSegments == 0 }, "it waits for nothing")
+	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
 	assert.Equal(t, before, s.names())
 	s.requireUsers(0)
 }

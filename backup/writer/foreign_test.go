@@ -38,7 +38,7 @@ func waitingStand(t *testing.T) *stand {
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Err: &store.Unavailable{}})
 	s.put("a", "acknowledged")
-	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.end()
 	s.store.Heal()
 	return s

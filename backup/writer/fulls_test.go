@@ -86,7 +86,7 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 	for how, room := range map[string]error{"as it is": nil, "sealed": spool.ErrFull} {
 		t.Run(how, func(t *testing.T) {
 			s := newStand(t)
-			s.tune = append(s.tune, func(s *Shipper) {
+			s.tune = append(s.tune, func(s *Writer) {
 				s.room = func(size int64) error {
 					if size != most && size >= 16<<10 { // no segment's, but the database's
 						return room
@@ -113,7 +113,7 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 // The longer it took in vain, the longer it is left alone, but for minutes at most.
 func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Shipper{options: Options{Now: time.Now}}
+		s := &Writer{options: Options{Now: time.Now}}
 		f := &full{}
 		assert.Equal(t, time.Second, s.rest(f, time.Second), "it was not even begun")
 		s.trouble(aboutFull)
@@ -133,10 +133,10 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 // guarded makes every request wait until no read transaction of etcd's is open, and fails the test if one waits for it.
 type guarded struct {
 	store.Store
-	t       *testing.T
-	shipper func() *Shipper
-	full    atomic.Int32 // requests of fulls
-	others  atomic.Int32
+	t      *testing.T
+	writer func() *Writer
+	full   atomic.Int32 // requests of fulls
+	others atomic.Int32
 }
 
 func (g *guarded) Put(ctx context.Context, name string, content io.Reader) error {
@@ -146,13 +146,13 @@ func (g *guarded) Put(ctx context.Context, name string, content io.Reader) error
 		g.others.Add(1)
 	}
 	// A capture may be at work beside the request; none may wait for it.
-	assert.Eventually(g.t, func() bool { return g.shipper().OpenTransactions() == 0 }, patience, look, name)
+	assert.Eventually(g.t, func() bool { return g.writer().reader.Open() == 0 }, patience, poll, name)
 	return g.Store.Put(ctx, name, content)
 }
 
 func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	s := newStand(t)
-	g := &guarded{Store: s.store, t: t, shipper: func() *Shipper { return s.Shipper }}
+	g := &guarded{Store: s.store, t: t, writer: func() *Writer { return s.Writer }}
 	s.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(g, keys), nil }
 	s.options.Interval = 0
 	s.run()
@@ -173,14 +173,14 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
-	assert.Zero(t, s.OpenTransactions())
+	assert.Zero(t, s.reader.Open())
 	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
 	s.awaitStored(s.put("a", "segments go on"))
 }
 
 func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = 50 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.Flush(t.Context()))

@@ -27,20 +27,20 @@ import (
 
 const (
 	patience = etcdtest.Patience / 3
-	look     = 5 * time.Millisecond
+	poll     = 5 * time.Millisecond
 )
 
 var keys = &seal.Keys{}
 
-// stand is a real etcd and a store in memory, with a shipper in between.
+// stand is a real etcd and a store in memory, with a writer in between.
 type stand struct {
 	*testing.T
 	etcd    *etcdtest.Etcd
 	store   *memory.Store
 	log     *logtest.Lines
 	options Options
-	tune    []func(s *Shipper) // before it runs
-	*Shipper
+	tune    []func(s *Writer) // before it runs
+	*Writer
 	end func()
 }
 
@@ -55,7 +55,7 @@ func newStand(t *testing.T) *stand {
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
-		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, WayFile: filepath.Join(dir, "member", "backups.json"), Log: zerolog.New(s.log),
+		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, LineageFile: filepath.Join(dir, "member", "backups.json"), Log: zerolog.New(s.log),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -65,23 +65,23 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-// run starts the shipper, until the test or stop ends it.
+// run starts the writer, until the test or stop ends it.
 func (s *stand) run() *stand {
 	s.Helper()
-	shipper, err := New(s.options)
+	writer, err := New(s.options)
 	require.NoError(s, err)
-	shipper.pace = pace{
+	writer.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
 		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour,
-		retry: 50 * time.Millisecond, bear: patience,
+		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour,
 	}
 	for _, tune := range s.tune {
-		tune(shipper)
+		tune(writer)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.Shipper = shipper
-	go shipper.Run(ctx)
-	s.end = sync.OnceFunc(func() { cancel(); <-shipper.ended })
+	s.Writer = writer
+	go writer.Run(ctx)
+	s.end = sync.OnceFunc(func() { cancel(); <-writer.ended })
 	s.Cleanup(s.end)
 	return s
 }
@@ -102,7 +102,7 @@ func (s *stand) compact(revision int64) {
 
 func (s *stand) eventually(condition func(Facts) bool, what string) {
 	s.Helper()
-	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, look, what)
+	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
 // awaitStored waits until a revision is in the store.
@@ -199,4 +199,12 @@ func (s *stand) chains() []archive.Chain {
 func (s *stand) requireChains(count int) {
 	s.Helper()
 	assert.Len(s, s.chains(), count)
+}
+
+// waits is how many segments wait for the store.
+func (s *stand) waits() int {
+	s.Helper()
+	count := make(chan int, 1)
+	require.NoError(s, s.tell(s.Context(), func() { count <- len(s.chain.waiting) }))
+	return <-count
 }

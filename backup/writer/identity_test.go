@@ -38,7 +38,7 @@ func (s *stand) names() (found []string) {
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it is said")
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
 	for _, part := range sentence {
 		assert.Contains(s, s.Facts().Trouble.Text, part)
 	}

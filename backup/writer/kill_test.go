@@ -56,27 +56,27 @@ func child(dir, client, peer string, end bool) error {
 	if err != nil {
 		return err
 	}
-	shipper, err := New(Options{
+	writer, err := New(Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(places, keys), nil },
 		Keys: keys, Etcd: Server(etcd.Server), Interval: 20 * time.Millisecond, SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 1 << 30,
-		WayFile:  filepath.Join(dir, "data", "member", "backups.json"),
-		Schedule: func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
+		LineageFile: filepath.Join(dir, "data", "member", "backups.json"),
+		Schedule:    func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go shipper.Run(ctx)
-	defer func() { cancel(); <-shipper.ended }()
+	go writer.Run(ctx)
+	defer func() { cancel(); <-writer.ended }()
 	if end {
 		flush, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return shipper.Flush(flush)
+		return writer.Flush(flush)
 	}
-	return writeForEver(ctx, client, shipper)
+	return writeForEver(ctx, client, writer)
 }
 
-func writeForEver(ctx context.Context, endpoint string, shipper *Shipper) error {
+func writeForEver(ctx context.Context, endpoint string, writer *Writer) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
 		return err
@@ -87,12 +87,12 @@ func writeForEver(ctx context.Context, endpoint string, shipper *Shipper) error 
 			return err
 		}
 		if i%100 == 99 {
-			shipper.BeforeCompaction(ctx)
+			writer.BeforeCompaction(ctx)
 			if _, err := client.Compact(ctx, answer.Header.Revision-20); err != nil {
 				return err
 			}
 		}
-		fmt.Println(shipper.Facts().Stored)
+		fmt.Println(writer.Facts().Stored)
 	}
 }
 

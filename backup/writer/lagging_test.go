@@ -11,14 +11,14 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 // lagging is etcd as a member sees it that is slow to apply what the leader has: it stays where it is at this moment.
 func (s *stand) lagging() Etcd {
 	s.Helper()
 	is := Server(s.etcd.Server)
-	etcd, err := atrest.Open(s.copied(), atrest.Identity{MemberID: "2", ClusterID: is.ClusterID(), Term: is.Term()})
+	etcd, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: "2", ClusterID: is.ClusterID(), Term: is.Term()})
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = etcd.Close() })
 	return etcd
@@ -37,7 +37,7 @@ func (c *cluster) overtaken() (resume func()) {
 	lagging.options.Etcd = c.lagging()
 	resume = c.pauses[1].pause(&c.pauses[1].before)
 	lagging.run()
-	require.Eventually(c, func() bool { return c.pauses[1].inside.Load() == 1 }, patience, look, "it has taken over")
+	require.Eventually(c, func() bool { return c.pauses[1].inside.Load() == 1 }, patience, poll, "it has taken over")
 	c.addUser("someone")
 	leader.run()
 	require.NoError(c, leader.Flush(c.Context()))
@@ -108,7 +108,7 @@ func TestWhatWaitsOfAMemberThatLaggedIsNotAddedBehindWhatTheLeaderHasStated(t *t
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	for i, name := range []string{"one", "two"} {
 		s.addUser(name)
-		s.eventually(func(f Facts) bool { s.BeforeCompaction(t.Context()); return f.SpoolSegments > i }, "it waits")
+		s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
 	}
 	s.end()
 	s.store.Heal()
@@ -127,7 +127,7 @@ func TestWhatWaitsOfAMemberThatLaggedIsNotAddedBehindWhatTheLeaderHasStated(t *t
 	before := s.names()
 	s.options = former
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && f.SpoolSegments == 0 }, "it waits for nothing")
+	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
 	assert.Equal(t, before, s.names())
 	s.requireUsers(0)
 }

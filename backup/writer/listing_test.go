@@ -47,7 +47,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			}
 			s.mergeAll()
 			h.hides.Store(regexp.MustCompile(hidden))
-			require.NoError(t, s.tell(t.Context(), func() { s.stale = true }))
+			require.NoError(t, s.tell(t.Context(), func() { s.take(t.Context(), expired, payload{}) }))
 			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
 			assert.Contains(t, s.Facts().Trouble.Text, "its listing ends at revision")
 			assert.Contains(t, s.Facts().Trouble.Text, " is there")

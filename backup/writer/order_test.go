@@ -14,7 +14,7 @@ import (
 
 func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) {
+	s.tune = append(s.tune, func(s *Writer) {
 		s.room = func(int64) error {
 			if failures := s.Facts().Failures; failures == 1 || failures == 2 {
 				return spool.ErrFull
@@ -42,7 +42,7 @@ func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing
 		s.put("a", "waits")
 		s.BeforeCompaction(t.Context())
 	}
-	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.end()
 	s.store = memory.New() // somebody emptied it, or the full that came before never arrived
 	s.run()
@@ -89,7 +89,7 @@ func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "1")
-	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "a segment waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment waits")
 	s.end()
 	s.store = memory.New()
 	s.run()
@@ -104,12 +104,12 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.run()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
 	s.put("a", "behind the full")
-	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	require.NoError(t, s.tell(t.Context(), func() {
-		s.saw(found{archive: s.archive, abilities: s.abilities, generation: s.generation}, nil) // there was nothing when it began
+		s.saw(t.Context(), found{archive: s.remote.archive, abilities: s.remote.abilities, generation: s.remote.generation}, nil) // there was nothing when it began
 	}))
 	require.NoError(t, s.tell(t.Context(), func() {
-		assert.False(t, s.chainless)
-		assert.NotEmpty(t, s.waiting)
+		assert.Equal(t, beginning, s.core.State)
+		assert.NotEmpty(t, s.chain.waiting)
 	}))
 }

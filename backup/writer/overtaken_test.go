@@ -20,13 +20,13 @@ func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) 
 	member := c.members[0]
 	require.NoError(t, member.Flush(t.Context()))
 	resume := c.pauses[0].pause(&c.pauses[0].before)
-	require.NoError(t, member.tell(t.Context(), func() { member.Shipper.options.Interval = patience * 100 })) // one capture, when it is asked for
+	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
 	last := c.put("a", "2")
 	_, err := c.etcd.Client.UserAdd(t.Context(), "someone", "secret")
 	require.NoError(t, err)
 	flushed := make(chan error, 1)
 	go func() { flushed <- member.Flush(t.Context()) }()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look)
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
 	own := c.current()
 	c.other(own[len(own)-1])
 	resume()
@@ -46,7 +46,7 @@ func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
 	require.NoError(t, member.Flush(t.Context()))
 	resume := c.pauses[0].pause(&c.pauses[0].before)
 	c.put("a", "2")
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look)
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
 	asked := make(chan FullDone, 1)
 	go func() {
 		done, err := member.FullNow(t.Context(), "asked for")
@@ -76,7 +76,7 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 	resume := c.pauses[0].pause(&c.pauses[0].before)
 	defer resume()
 	c.put("a", "2")
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look)
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
 	asked := make(chan error, 2)
 	ask := func() { _, err := member.FullNow(t.Context(), "asked for"); asked <- err }
 	go ask()
@@ -92,7 +92,7 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 
 func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.bear = 300 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
@@ -123,17 +123,17 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfAnotherWay(t *testing.T) {
 	member := c.members[0]
 	require.NoError(t, member.Flush(t.Context()))
 	resume := c.pauses[0].pause(&c.pauses[0].before)
-	require.NoError(t, member.tell(t.Context(), func() { member.Shipper.options.Interval = patience * 100 })) // one capture, when it is asked for
+	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
 	c.put("b", "of this one")
 	c.put("c", "of both")
 	flushed := make(chan error, 1)
 	go func() { flushed <- member.Flush(t.Context()) }()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, look)
+	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
 	own := c.current()
 	theirs := own[len(own)-2:]
 	theirs[0].Value = []byte("of the other one")
 	c.other(theirs...)
 	resume()
 	require.ErrorContains(t, <-flushed, "took another way than its backups")
-	member.eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it stays so")
+	member.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
 }

@@ -21,27 +21,27 @@ type flush struct {
 // stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
 // error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
 // another member's to bring.
-func (s *Shipper) Flush(ctx context.Context) error {
+func (w *Writer) Flush(ctx context.Context) error {
 	waiting := flush{done: make(chan error, 1)}
-	if err := s.tell(ctx, func() { s.hasten(waiting) }); err != nil {
+	if err := w.tell(ctx, func() { w.hasten(waiting) }); err != nil {
 		return err
 	}
 	select {
 	case err := <-waiting.done:
 		return err
-	case <-s.ended:
+	case <-w.ended:
 		return ErrEnded
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %s", context.Cause(ctx), s.missing())
+		return fmt.Errorf("%w: %s", context.Cause(ctx), w.missing())
 	}
 }
 
 // missing is a clause about what is not in the store.
-func (s *Shipper) missing() string {
-	facts := s.Facts()
+func (w *Writer) missing() string {
+	facts := w.Facts()
 	text := fmt.Sprintf("revisions %d to %d are not in the store", facts.Stored+1, facts.Revision)
 	if full := facts.FullRunning; full != nil {
-		text += fmt.Sprintf(", and the full that was begun %s ago %s", s.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
+		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
 	}
 	if facts.Trouble != nil {
 		text += ": " + facts.Trouble.Text
@@ -50,52 +50,79 @@ func (s *Shipper) missing() string {
 }
 
 // hasten ends all waiting that has no reason but patience.
-func (s *Shipper) hasten(asked flush) {
-	asked.revision, asked.at = s.options.Etcd.Revision(), time.Now()
-	s.flushes = append(s.flushes, asked)
-	s.hurry, s.patience, s.fullAfter = true, time.Time{}, time.Time{}
+func (w *Writer) hasten(asked flush) {
+	asked.revision, asked.at = w.options.Etcd.Revision(), time.Now()
+	w.flushes = append(w.flushes, asked)
+	w.chain.hurry, w.remote.after, w.fulls.after = true, time.Time{}, time.Time{}
 }
 
 // answer tells those who wait for a flush.
-func (s *Shipper) answer() {
-	left := s.flushes[:0]
-	for _, flush := range s.flushes {
-		if flush.target.IsZero() && s.tail != nil && s.tail.Position.Revision > flush.revision && s.examined.After(flush.at) {
-			flush.target = s.tail.Position
+func (w *Writer) answer() {
+	left := w.flushes[:0]
+	for _, flush := range w.flushes {
+		if flush.target.IsZero() && w.chain.tail != nil && w.chain.tail.Position.Revision > flush.revision && w.chain.examined.After(flush.at) {
+			flush.target = w.chain.tail.Position
 		}
 		switch {
-		case s.left != nil:
-			flush.done <- s.left.err
-		case !flush.target.IsZero() && s.stored.Compare(flush.target) >= 0:
+		case w.core.State == drained, w.core.State == ended:
+			flush.done <- w.result
+		case !w.chain.released.IsZero() && w.remote.stored.Compare(w.chain.released) >= 0:
 			flush.done <- nil
-		case s.generation.Number != 0 && !s.writes() && len(s.waiting) == 0:
+		case !flush.target.IsZero() && w.remote.stored.Compare(flush.target) >= 0:
+			if w.releases() {
+				flush.target = w.chain.released
+				left = append(left, flush)
+				continue
+			}
+			flush.done <- nil
+		case w.remote.generation.Number != 0 && !w.writes() && len(w.chain.waiting) == 0:
 			flush.done <- ErrNotWriter
-		case s.foreign:
-			flush.done <- errors.New(s.troubles[aboutLook].text)
+		case w.refuses() && w.troubles[aboutLook] != nil:
+			flush.done <- errors.New(w.troubles[aboutLook].text)
 		default:
 			left = append(left, flush)
 		}
 	}
-	s.flushes = left
+	w.flushes = left
+}
+
+// releases makes the last object of an orderly stop, once, and tells whether it did.
+func (w *Writer) releases() bool {
+	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
+		return false
+	}
+	builder, err := segment.NewBuilder(w.options.Keys, *w.chain.tail)
+	if err == nil {
+		err = w.wait(builder, segment.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
+	}
+	if err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")
+		return false
+	}
+	w.chain.released = w.chain.tail.Position
+	w.again = true
+	return true
 }
 
 // giveUp answers everybody who still waits.
-func (s *Shipper) giveUp() {
-	for _, flush := range s.flushes {
+func (w *Writer) giveUp() {
+	for _, flush := range w.flushes {
 		flush.done <- ErrEnded
 	}
-	s.flushes = nil
+	w.flushes = nil
 }
 
 // BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
 // before a compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
 // the compaction may be kept waiting. It never waits for the store.
-func (s *Shipper) BeforeCompaction(ctx context.Context) {
+func (w *Writer) BeforeCompaction(ctx context.Context) {
 	captured := make(chan struct{})
-	err := s.tell(ctx, func() {
-		s.revision = s.options.Etcd.Revision()
-		s.hurry = true
-		for s.capture() {
+	err := w.tell(ctx, func() {
+		w.revision = w.options.Etcd.Revision()
+		w.chain.hurry = true
+		for w.again = true; w.again; {
+			w.again = false
+			w.capture()
 		}
 		close(captured)
 	})
@@ -112,18 +139,18 @@ func (s *Shipper) BeforeCompaction(ctx context.Context) {
 // as well; otherwise another follows. ErrNotWriter says that another member has to be asked, also when it has become the writer
 // meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
 // as it is when ctx ends.
-func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) {
+func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	asked := due{reason: reason, done: make(chan fullResult, 1)}
-	if err := s.tell(ctx, func() { s.askForFull(asked) }); err != nil {
+	if err := w.tell(ctx, func() { w.askForFull(asked) }); err != nil {
 		return FullDone{}, err
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go s.bear(ctx, giveUp)
+	go w.bear(ctx, giveUp)
 	select {
 	case result := <-asked.done:
 		return result.FullDone, result.err
-	case <-s.ended:
+	case <-w.ended:
 		return FullDone{}, ErrEnded
 	case <-ctx.Done():
 		return FullDone{}, context.Cause(ctx)
@@ -131,8 +158,8 @@ func (s *Shipper) FullNow(ctx context.Context, reason string) (FullDone, error) 
 }
 
 // bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
-func (s *Shipper) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
-	ticker := time.NewTicker(s.pace.tick)
+func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
+	ticker := time.NewTicker(w.pace.tick)
 	defer ticker.Stop()
 	for since, sent := time.Now(), int64(0); ; {
 		select {
@@ -140,14 +167,14 @@ func (s *Shipper) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 			return
 		case <-ticker.C:
 		}
-		facts := s.Facts()
+		facts := w.Facts()
 		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
 			since = time.Now()
 		}
 		if facts.FullRunning != nil {
 			sent = facts.FullRunning.Sent
 		}
-		if time.Since(since) > s.pace.bear {
+		if time.Since(since) > w.pace.bear {
 			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
 			return
 		}

@@ -26,7 +26,7 @@ func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
 	s := newStand(t)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, look, "without one it is made at once")
+	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "without one it is made at once")
 	s.end()
 	first := s.reserved()
 
@@ -47,7 +47,7 @@ func TestAServingMemberRenewsItsReservation(t *testing.T) {
 	s.run()
 	last := s.put("a", "1")
 	s.awaitStored(last)
-	require.Eventually(t, func() bool { return s.reserved() > near }, patience, look, "it comes near")
+	require.Eventually(t, func() bool { return s.reserved() > near }, patience, poll, "it comes near")
 	assert.Equal(t, s.reserved(), archive.Above(s.reserved(), last), "a restore goes on above it, without a guess")
 }
 
@@ -65,7 +65,7 @@ func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
 }
 
 func TestAReservationThatIsMadeEndsNoOtherTrouble(t *testing.T) {
-	s := &Shipper{options: Options{Now: time.Now}}
+	s := &Writer{options: Options{Now: time.Now}}
 	s.trouble(aboutFull)
 	s.trouble(aboutReservation)
 	s.succeeded(aboutFull)

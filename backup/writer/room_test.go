@@ -19,7 +19,7 @@ import (
 
 func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) { s.room = onlyForSegments })
+	s.tune = append(s.tune, func(s *Writer) { s.room = onlyForSegments })
 	for i := range most>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
 	}
@@ -44,7 +44,7 @@ func onlyForSegments(size int64) error {
 func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
 	s := newStand(t)
 	var short atomic.Bool
-	s.tune = append(s.tune, func(s *Shipper) {
+	s.tune = append(s.tune, func(s *Writer) {
 		s.room = func(int64) error {
 			if short.Load() {
 				return spool.ErrFull
@@ -98,7 +98,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	for i := range 16 {
 		s.put(fmt.Sprint("incompressible", i), string(random))
 	}
-	s.tune = append(s.tune, func(s *Shipper) {
+	s.tune = append(s.tune, func(s *Writer) {
 		s.pace.tick = time.Microsecond // it would be done before
 		s.room = func(int64) error { return spool.ErrFull }
 	})

@@ -13,7 +13,7 @@ import (
 // Another process has restored this cluster from its backups while it lives, and writes all the time.
 func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Shipper) { s.pace.knows = 200 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 200 * time.Millisecond })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, archive.New(s.store, keys).BeginGeneration(t.Context(),
@@ -21,6 +21,6 @@ func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
 		return s.Facts().Trouble != nil
-	}, patience, look)
+	}, patience, poll)
 	s.requireUntouched("generation 1", "generation 2", s.options.Etcd.ClusterID(), "beef")
 }

@@ -103,7 +103,7 @@ func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, wall := jumped(t)
-			s.tune = append(s.tune, func(s *Shipper) { s.pace.watch = 0 })
+			s.tune = append(s.tune, func(s *Writer) { s.pace.watch = 0 })
 			first := s.Facts().LastFull.Name
 			begin(s)
 			s.eventually(func(f Facts) bool {
@@ -125,7 +125,7 @@ func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "2")
-	s.eventually(func(f Facts) bool { return f.SpoolSegments > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.end()
 	ahead.Store(int64(time.Hour))
 	s.run()

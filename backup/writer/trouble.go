@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 )
 
@@ -41,101 +42,97 @@ const (
 
 // failed notes that something did not succeed, and returns how long it is to be left alone. The log has the first of a row
 // of failures, and each that is another.
-func (s *Shipper) failed(about about, doing string, err error) time.Duration {
-	if s.ending {
+func (w *Writer) failed(about about, doing string, err error) time.Duration {
+	if w.stopping {
 		return 0 // it was given up
 	}
-	if s.troubles[about] == nil {
-		s.endure()
+	if w.troubles[about] == nil {
+		w.endure()
 	}
-	t := s.trouble(about)
-	s.statistic.Failures++
+	t := w.trouble(about)
+	w.statistic.Failures++
 	wait := max(t.waits.NextBackOff(), store.RetryAfter(err))
-	if len(s.flushes) > 0 {
+	if len(w.flushes) > 0 {
 		wait = min(wait, time.Second) // there may be no later
 	}
 	text := doing + ": " + err.Error()
 	if t.text != text {
-		s.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
+		w.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
 	}
-	t.text, t.next = text, s.options.Now().Add(wait)
+	t.text, t.next = text, w.options.Now().Add(wait)
 	if about == aboutLook || about == aboutSegment {
-		s.patience = time.Now().Add(wait)
+		w.askAgainIn(wait)
 	}
 	return wait
 }
 
 // trouble adds to a row of failures, or begins one.
-func (s *Shipper) trouble(about about) *trouble {
-	if s.troubles[about] == nil {
+func (w *Writer) trouble(about about) *trouble {
+	if w.troubles[about] == nil {
 		waits := backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(s.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
-		s.troubles[about] = &trouble{began: time.Now(), since: s.options.Now(), waits: waits}
+			backoff.WithInitialInterval(w.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
+		w.troubles[about] = &trouble{began: time.Now(), since: w.options.Now(), waits: waits}
 	}
-	s.troubles[about].times++
-	return s.troubles[about]
+	w.troubles[about].times++
+	return w.troubles[about]
 }
 
 // endure makes what waits survive a machine that is switched off, now that it may have to wait for long.
-func (s *Shipper) endure() {
-	if err := s.spool.Sync(); err != nil {
-		s.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
+func (w *Writer) endure() {
+	if err := w.spool.Sync(); err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
 	}
 }
 
 // succeeded notes that something went well. Who can write can read as well, but not the other way round.
-func (s *Shipper) succeeded(what about) {
+func (w *Writer) succeeded(what about) {
 	var began time.Time
 	for about := range what + 1 {
-		if s.troubles[about] != nil && (about == what || what != aboutReservation) {
-			began = s.troubles[about].began
-			s.troubles[about] = nil
+		if w.troubles[about] != nil && (about == what || what != aboutReservation) {
+			began = w.troubles[about].began
+			w.troubles[about] = nil
 		}
 	}
 	if began.IsZero() {
 		return
 	}
-	s.patience = time.Time{}
-	if s.well() {
-		s.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: they go on")
+	w.remote.after = time.Time{}
+	if w.well() {
+		w.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: they go on")
 	}
 }
 
 // well tells whether nothing is wrong with the store.
-func (s *Shipper) well() bool { return s.troubles == [abouts]*trouble{} }
-
-// may tells whether the store may be asked about the chain now.
-func (s *Shipper) may() bool { return !s.busy && s.left == nil && !time.Now().Before(s.patience) }
-
-// ask notes that it is.
-func (s *Shipper) ask() { s.busy, s.asked = true, time.Now() }
+func (w *Writer) well() bool { return w.troubles == [abouts]*trouble{} }
 
 // away is whether the store has not answered well for a while.
-func (s *Shipper) away() bool {
+func (w *Writer) away() bool {
 	for _, about := range []about{aboutLook, aboutSegment} {
-		if t := s.troubles[about]; t != nil && time.Since(t.began) > cmp.Or(s.options.Interval, time.Second) {
+		if t := w.troubles[about]; t != nil && time.Since(t.began) > cmp.Or(w.options.Interval, time.Second) {
 			return true
 		}
 	}
-	return s.silent()
+	return w.silent()
 }
 
 // silent is whether an answer is overdue.
-func (s *Shipper) silent() bool { return s.busy && time.Since(s.asked) > silence }
+func (w *Writer) silent() bool {
+	return !w.remote.asked.IsZero() && time.Since(w.remote.asked) > silence
+}
 
 // stuck notes that nothing can be captured. etcd has what is not captured, until it is compacted.
-func (s *Shipper) stuck(err error) {
+func (w *Writer) stuck(err error) {
 	text := "what changes cannot be captured, and will be lost to backups when etcd compacts it: " + err.Error()
-	if s.local == nil {
-		s.options.Log.Warn().Msg("backups: " + text)
-		s.local = &Trouble{Since: s.options.Now()}
+	if w.local == nil {
+		w.options.Log.Warn().Msg("backups: " + text)
+		w.local = &Trouble{Since: w.options.Now()}
 	}
-	s.local.Times++
-	s.local.Text = text
+	w.local.Times++
+	w.local.Text = text
 }
 
 // troubleNow puts together all that is wrong.
-func (s *Shipper) troubleNow() *Trouble {
+func (w *Writer) troubleNow() *Trouble {
 	var told Trouble
 	var texts []string
 	add := func(text string, since, next time.Time, times int) {
@@ -148,21 +145,62 @@ func (s *Shipper) troubleNow() *Trouble {
 		}
 		told.Times = max(told.Times, times)
 	}
-	for _, t := range s.troubles {
+	for _, t := range w.troubles {
 		if t != nil {
 			add(t.text, t.since, t.next, t.times)
 		}
 	}
-	if s.silent() {
-		waited := time.Since(s.asked).Truncate(time.Second)
-		add(fmt.Sprintf("the store has not answered for %s", waited), s.options.Now().Add(-waited), time.Time{}, 1)
+	if w.silent() {
+		waited := time.Since(w.remote.asked).Truncate(time.Second)
+		add(fmt.Sprintf("the store has not answered for %s", waited), w.options.Now().Add(-waited), time.Time{}, 1)
 	}
-	if s.local != nil {
-		add(s.local.Text, s.local.Since, time.Time{}, s.local.Times)
+	if w.local != nil {
+		add(w.local.Text, w.local.Since, time.Time{}, w.local.Times)
 	}
 	if len(texts) == 0 {
 		return nil
 	}
-	told.Text, told.Fatal = strings.Join(texts, "; "), s.foreign
+	told.Text = strings.Join(texts, "; ")
 	return &told
+}
+
+// pace is how long is waited for what.
+type pace struct {
+	tick      time.Duration // between looks at etcd's revision: markers of the time are that far apart at least
+	gap       time.Duration // another member has so long to bring what it has in its spool, before a gap counts
+	rest      time.Duration // at least between a full and one for a gap; see restFactor
+	ahead     time.Duration // a leader may take so long to apply what was acknowledged before it led
+	foreign   time.Duration // a store that must not be written is left alone
+	watch     time.Duration // at least between looks of a member that does not lead at whether the chain grows
+	young     time.Duration // the same where there is no chain yet
+	knows     time.Duration // what is known of the end of the chain is good for so long
+	merge     time.Duration // between merges
+	successor time.Duration // between questions whether another cluster goes on in this one's place
+	beat      time.Duration // an idle writer shows that it lives
+	bear      time.Duration // whoever waits for a full waits no longer while there is trouble
+	retry     time.Duration // about so long after a failure it is tried again first, then later and later
+}
+
+var usual = pace{
+	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
+	successor: 10 * time.Second, beat: 30 * time.Second,
+}
+
+// restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
+// soon.
+const restFactor = 10
+
+// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
+const latestRetry = 5 * time.Minute
+
+// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
+// longer, so that a large database is not copied or sent all the time.
+func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
+	if f.tried.IsZero() || len(w.flushes) > 0 || w.troubles[aboutFull] == nil {
+		return wait
+	}
+	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
+	w.troubles[aboutFull].next = w.options.Now().Add(wait)
+	return wait
 }

@@ -51,7 +51,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			s.eventually(func(f Facts) bool { return f.Trouble != nil && f.SpoolBytes > 0 }, "it is said")
 			trouble := s.Facts().Trouble
 			assert.Contains(t, trouble.Text, "cannot ")
-			assert.False(t, trouble.Fatal)
+			assert.NotEqual(t, Unknown, s.Facts().Role)
 			assert.False(t, trouble.NextTry.IsZero())
 
 			s.store.Heal()
@@ -86,9 +86,9 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 		last := s.put("a", fmt.Sprint(round))
 		s.BeforeCompaction(t.Context())
 		s.compact(last)
-		s.eventually(func(f Facts) bool { return f.SpoolSegments > round }, "it is captured")
+		s.eventually(func(Facts) bool { return s.waits() > round }, "it is captured")
 	}
-	assert.Zero(t, s.OpenTransactions())
+	assert.Zero(t, s.reader.Open())
 	s.store.Heal()
 	s.end() // which gives the request up
 	s.run()
@@ -153,10 +153,8 @@ func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	assert.False(t, s.Facts().CreateIfAbsent)
 	s.requireAllKept()
-	o := owned{tookOver: true}
-	assert.False(t, o.writes())
-	o.abilities.CreateIfAbsent = true
-	assert.True(t, o.writes())
+	assert.False(t, known{guest: true}.ours())
+	assert.True(t, known{guest: true, creates: true}.ours())
 }
 
 func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
@@ -173,7 +171,7 @@ func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 	go func() { _, err := s.FullNow(t.Context(), "asked for"); asked <- err }()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil }, "it waits")
 	s.awaitStored(s.put("a", "2"))
-	assert.Zero(t, s.OpenTransactions())
+	assert.Zero(t, s.reader.Open())
 	close(gate.open)
 	require.NoError(t, <-asked)
 	s.requireChains(1)
@@ -192,20 +190,20 @@ func (g *gate) Begin(ctx context.Context, _ string) (func(), error) {
 }
 
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
-	s := &Shipper{options: Options{Interval: time.Second, Now: time.Now}}
-	s.captured = time.Now().Add(-2 * time.Second)
+	s := &Writer{options: Options{Interval: time.Second, Now: time.Now}}
+	s.chain.captured = time.Now().Add(-2 * time.Second)
 	assert.True(t, s.timeToCapture())
 	s.trouble(aboutSegment).began = time.Now().Add(-5 * time.Second)
 	assert.False(t, s.timeToCapture(), "every segment costs a request later")
-	s.captured = time.Now().Add(-slower * time.Second)
+	s.chain.captured = time.Now().Add(-slower * time.Second)
 	assert.True(t, s.timeToCapture())
 }
 
 func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
-	s := &Shipper{options: Options{Now: time.Now}}
+	s := &Writer{options: Options{Now: time.Now}}
 	s.ask()
 	assert.Nil(t, s.troubleNow())
-	s.asked = time.Now().Add(-time.Minute)
+	s.remote.asked = time.Now().Add(-time.Minute)
 	assert.Contains(t, s.troubleNow().Text, "the store has not answered for 1m")
 	assert.True(t, s.away())
 }

@@ -19,7 +19,7 @@ func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
 		s.put("a", fmt.Sprint(i))
 		s.BeforeCompaction(t.Context())
 	}
-	s.eventually(func(f Facts) bool { return f.SpoolSegments >= 3 }, "they wait")
+	s.eventually(func(Facts) bool { return s.waits() >= 3 }, "they wait")
 	waiting, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "segments", "*"))
 	require.NoError(t, err)
 	path := waiting[len(waiting)-1]
@@ -48,7 +48,7 @@ func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
 		s.put("b", fmt.Sprint(i))
 		s.BeforeCompaction(t.Context())
 	}
-	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.SpoolSegments == 1 }, "one waits in memory, and the rest in etcd")
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && s.waits() == 1 }, "one waits in memory, and the rest in etcd")
 	s.store.Heal()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)

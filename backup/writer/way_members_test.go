@@ -19,7 +19,7 @@ func TestAnotherMemberThatWasOnTheWayTakesOverFromALeaderThatWasNot(t *testing.T
 	}
 	c.requireEventuallyStored(c.put("a", "1"))
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it watches")
-	require.FileExists(t, c.members[1].options.WayFile)
+	require.FileExists(t, c.members[1].options.LineageFile)
 	for _, member := range c.members[:2] {
 		member.end()
 	}
@@ -27,9 +27,9 @@ func TestAnotherMemberThatWasOnTheWayTakesOverFromALeaderThatWasNot(t *testing.T
 	c.compact(c.write(10, "meanwhile"))
 	c.leader.Store(3)
 	c.members[2].run()
-	c.members[2].eventually(func(f Facts) bool { return f.Trouble != nil && f.Trouble.Fatal }, "it is said")
+	c.members[2].eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
 	c.members[1].run()
-	require.Eventually(t, func() bool { c.put("a", "2"); return c.members[1].Facts().Role == Writing }, patience, look)
+	require.Eventually(t, func() bool { c.put("a", "2"); return c.members[1].Facts().Role == Writing }, patience, poll)
 	c.requireEventuallyStored(c.put("a", "3"))
 	c.members[2].eventually(func(f Facts) bool { return f.Role == Writing && f.Trouble == nil }, "the leader's data are on the way, as can be seen now")
 	c.members[1].end()
@@ -48,7 +48,7 @@ func TestWhatWaitsIsGoneOnWithBehindACompactionOnlyIfTheDataAreKnownToBeOfThatWa
 			s.end()
 			s.compact(s.put("a", "meanwhile"))
 			if !known {
-				require.NoError(t, os.Remove(s.options.WayFile))
+				require.NoError(t, os.Remove(s.options.LineageFile))
 			}
 			waited := s.segmentsOf(s.options.SpoolDir)
 			_, err := New(s.options)
@@ -67,18 +67,18 @@ func TestWhatWaitsIsGoneOnWithBehindACompactionOnlyIfTheDataAreKnownToBeOfThatWa
 func TestAMemberThatWatchesSeesSoonThatAChainHasBegun(t *testing.T) {
 	c := newMembers(t, 2)
 	watcher := c.members[1]
-	watcher.tune = append(watcher.tune, func(s *Shipper) { s.pace.watch = time.Hour })
+	watcher.tune = append(watcher.tune, func(s *Writer) { s.pace.watch = time.Hour })
 	watcher.run()
 	watcher.eventuallySawNone()
 	c.members[0].run()
-	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.WayFile); return err == nil }, patience, look)
+	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.LineageFile); return err == nil }, patience, poll)
 	watcher.eventually(func(f Facts) bool { return f.Role == Watching }, "it watches")
 }
 
 func TestAMemberThatSawThereWasNoChainKnowsTheOneThatBegan(t *testing.T) {
 	c := newMembers(t, 2)
 	watcher := c.members[1]
-	watcher.tune = append(watcher.tune, func(s *Shipper) { s.pace.young = time.Hour })
+	watcher.tune = append(watcher.tune, func(s *Writer) { s.pace.young = time.Hour })
 	watcher.run()
 	watcher.eventuallySawNone()
 	c.members[0].run()
@@ -86,8 +86,8 @@ func TestAMemberThatSawThereWasNoChainKnowsTheOneThatBegan(t *testing.T) {
 	c.members[0].end()
 	c.put("a", "meanwhile")
 	c.compact(c.write(10, "meanwhile"))
-	require.NoError(t, watcher.tell(t.Context(), func() { watcher.pace.young, watcher.patience = 0, time.Time{} }))
-	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.WayFile); return err == nil }, patience, look)
+	require.NoError(t, watcher.tell(t.Context(), func() { watcher.pace.young, watcher.remote.after = 0, time.Time{} }))
+	require.Eventually(t, func() bool { _, err := os.Stat(watcher.options.LineageFile); return err == nil }, patience, poll)
 	watcher.eventually(func(f Facts) bool { return f.Role == Watching && f.Trouble == nil }, "it watches")
 }
 
@@ -96,7 +96,7 @@ func (s *stand) eventuallySawNone() {
 	s.Helper()
 	require.Eventually(s, func() bool {
 		none := make(chan bool, 1)
-		require.NoError(s, s.tell(s.Context(), func() { none <- s.looked.young }))
+		require.NoError(s, s.tell(s.Context(), func() { none <- s.remote.looked.none }))
 		return <-none
-	}, patience, look, "it has looked, and there was no chain")
+	}, patience, poll, "it has looked, and there was no chain")
 }

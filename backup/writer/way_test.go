@@ -31,7 +31,7 @@ func (s *stand) twin() *stand {
 	dir := s.TempDir()
 	other := &stand{T: s.T, etcd: etcdtest.Start(s.T, dir), store: s.store, log: s.log, options: s.options, tune: s.tune}
 	other.options.Etcd = alike{Server(other.etcd.Server), s.options.Etcd.ClusterID()}
-	other.options.SpoolDir, other.options.WayFile = filepath.Join(dir, "spool"), filepath.Join(dir, "member", "backups.json")
+	other.options.SpoolDir, other.options.LineageFile = filepath.Join(dir, "spool"), filepath.Join(dir, "member", "backups.json")
 	return other
 }
 
@@ -120,7 +120,7 @@ func TestWhoBeginsAChainRemembersThatBeforeTheStoreHasIt(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Hang: true})
 	s.run()
 	s.eventually(storesItsCopy, "its data are in the store, and its manifest is not")
-	require.Eventually(t, func() bool { _, err := os.Stat(s.options.WayFile); return err == nil }, patience, look)
+	require.Eventually(t, func() bool { _, err := os.Stat(s.options.LineageFile); return err == nil }, patience, poll)
 	s.end()
 	s.store.Heal()
 	s.run()
@@ -150,7 +150,7 @@ func TestDataThatWereOnTheWayBeforeGoOnBehindAGap(t *testing.T) {
 	s.run()
 	s.requireGoesOn()
 	s.requireChains(2)
-	info, err := os.Stat(s.options.WayFile)
+	info, err := os.Stat(s.options.LineageFile)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
 }
@@ -159,10 +159,10 @@ func TestARowThatIsLeftOfTheLastRevisionTellsThatTheDataAreOnTheWay(t *testing.T
 	s := begun(t)
 	s.end()
 	s.compact(s.write(10, "meanwhile"))
-	require.NoError(t, os.Remove(s.options.WayFile))
+	require.NoError(t, os.Remove(s.options.LineageFile))
 	s.run()
 	s.requireGoesOn()
-	assert.FileExists(t, s.options.WayFile)
+	assert.FileExists(t, s.options.LineageFile)
 }
 
 // It has joined, or was upgraded, while the store was away, and is the only one.
@@ -171,16 +171,16 @@ func TestDataThatWereNotSeenOnTheWayGoOnOnceSomebodySaysThatTheyAre(t *testing.T
 		t.Run(name, func(t *testing.T) {
 			s := begun(t)
 			s.compactedMeanwhile()
-			require.NoError(t, os.Remove(s.options.WayFile))
+			require.NoError(t, os.Remove(s.options.LineageFile))
 			if content != "" {
-				require.NoError(t, os.WriteFile(s.options.WayFile, []byte(content), 0o600))
+				require.NoError(t, os.WriteFile(s.options.LineageFile, []byte(content), 0o600))
 			}
 			generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), s.options.Etcd.ClusterID())
 			require.NoError(t, err)
 			line := fmt.Sprintf(`{"cluster":%q,"generation":1,"created":%q}`, generation.Cluster, generation.Created.Format(time.RFC3339Nano))
 			s.run()
-			s.requireUntouched("another cluster of the same configuration", "write "+line+" into "+s.options.WayFile)
-			require.NoError(t, os.WriteFile(s.options.WayFile, []byte(line+"\n"), 0o600))
+			s.requireUntouched("another cluster of the same configuration", "write "+line+" into "+s.options.LineageFile)
+			require.NoError(t, os.WriteFile(s.options.LineageFile, []byte(line+"\n"), 0o600))
 			s.requireGoesOn()
 			s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 		})
@@ -276,7 +276,7 @@ func TestDataGoOnWithEachStoreThatTheyWereKeptIn(t *testing.T) {
 		s.end()
 		s.compactedMeanwhile()
 	}
-	content, err := os.ReadFile(s.options.WayFile)
+	content, err := os.ReadFile(s.options.LineageFile)
 	require.NoError(t, err)
 	assert.Len(t, strings.Split(strings.TrimSpace(string(content)), "\n"), 3, "each once: %s", content)
 }
@@ -289,8 +289,8 @@ func TestARestoredClusterGoesOnBehindAGapInAnyCase(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.Flush(t.Context()))
 	s.compactedMeanwhile()
-	require.NoError(t, os.Remove(s.options.WayFile))
+	require.NoError(t, os.Remove(s.options.LineageFile))
 	s.run()
 	s.requireGoesOn()
-	assert.FileExists(t, s.options.WayFile)
+	assert.FileExists(t, s.options.LineageFile)
 }

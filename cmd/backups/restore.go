@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/writer/atrest"
+	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 	"etcd-wrapper/recovery/seed"
@@ -127,7 +127,7 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	if err := intact(ctx, file); err != nil {
 		return Restored{}, fmt.Errorf("cannot restore %s: %w", file, err)
 	}
-	database, err := atrest.Open(file, atrest.Identity{})
+	database, err := capture.OpenClosed(file, capture.Identity{})
 	if err != nil {
 		return Restored{}, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/etcdtools"
 	"etcd-wrapper/cmd/logstream"
@@ -62,7 +63,7 @@ type command interface {
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
 	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
-	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle or recovery."`
+	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery,backup" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle, recovery or backup."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
@@ -214,32 +215,32 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-func (c dumpCommand) draw() (string, error) {
-	if c.machine == "recovery" {
-		return c.drawRecovery()
-	}
-	switch c.format {
-	case "mermaid":
-		return lifecycle.Mermaid(lifecycle.Table), nil
-	case "svg":
-		return lifecycle.SVG(), nil
-	case "json":
-		return lifecycle.JSON(lifecycle.Table)
-	default:
-		return lifecycle.DOT(lifecycle.Table), nil
-	}
+// machine is what a state machine can be printed as.
+type machine struct {
+	dot, mermaid, svg func() string
+	json              func() (string, error)
 }
 
-func (c dumpCommand) drawRecovery() (string, error) {
+var machines = map[string]machine{
+	"lifecycle": {
+		dot: func() string { return lifecycle.DOT(lifecycle.Table) }, mermaid: func() string { return lifecycle.Mermaid(lifecycle.Table) },
+		svg: lifecycle.SVG, json: func() (string, error) { return lifecycle.JSON(lifecycle.Table) },
+	},
+	"recovery": {dot: recovery.DOT, mermaid: recovery.Mermaid, svg: recovery.SVG, json: recovery.JSON},
+	"backup":   {dot: writer.DOT, mermaid: writer.Mermaid, svg: writer.SVG, json: writer.JSON},
+}
+
+func (c dumpCommand) draw() (string, error) {
+	is := machines[c.machine]
 	switch c.format {
 	case "mermaid":
-		return recovery.Mermaid(), nil
+		return is.mermaid(), nil
 	case "svg":
-		return recovery.SVG(), nil
+		return is.svg(), nil
 	case "json":
-		return recovery.JSON()
+		return is.json()
 	default:
-		return recovery.DOT(), nil
+		return is.dot(), nil
 	}
 }
 

@@ -165,7 +165,23 @@ func (r *Runtime) Usage() (endpoint, page string) {
 }
 
 // Watch implements lifecycle.Member.
-func (r *Runtime) Watch(ctx context.Context) error { return r.etcd.Watch(ctx) }
+func (r *Runtime) Watch(ctx context.Context) error {
+	if r.backups == nil {
+		return r.etcd.Watch(ctx)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	failed := make(chan error, 1)
+	go func() { failed <- r.etcd.Watch(ctx) }()
+	select {
+	case err := <-failed:
+		return err
+	case why := <-r.backups.Superseded():
+		stop(why)
+		<-failed
+		return why
+	}
+}
 
 // Close implements lifecycle.Member. The monitor goes first: it must not look at an etcd that is being closed.
 func (r *Runtime) Close() (opened bool, err error) {

@@ -32,7 +32,8 @@ func (p *Peers) Ask(ctx context.Context, self Self) Census {
 	if c.Listing == Unknown {
 		c.Listing = p.roll(self, answers, calls)
 	}
-	c.Silent = both(p.lacking(self, &c, answers, calls), both(deaf, silent))
+	how := p.positions(ctx, self, &c, answers)
+	c.Silent = both(both(p.lacking(self, &c, answers, calls), how), both(deaf, silent))
 	c.count(self, answers, calls)
 	c.Brought = !slices.ContainsFunc(calls, func(call Call) bool { return !call.Brought })
 	if c.Outdated = former(self, &c); c.Outdated == nil && self.MemberID != 0 {
@@ -56,6 +57,10 @@ func (c *Census) count(self Self, answers []*answer, calls []Call) {
 			c.Older++
 		}
 	}
+	holds := func(what Holds) bool {
+		return slices.ContainsFunc(calls, func(call Call) bool { return call.Holds == what })
+	}
+	c.Grows = holds(Nothing) && !holds(Data)
 }
 
 // notAsked are members that an answer names and the configuration does not.

@@ -55,6 +55,10 @@ type Census struct {
 	Silent error
 	// Run is how many of the others run an etcd of the volume's cluster, and Voters how many voting members that has, as they tell.
 	Run, Voters int
+	// Reach is the highest revision that one of those that run is known to have, and Grows says that somebody who has no data waits for
+	// this member, and nobody who has.
+	Reach int64
+	Grows bool
 	// Older is how many run none, and have data that a store has more than.
 	Older int
 }
@@ -94,9 +98,12 @@ func (a *answer) content() string {
 // voter tells whether the one that answered has a vote, by its own list.
 func (a *answer) voter() bool {
 	return slices.ContainsFunc(a.members, func(m Member) bool {
-		return !m.IsLearner && (m.Name == a.name || slices.Contains(m.PeerURLs, a.url))
+		return !m.IsLearner && a.is(m)
 	})
 }
+
+// is tells whether the member is the one that answered.
+func (a *answer) is(m Member) bool { return m.Name == a.name || slices.Contains(m.PeerURLs, a.url) }
 
 // decided is the answer that a quorum of the cluster that it tells of has given, and who gave it; nil if there is none, or
 // if two contradict each other.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -80,9 +81,22 @@ func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context,
 		err = fmt.Errorf("cluster %x answers, and not %s", list.Header.ClusterId, c.Cluster)
 	}
 	if err == nil {
+		err = p.knownAll(list.Members)
+	}
+	if err == nil {
 		err = how(ctx, client, list.Members)
 	}
 	return p.explained(p.unreached(context.WithoutCancel(ctx), c, err), config.Username)
+}
+
+// knownAll is as unnamed, for the list at the moment of the change.
+func (p *Peers) knownAll(members []*etcdserverpb.Member) error {
+	for _, m := range members {
+		if err := p.known(m.Name, m.PeerURLs); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unreached says why the others do not answer a client, of which gRPC tells no more than that it took too long.
@@ -111,7 +125,8 @@ func refused(why error) string {
 }
 
 // entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere
-// where others could read it: where that is so of all of the ways there, nobody is told.
+// where others could read it, and to nobody whom only an answer names that proves nothing: where that is so of all of the ways
+// there, nobody is told.
 func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
 	var private []string
 	for _, m := range c.Members {
@@ -119,12 +134,28 @@ func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
 			continue
 		}
 		urls = append(urls, m.ClientURLs...)
-		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), p.isOpen)...)
+		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), func(at string) bool { return p.isOpen(at) || !p.isTrusted(at) })...)
 	}
 	if p.user == "" || len(private) == 0 {
 		return urls, "", ""
 	}
 	return private, p.user, p.password
+}
+
+// isTrusted says that a client URL is a member's: its host stands in the configuration, or it was told by peers all of which have
+// shown a certificate that was verified.
+func (p *Peers) isTrusted(at string) bool {
+	return p.hosts[hostOf(at)] || p.verified()
+}
+
+// verified says that every peer shows a certificate that is verified.
+func (p *Peers) verified() bool {
+	for _, urls := range p.others {
+		if p.anyPeer || slices.ContainsFunc(urls, func(at string) bool { return !strings.HasPrefix(at, "https:") }) {
+			return false
+		}
+	}
+	return len(p.others) > 0
 }
 
 // isOpen says that what is sent to a URL could be read on its way, be it by whoever shows a certificate of his own making.
@@ -151,7 +182,7 @@ func (p *Peers) explained(err error, user string) error {
 	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
 		return quoted(err)
 	case p.user != "" && user == "":
-		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls: "+
+		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls, or have hosts that the configuration does not name: "+
 			"give them https with certificates, or this member a client certificate whose common name is root: %w", quoted(err))
 	default:
 		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+

@@ -40,6 +40,9 @@ func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
 	if err := p.unfinished(c); err != nil {
 		return err
 	}
+	if err := p.unnamed(c.Members); err != nil {
+		return err
+	}
 	if c.Listing == Unlisted {
 		return nil
 	}
@@ -50,6 +53,27 @@ func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
 		return err
 	}
 	return p.busy(ctx, c)
+}
+
+// unnamed says that a list of members has a peer URL that initial-cluster has not: names may lead to another cluster for a moment,
+// which may well have a member of this one's name.
+func (p *Peers) unnamed(members []Member) error {
+	for _, m := range members {
+		if err := p.known(called(m), m.PeerURLs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Peers) known(name string, urls []string) error {
+	for _, at := range urls {
+		if !p.listed[at] {
+			return fmt.Errorf("the cluster that answers has %s at %s, which initial-cluster does not name, so it may be another cluster, and its members are not changed; "+
+				"if it is this one, name that URL in initial-cluster", plain(name), plain(at))
+		}
+	}
+	return nil
 }
 
 // tooFew says that the others cannot replace this member, as they are no quorum without it.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,6 +48,8 @@ type Peers struct {
 	process  string              // tells this process from others
 	desk     *desk               // that answers there; nil before it could listen
 	others   map[string][]string // the peer URLs of the others, by name
+	listed   map[string]bool     // the peer URLs that initial-cluster names, and those that this member advertises
+	hosts    map[string]bool     // their hosts, and those at which this member serves clients
 	founding uint64              // the id that this member has if the cluster is founded as configured
 
 	peer, client       *http.Client
@@ -79,12 +82,28 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		now: time.Now,
 	}
 	p.answersHere = p.findSelf
+	p.listed, p.hosts = map[string]bool{}, map[string]bool{}
+	for _, at := range slices.Concat(cluster.URLs(), p.urls, types.URLs(config.AdvertiseClientUrls).StringSlice()) {
+		p.hosts[hostOf(at)] = true
+	}
+	for _, at := range slices.Concat(cluster.URLs(), p.urls) {
+		p.listed[at] = true
+	}
 	for name, urls := range cluster {
 		if name != config.Name {
 			p.others[name] = urls.StringSlice()
 		}
 	}
 	return p, p.dial(config, options)
+}
+
+// hostOf is the host that a URL names; empty if it names none.
+func hostOf(at string) string {
+	parsed, err := url.Parse(at)
+	if err != nil {
+		return ""
+	}
+	return parsed.Hostname()
 }
 
 // dial makes the clients: one as a peer, one as etcd's clients.

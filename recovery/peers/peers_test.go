@@ -75,14 +75,18 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 			joins.IsLearner = true
 			w.list = append(w.list, joins)
 		}, "m-3 is a learner"},
-		"the only other one that votes":  {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
-		"another version":                {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
-		"an older one that it announces": {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
-		"an older one that has a vendor": {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
-		"no version":                     {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
-		"a connection":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
-		"one of the past":                {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
-		"one of another's":               {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
+		"a member that initial-cluster does not name": {func(w *town) {
+			w.list[0] = member(0xc0, "m-0", "http://m-0.another-namespace")
+		}, "m-0 at http://m-0.another-namespace, which initial-cluster does not name, so it may be another cluster"},
+		"this one's name at another address": {func(w *town) { w.list[2] = member(own, "m-2", "http://m-2.another-namespace") }, "it may be another cluster, and its members are not changed"},
+		"the only other one that votes":      {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
+		"another version":                    {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
+		"an older one that it announces":     {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
+		"an older one that has a vendor":     {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
+		"no version":                         {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
+		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
+		"one of the past":                    {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
+		"one of another's":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"an address that is somebody else's": {func(w *town) {
 			w.peers.answersHere = func(context.Context, []string) error { return errors.New("another process answers") }
 		}, "watched for 1m0s: another process answers"},

@@ -84,7 +84,7 @@ func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 
 // Whoever stands in between could read it.
 func TestAPasswordIsNotSentBehindACertificateOfAnybodysMaking(t *testing.T) {
-	p := &Peers{user: "root", password: "secret"}
+	p := &Peers{user: "root", password: "secret", hosts: map[string]bool{"m-0": true}}
 	c := &Census{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
 	_, user, _ := p.entrances(c)
 	assert.Equal(t, "root", user)

@@ -109,15 +109,17 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 		urls, goes []string
 		with       bool // the password
 	}{
-		"over TLS":              {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
-		"within this machine":   {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
-		"where some are plain":  {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
-		"where all are plain":   {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
-		"to what looks like it": {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
-		"to what is no URL":     {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
+		"over TLS":                      {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
+		"within this machine":           {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
+		"where some are plain":          {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"where all are plain":           {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
+		"to what looks like it":         {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
+		"to whom an answer alone names": {[]string{"https://stranger:2379"}, []string{"https://stranger:2379"}, false},
+		"to some whom an answer names":  {[]string{"https://stranger:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"to what is no URL":             {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Peers{user: "root", password: "secret"}
+			p := &Peers{user: "root", password: "secret", hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
 			urls, user, password := p.entrances(at(of.urls...))
 			assert.Equal(t, of.goes, urls)
 			assert.Equal(t, of.with, user == "root" && password == "secret")
@@ -127,6 +129,19 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 	urls, user, _ := (&Peers{}).entrances(at("http://a", "https://b"))
 	assert.Equal(t, []string{"http://a", "https://b"}, urls, "there is no password")
 	assert.Empty(t, user)
+}
+
+// Peers that have shown a certificate which was verified name whom they like.
+func TestAPasswordGoesWhereVerifiedPeersLead(t *testing.T) {
+	c := &Census{Members: []Member{member(0xc0, "m-0", "https://elsewhere:2379")}}
+	for at, trusted := range map[string]bool{"https://m-0:2380": true, "http://m-0:2380": false} {
+		p := &Peers{user: "root", password: "secret", others: map[string][]string{"m-0": {at}}}
+		_, user, _ := p.entrances(c)
+		assert.Equal(t, trusted, user != "", at)
+		p.anyPeer = true
+		_, user, _ = p.entrances(c)
+		assert.Empty(t, user, "with auto-tls anybody can have made it")
+	}
 }
 
 func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {

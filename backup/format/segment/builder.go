@@ -28,6 +28,12 @@ type Source struct {
 	Term      uint64 // raft's
 	Member    string // etcd's member id, hexadecimal
 	Applied   uint64 // raft's index that the member had applied once it had read the small buckets; 0 if it did not look at them
+	Session   string // of the process
+
+	// Only without rows:
+	Released bool     // this is the last one, and its writer ends in order
+	Opens    Position // another chain goes on there
+	Ends     *Ending  // of the generation
 }
 
 // Object is a whole segment as it is stored.
@@ -144,6 +150,7 @@ func (b *Builder) Finish(from Source) (Object, error) {
 	}
 	m := b.sequence.manifest()
 	m.Compacted, m.Term, m.Member, m.RawBytes = from.Compacted, from.Term, from.Member, b.raw
+	m.Session, m.Released, m.Opens, m.Ends = from.Session, from.Released, from.Opens, from.Ends
 	m.Body = b.data.body()
 	m.Applied = cmp.Or(from.Applied, m.Applied)
 	if err := m.check(); err != nil {

@@ -28,10 +28,22 @@ type Manifest struct {
 	To         time.Time `json:"to,omitzero"`        // the last marker's time
 	Term       uint64    `json:"term"`               // raft's
 	Member     string    `json:"member"`             // who wrote it: etcd's member id, hexadecimal
+	Session    string    `json:"session,omitempty"`  // of the process that wrote it: random, hexadecimal
+	Released   bool      `json:"released,omitzero"`  // its writer has ended in order: it adds nothing behind it
+	Opens      Position  `json:"opens,omitzero"`     // a full snapshot begins another chain, which goes on there; zero if none does
+	Ends       *Ending   `json:"ends,omitempty"`     // the generation ends here: nothing follows, ever; nil if it does not
 	Applied    uint64    `json:"applied,omitzero"`   // raft's index that its writer had applied, as in Source, or that of the segment before
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the small buckets inside
 	Body       Body      `json:"body"`               // what follows the line
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
+}
+
+// Ending is what the last object of a generation says of who goes on. It is made at the position where the next segment
+// would go, so that no segment can follow what a restore has read.
+type Ending struct {
+	Successor int       `json:"successor"` // the generation that goes on
+	Nonce     string    `json:"nonce"`     // of who ends it: random, hexadecimal
+	At        time.Time `json:"at"`
 }
 
 // Next is where the next segment begins.
@@ -57,6 +69,10 @@ func (m Manifest) check() error {
 		return errors.New("it doesn't say what it is of")
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
 		return fmt.Errorf("it claims %d rows and %d bytes", m.Rows, m.RawBytes)
+	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
+		return errors.New("it says that something ends, and has rows")
+	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
+		return errors.New("it does not say who goes on")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
 		return fmt.Errorf("it has %d rows from %s to %d", m.Rows, m.Position, m.End)

@@ -11,7 +11,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/internal/steady"
 )
 
 // copied is a database in the spool.
@@ -33,15 +32,15 @@ const smallDatabase = 64 << 20
 
 // copy writes the database into the spool and closes the snapshot: as it is, which is fast, or sealed, where the volume has not
 // the room for that.
-func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied, error) {
+func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied, error) {
 	defer snapshot.Close()
-	file, err := s.spool.Create("full")
+	file, err := w.spool.Create("full")
 	if err != nil {
 		return nil, err
 	}
-	c := &copied{path: file.Name(), sealed: s.room(snapshot.Size) != nil}
+	c := &copied{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, s.archive, snapshot, file)
+		err = c.seal(ctx, w.remote.archive, snapshot, file)
 	} else {
 		err = snapshot.CopyTo(ctx, file)
 	}
@@ -53,7 +52,7 @@ func (s *Shipper) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied
 	}
 	c.held = snapshot.Held()
 	if snapshot.Size <= smallDatabase {
-		if hash, err := s.options.Etcd.Hash(snapshot.Revision); err == nil {
+		if hash, err := w.options.Etcd.Hash(snapshot.Revision); err == nil {
 			c.hash = &hash
 		}
 	}
@@ -95,11 +94,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 	if err := may(ctx, *c.there); err != nil {
 		return archive.Full{}, err
 	}
-	if err := to.Commit(ctx, *c.there); err != nil {
-		return *c.there, err
-	}
-	_ = steady.Remove(ctx, c.path) // whoever forgets the copy removes what is left
-	return *c.there, nil
+	return *c.there, to.Commit(ctx, *c.there)
 }
 
 func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
@@ -123,4 +118,70 @@ type counter atomic.Int64
 func (c *counter) Write(p []byte) (int, error) {
 	(*atomic.Int64)(c).Add(int64(len(p)))
 	return len(p), nil
+}
+
+// While a copy of the database is on the volume, there must always be room for segments beside what etcd needs: they are small, and
+// without them the chain ends. So the copy gives way to them, however long the store takes for it.
+
+// inTheWay is the error that says that a copy has to go; nil as long as it may stay.
+func (w *Writer) inTheWay() error { return w.room(most) }
+
+// whileThereIsRoom does something that has a copy on the volume, and cuts it off when the volume runs short.
+func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context) error) error {
+	ctx, cut := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		w.watchRoom(ctx, cut)
+	}()
+	err := work(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cut(nil)
+	<-watched
+	return err
+}
+
+// watchRoom looks often enough that no disk writes more than the spool's reserve in between.
+func (w *Writer) watchRoom(ctx context.Context, cut context.CancelCauseFunc) {
+	ticker := time.NewTicker(w.pace.tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := w.inTheWay(); err != nil {
+				cut(err)
+				return
+			}
+		}
+	}
+}
+
+const (
+	gentlePiece = 1 << 20 // bytes between rests
+	longestRest = 20 * time.Millisecond
+)
+
+// gentle is a reader that rests as long as whoever reads has worked on each piece. Compressing a full would otherwise keep a
+// core busy for as long as it takes, which clients of etcd notice where there are few.
+type gentle struct {
+	io.Reader
+	since int       // bytes since the last rest
+	begun time.Time // of the work on the present piece; zero before the first one
+}
+
+func (g *gentle) Read(p []byte) (int, error) {
+	if g.since >= gentlePiece {
+		time.Sleep(min(time.Since(g.begun), longestRest))
+		g.since, g.begun = 0, time.Now()
+	}
+	if g.begun.IsZero() {
+		g.begun = time.Now()
+	}
+	n, err := g.Reader.Read(p)
+	g.since += n
+	return n, err
 }

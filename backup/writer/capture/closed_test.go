@@ -1,4 +1,4 @@
-package atrest_test
+package capture_test
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/atrest"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -40,7 +39,7 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	before, revision := everything(t, running), running.Revision()
 	etcd.Server.Stop()
 
-	closed, err := atrest.Open(filepath.Join(dir, "member", "snap", "db"), atrest.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
+	closed, err := capture.OpenClosed(filepath.Join(dir, "member", "snap", "db"), capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
 	require.NoError(t, err)
 	defer closed.Close()
 	after := everything(t, closed)
@@ -57,7 +56,7 @@ func TestAnEtcdThatNobodyHasWrittenToIsAtTheRevisionThatItWasAt(t *testing.T) {
 	etcd := etcdtest.Start(t, dir)
 	revision := writer.Server(etcd.Server).Revision()
 	etcd.Server.Stop()
-	closed, err := atrest.Open(filepath.Join(dir, "member", "snap", "db"), atrest.Identity{})
+	closed, err := capture.OpenClosed(filepath.Join(dir, "member", "snap", "db"), capture.Identity{})
 	require.NoError(t, err)
 	defer closed.Close()
 	assert.Equal(t, revision, closed.Revision())
@@ -70,7 +69,7 @@ func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
 	require.NoError(t, err)
 	etcd.Server.Stop()
 	path := filepath.Join(dir, "member", "snap", "db")
-	closed, err := atrest.Open(path, atrest.Identity{})
+	closed, err := capture.OpenClosed(path, capture.Identity{})
 	require.NoError(t, err)
 	defer closed.Close()
 	snapshot, err := capture.NewReader(closed.Backend).Snapshot()
@@ -94,7 +93,7 @@ func digests(buckets []*segment.Bucket) map[string]segment.Digest {
 
 func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
-	_, err := atrest.Open(path, atrest.Identity{})
+	_, err := capture.OpenClosed(path, capture.Identity{})
 	require.ErrorContains(t, err, path)
 	assert.NoFileExists(t, path)
 }

@@ -1,0 +1,120 @@
+package archive_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+var first = archive.Generation{Number: 1, Cluster: cluster}
+
+// ending is somebody's who wants to go on with generation 2.
+func ending(nonce string) segment.Ending { return segment.Ending{Successor: 2, Nonce: nonce, At: Noon} }
+
+func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	w.segment(12)
+	late := w.again()
+	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
+	require.NotNil(t, w.head().Ending())
+	assert.Equal(t, "a", w.head().Ending().Nonce)
+	assert.EqualValues(t, 12, w.head().Revision())
+
+	builder, err := segment.NewBuilder(&seal.Keys{}, late.next)
+	require.NoError(t, err)
+	object, err := builder.Finish(segment.Source{Member: "late"})
+	require.NoError(t, err)
+	require.ErrorIs(t, archivetest.PutSegment(t.Context(), w.Archive, object), store.ErrExists)
+
+	path, err := w.Find(t.Context(), archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 12, path.Revision, "readers of rows pass over it")
+	_, err = w.Read(t.Context(), path, func(segment.Row) error { return nil })
+	require.NoError(t, err)
+}
+
+func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	read := w.head()
+	w.segment(12)
+	require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
+	require.Nil(t, w.head().Ending())
+
+	read = w.head()
+	w.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
+	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "a reply that is lost is read back")
+	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "it may be repeated")
+	require.ErrorIs(t, w.End(t.Context(), first, read, "b", ending("b")), archive.ErrEnded)
+	require.ErrorIs(t, w.End(t.Context(), first, w.head(), "b", ending("b")), archive.ErrEnded)
+	assert.Equal(t, "a", w.head().Ending().Nonce)
+}
+
+// behind is a full that begins a chain behind a gap.
+func (w *world) behind(revision int64) archive.Full {
+	w.t.Helper()
+	next := w.head().Next(first)
+	return w.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
+}
+
+func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing.T) {
+	t.Run("it was first", func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		w.segment(12)
+		read := w.head()
+		full := w.behind(20)
+		require.NotNil(t, w.head().Unlinked)
+		require.NoError(t, w.Open(t.Context(), first, full, "writer"))
+		require.NoError(t, w.Open(t.Context(), first, full, "another"), "whoever completes it says the same")
+		assert.Nil(t, w.head().Unlinked)
+		require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
+		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
+		assert.EqualValues(t, 20, w.head().Revision())
+		require.NotNil(t, w.head().Ending())
+	})
+	t.Run("the end was", func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		w.segment(12)
+		read := w.head()
+		full := w.behind(20)
+		require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")))
+		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
+		require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
+	})
+	t.Run("whoever reads it ends it there", func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		w.segment(12)
+		full := w.behind(20)
+		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
+		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
+	})
+	t.Run("another writer was", func(t *testing.T) {
+		w := begin(t, &seal.Keys{})
+		w.segment(12)
+		full := w.behind(20)
+		w.segment(13)
+		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrMoved)
+	})
+}
+
+func TestAGenerationWithoutAFullCanEnd(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	second := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: 10, Session: "a", Created: Noon}
+	require.NoError(t, w.BeginGeneration(t.Context(), second))
+	head, err := w.Head(t.Context(), 2)
+	require.NoError(t, err)
+	assert.Equal(t, archive.Origin, head.Next(second).Position)
+	require.NoError(t, w.End(t.Context(), second, head, "b", segment.Ending{Successor: 3, Nonce: "b", At: Noon}))
+	head, err = w.Head(t.Context(), 2)
+	require.NoError(t, err)
+	require.NotNil(t, head.Ending())
+	assert.True(t, head.Empty())
+}

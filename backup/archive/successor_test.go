@@ -1,0 +1,237 @@
+package archive_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+)
+
+// The actors below do what writers and restores do, one request after the other, on the real archive. Every order of their steps is
+// tried: each of them may be paused anywhere, for as long as the others take, and each reply may be lost.
+
+// scene is a store with one generation, and what its actors were told.
+type scene struct {
+	*world
+	actors    []step
+	history   []string
+	confirmed int64   // the last revision that a writer was told is stored
+	begun     []int64 // what each successor that has begun has of generation 1
+	broken    string  // a promise
+}
+
+// step is what an actor does next, and what it knows by then; one that does nothing ends the actor.
+type step struct {
+	knows string
+	do    func(*scene) step
+}
+
+// writes stores a segment with one row, and then another one, until it collides.
+func writes(from segment.Start, left int) step {
+	if left == 0 {
+		return step{}
+	}
+	return step{fmt.Sprint("writes ", from.Position, left), func(s *scene) step {
+		object := s.row(from)
+		switch err := archivetest.PutSegment(s.ctx, s.Archive, object); {
+		case err == nil:
+			s.confirm(object.End)
+			return writes(object.Start(), left-1)
+		case !errors.Is(err, store.ErrExists): // otherwise it has ended, or another one goes on: both look before they go on
+			s.broken = err.Error()
+		}
+		return step{}
+	}}
+}
+
+// row is a segment with the next revision.
+func (s *scene) row(from segment.Start) segment.Object {
+	builder, err := segment.NewBuilder(&seal.Keys{}, from)
+	require.NoError(s.t, err)
+	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint("value ", from.Position.Revision))))
+	object, err := builder.Finish(segment.Source{Session: "writer"})
+	require.NoError(s.t, err)
+	return object
+}
+
+func (s *scene) confirm(revision int64) {
+	s.confirmed = max(s.confirmed, revision)
+	for _, has := range s.begun {
+		if has < revision {
+			s.broken = fmt.Sprintf("revision %d was told as stored, and the successor has %d", revision, has)
+		}
+	}
+}
+
+// opens begins another chain behind a gap, and goes on in it.
+func opens(revision int64) step {
+	return step{fmt.Sprint("looks, to open ", revision), func(s *scene) step {
+		head := s.head()
+		if head.Ending() != nil {
+			return step{}
+		}
+		next := head.Next(first)
+		return step{fmt.Sprint("opens ", revision, " behind ", next), func(s *scene) step {
+			full := s.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
+			return links(full, "writer", 1)
+		}}
+	}}
+}
+
+// links has a full count, and goes on behind it.
+func links(full archive.Full, session string, more int) step {
+	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
+		if s.Open(s.ctx, first, full, session) != nil {
+			return step{}
+		}
+		s.confirm(full.Revision)
+		return writes(full.Start(), more)
+	}}
+}
+
+// looks is another member of the cluster, which takes over: it completes what was left, and writes.
+func looks() step {
+	return step{"looks", func(s *scene) step {
+		switch head := s.head(); {
+		case head.Ending() != nil:
+			return step{}
+		case head.Unlinked == nil:
+			return writes(head.Start, 1)
+		default:
+			return links(*head.Full, "another", 1)
+		}
+	}}
+}
+
+// restores reads, ends the generation there, and begins the next one.
+func restores(session string) step {
+	return step{"reads, as " + session, func(s *scene) step {
+		read := s.head()
+		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
+			err := s.End(s.ctx, first, read, session, ending(session))
+			if errors.Is(err, archive.ErrMoved) {
+				return restores(session)
+			}
+			has := read.Revision()
+			if errors.Is(err, archive.ErrEnded) { // it completes that, with what that end has
+				has = s.head().Revision()
+			}
+			return step{fmt.Sprint("begins with ", has, session), func(s *scene) step {
+				next := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: has, Session: session, Created: Noon}
+				if s.BeginGeneration(s.ctx, next) == nil {
+					s.begin(has)
+				}
+				return step{}
+			}}
+		}}
+	}}
+}
+
+func (s *scene) begin(has int64) {
+	if s.begun = append(s.begun, has); len(s.begun) > 1 {
+		s.broken = "there are two successors"
+	}
+	if has < s.confirmed {
+		s.broken = fmt.Sprintf("revision %d was told as stored, and the successor begins with %d", s.confirmed, has)
+	}
+}
+
+// after is the scene once an actor has done its next step.
+func (s *scene) after(i int, replyLost bool) *scene {
+	world := *s.world
+	world.store, world.fulls = memory.New(), maps.Clone(s.fulls)
+	world.Archive = archive.New(world.store, &seal.Keys{})
+	for name, content := range s.objects() {
+		require.NoError(s.t, world.store.Put(s.ctx, name, strings.NewReader(content)))
+	}
+	then := &scene{world: &world, actors: slices.Clone(s.actors), confirmed: s.confirmed, begun: slices.Clone(s.begun)}
+	if replyLost {
+		world.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
+	}
+	then.actors[i] = then.actors[i].do(then)
+	world.store.Heal()
+	then.history = append(slices.Clone(s.history), fmt.Sprintf("%d %s", i, s.actors[i].knows))
+	return then
+}
+
+func (s *scene) objects() map[string]string {
+	all := map[string]string{}
+	for object, err := range s.store.List(s.ctx, "", "") {
+		require.NoError(s.t, err)
+		content, err := s.store.Get(s.ctx, object.Name, 0, object.Size)
+		require.NoError(s.t, err)
+		text, err := io.ReadAll(content)
+		require.NoError(s.t, err)
+		all[object.Name] = string(text)
+	}
+	return all
+}
+
+// key tells scenes apart that can go on differently.
+func (s *scene) key() string {
+	key := fmt.Sprint(s.confirmed, s.begun, s.objects())
+	for _, actor := range s.actors {
+		key += "\n" + actor.knows
+	}
+	return key
+}
+
+func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
+	for name, actors := range map[string]func(segment.Start) []step{
+		"a writer and two restores": func(from segment.Start) []step {
+			return []step{writes(from, 3), restores("a"), restores("b")}
+		},
+		"two writers and two restores": func(from segment.Start) []step {
+			return []step{writes(from, 2), looks(), restores("a"), restores("b")}
+		},
+		"a chain that begins, a member that completes it, and two restores": func(segment.Start) []step {
+			return []step{opens(20), looks(), restores("a"), restores("b")}
+		},
+		"a chain that begins while another member writes, and a restore": func(from segment.Start) []step {
+			return []step{opens(20), writes(from, 2), restores("a")}
+		},
+		"two chains that begin, a member that completes one, and a restore": func(segment.Start) []step {
+			return []step{opens(20), opens(30), looks(), restores("a")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			beginning := &scene{world: begin(t, &seal.Keys{})}
+			beginning.actors = actors(beginning.next)
+			seen, queue := map[string]bool{}, []*scene{beginning}
+			for len(queue) > 0 {
+				s := queue[len(queue)-1]
+				queue = queue[:len(queue)-1]
+				require.Empty(t, s.broken, "after %q", s.history)
+				key := s.key()
+				if seen[key] {
+					continue
+				}
+				seen[key] = true
+				for i, actor := range s.actors {
+					if actor.do == nil {
+						continue
+					}
+					queue = append(queue, s.after(i, false))
+					if !strings.Contains(actor.knows, "looks") && !strings.Contains(actor.knows, "reads") {
+						queue = append(queue, s.after(i, true))
+					}
+				}
+			}
+			t.Logf("%d places", len(seen))
+		})
+	}
+}

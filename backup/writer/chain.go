@@ -1,0 +1,439 @@
+package writer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/writer/capture"
+	"etcd-wrapper/backup/writer/spool"
+)
+
+const (
+	// chunk is how many bytes of rows one read transaction copies: it is open for about a millisecond.
+	chunk = 1 << 20
+	// most is how many bytes of records make a segment at most, and one revision more.
+	most = 8 << 20
+	// slower is how many intervals lie between captures while the store is away: they have time, and every segment costs a
+	// request later.
+	slower = 10
+	// mostMarkers bounds the markers that wait for a capture.
+	mostMarkers = 1024
+)
+
+// chain is where this member's next segment goes, and what it has captured that is not in the store. The segments that wait
+// follow one another up to the tail.
+type chain struct {
+	tail     *segment.Start            // what the next segment goes on from; nil if that is unknown
+	waiting  []waiting                 // segments that are not in the store, in order
+	held     *segment.Object           // the last of them, if the volume would not take it
+	markers  []marker                  // since the last capture
+	lastTime time.Time                 // of any marker in this generation
+	buckets  map[string]segment.Digest // of the small ones, as the chain has them; nil if that is unknown
+	hashes   map[segment.CompactionHash]bool
+
+	captured     time.Time        // when the last segment was captured
+	examined     time.Time        // when it was last looked whether there is something to capture
+	applied      uint64           // etcd's applied index as the small buckets were last looked at
+	bucketsAfter time.Time        // when they may be looked at again
+	hurry        bool             // a capture is waited for
+	gap          time.Time        // since when compaction has passed the tail; zero if it has not
+	released     segment.Position // behind the last object of an orderly stop; zero if there is none
+	lags         time.Time        // since when this member's small buckets have been older than the chain's; zero if they are not
+}
+
+// waiting is a segment that is captured and not in the store.
+type waiting struct {
+	position, next segment.Position
+	before         segment.Digest // the chain's digest at the position
+	size           int64          // bytes
+	since          time.Time      // when its first change was seen, by the monotonic clock
+}
+
+// marker tells when a revision was the present one.
+type marker struct {
+	segment.Marker
+	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
+}
+
+// mark notes when a revision was first seen.
+func (w *Writer) mark() {
+	if c := &w.chain; c.tail != nil && w.writes() && len(c.markers) < mostMarkers {
+		c.markers = append(c.markers, marker{segment.Marker{Revision: w.revision, Time: w.time()}, time.Now()})
+	}
+}
+
+// capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
+func (w *Writer) capture() {
+	c, beats := &w.chain, w.beats()
+	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || c.held != nil || !c.released.IsZero() || !w.timeToCapture() {
+		return
+	}
+	again, err := w.captureUpTo(w.revision, true, beats)
+	var gap *capture.GapError
+	switch {
+	case errors.As(err, &gap):
+		w.gapped(gap)
+	case err != nil:
+		c.captured = time.Now() // to be tried again an interval later
+		w.stuck(err)
+	default:
+		w.again = again
+		c.hurry, c.gap, w.local = c.hurry && again, time.Time{}, nil
+	}
+}
+
+// beats tells whether it is time to show that this cluster lives though nothing changes: nobody takes the place of one that does.
+func (w *Writer) beats() bool {
+	return w.core.State == writing && len(w.chain.waiting) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
+		time.Since(w.remote.storedAt) >= w.pace.beat
+}
+
+// unchanged tells whether the segments so far have all of the database.
+func (w *Writer) unchanged() bool {
+	applied := w.options.Etcd.AppliedIndex()
+	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.outdated(applied))
+}
+
+func (w *Writer) timeToCapture() bool {
+	return w.chain.hurry || time.Since(w.chain.captured) >= w.interval()
+}
+
+// interval is what lies between two captures.
+func (w *Writer) interval() time.Duration {
+	if w.away() {
+		return slower * w.options.Interval
+	}
+	return w.options.Interval
+}
+
+// captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some. Where there is
+// nothing, it makes none, unless an empty one is wanted.
+func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, err error) {
+	applied := w.options.Etcd.AppliedIndex() // before the transaction begins: what comes between is looked at again
+	drawn, err := w.draw(revision, beyond, w.bucketsDue(applied))
+	if err != nil {
+		return false, err
+	}
+	changed := w.changed(drawn.small)
+	w.chain.examined = time.Now()
+	if drawn.Rows() > 0 || len(changed) > 0 || empty {
+		w.chain.captured = w.chain.examined
+		if err := w.keep(drawn, changed); err != nil {
+			return false, err
+		}
+	}
+	if drawn.small != nil {
+		w.chain.applied = applied
+		for _, bucket := range changed {
+			w.chain.buckets[bucket.Name] = capture.Digest(bucket)
+		}
+	}
+	return drawn.more, nil
+}
+
+// drawn is a segment in the making.
+type drawn struct {
+	*segment.Builder
+	upTo      int64
+	markers   []marker // that are not added yet
+	compacted int64
+	small     []*segment.Bucket // all of them; nil if they were not looked at
+	applied   uint64            // raft's index once they were; 0 if they were not
+	more      bool
+}
+
+// draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
+// is a segment all the same.
+func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
+	builder, err := segment.NewBuilder(w.options.Keys, *w.chain.tail)
+	if err != nil {
+		return nil, err
+	}
+	d := &drawn{Builder: builder, upTo: upTo, markers: w.chain.markers, more: true}
+	for d.more && d.RawBytes() < most {
+		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets}
+		rows, err := w.reader.Since(request)
+		if err != nil && d.Rows() == 0 {
+			return nil, err
+		}
+		if err != nil {
+			break
+		}
+		if err := d.add(rows); err != nil {
+			return nil, err
+		}
+		w.spare(rows)
+	}
+	if d.small != nil {
+		d.applied = w.options.Etcd.AppliedIndex()
+	}
+	return d, nil
+}
+
+func (d *drawn) add(rows capture.Rows) error {
+	d.more, d.compacted, d.small = rows.More, rows.Compacted, rows.Buckets
+	for _, row := range rows.Rows {
+		revision, err := row.Revision()
+		if err == nil && revision > d.End() {
+			err = d.mark(revision - 1)
+		}
+		if err == nil {
+			err = d.Row(row)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mark adds the markers up to a revision.
+func (d *drawn) mark(revision int64) error {
+	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
+		if err := d.Marker(d.markers[0].Marker); err != nil {
+			return err
+		}
+		d.markers = d.markers[1:]
+	}
+	return nil
+}
+
+// bucketsDue tells whether the small buckets are to be read. Reading them keeps etcd's readers waiting, so it may take a
+// hundredth of the time at most: a member with a million leases has them looked at every few seconds. For somebody who waits
+// they are read in any case: etcd answers a client before it says that it has applied the request.
+func (w *Writer) bucketsDue(applied uint64) bool {
+	return !w.outdated(applied) && (w.chain.hurry || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
+}
+
+func (w *Writer) spare(rows capture.Rows) {
+	if rows.Buckets != nil {
+		w.chain.bucketsAfter = time.Now().Add(100 * rows.Held)
+	}
+}
+
+// changed are the small buckets that the chain has otherwise, or not at all.
+func (w *Writer) changed(small []*segment.Bucket) (changed []*segment.Bucket) {
+	if w.chain.buckets == nil {
+		w.chain.buckets = map[string]segment.Digest{}
+	}
+	for _, bucket := range small {
+		if known, ok := w.chain.buckets[bucket.Name]; !ok || known != capture.Digest(bucket) {
+			changed = append(changed, bucket)
+		}
+	}
+	return changed
+}
+
+// keep ends a segment and puts it into the spool.
+func (w *Writer) keep(d *drawn, changed []*segment.Bucket) error {
+	if err := w.end(d, changed); err != nil {
+		return err
+	}
+	etcd := w.options.Etcd
+	source := segment.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied, Session: w.options.Session}
+	if err := w.wait(d.Builder, source); err != nil {
+		return err
+	}
+	w.chain.markers = d.markers
+	return nil
+}
+
+// wait finishes a segment, and has it wait for the store behind the others.
+func (w *Writer) wait(builder *segment.Builder, source segment.Source) error {
+	object, err := builder.Finish(source)
+	if err != nil {
+		return err
+	}
+	if err := w.spool.Put(object, w.away()); err != nil {
+		if len(w.chain.waiting) > 0 {
+			return err // it stays in the database until there is room
+		}
+		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
+		w.chain.held = &object
+	}
+	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: w.changedAt()})
+	tail := object.Start()
+	w.chain.tail = &tail
+	return nil
+}
+
+// changedAt is when the first change was seen that is not captured.
+func (w *Writer) changedAt() time.Time {
+	if len(w.chain.markers) == 0 {
+		return time.Now()
+	}
+	return w.chain.markers[0].seen
+}
+
+// end adds what comes behind the rows.
+func (w *Writer) end(d *drawn, changed []*segment.Bucket) error {
+	err := d.mark(d.End())
+	if !d.more && err == nil {
+		if err = d.mark(d.upTo); err == nil {
+			err = d.Marker(segment.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
+		}
+	}
+	told := map[segment.CompactionHash]bool{}
+	for _, hash := range w.options.Etcd.Hashes() {
+		if err == nil && !w.chain.hashes[hash] && hash.Revision <= d.End() {
+			err = d.CompactionHash(hash)
+		}
+		told[hash] = hash.Revision <= d.End()
+	}
+	w.chain.hashes = told
+	for _, bucket := range changed {
+		if err == nil {
+			err = d.Bucket(bucket)
+		}
+	}
+	return err
+}
+
+// outdated tells whether the leases and users of a member that has applied raft's log up to an index are older than those that the chain
+// has: it lags, and has nothing to tell of them until it does no longer. Whoever leads has soon applied all there is; if not, its data were
+// put back.
+func (w *Writer) outdated(applied uint64) bool {
+	if w.chain.tail == nil || applied >= w.chain.tail.Applied {
+		w.chain.lags = time.Time{}
+		return false
+	}
+	if w.chain.lags.IsZero() {
+		w.chain.lags = time.Now()
+	}
+	return !w.core.Facts.leads || time.Since(w.chain.lags) < w.pace.ahead
+}
+
+// gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.
+func (w *Writer) gapped(found *capture.GapError) {
+	c := &w.chain
+	if c.gap.IsZero() {
+		c.gap = time.Now()
+		w.post(expired, payload{})
+		return
+	}
+	patience := w.pace.gap
+	if w.core.Facts.guest {
+		patience *= guests // the leader may be about to store its own full snapshot
+	}
+	if w.core.State != writing || time.Since(c.gap) < patience || len(c.waiting) > 0 || time.Now().Before(w.fulls.rested) {
+		return
+	}
+	if !w.remote.storedAt.After(c.gap) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
+		w.post(expired, payload{})
+		return
+	}
+	w.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", found)
+	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
+	w.post(broken, payload{err: fmt.Errorf("gap: %w", found)})
+}
+
+// align takes up what waits in the spool, if it goes on from the head; otherwise the database is captured again from there.
+func (w *Writer) align(head archive.Head) {
+	if w.aligned(head) {
+		return
+	}
+	w.chain.held, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
+	w.chain.tail = nil
+	if f := w.fulls.making; f != nil && !f.storing && f.Next != head.Position {
+		f.adrift = true
+	}
+	if w.takeUp(head) {
+		return
+	}
+	w.discard()
+	if w.writes() {
+		start := head.Start
+		w.chain.tail = &start
+		w.retake()
+	}
+}
+
+// retake has the small buckets read again: nothing is known of what the chain has of them.
+func (w *Writer) retake() {
+	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = nil, nil, 0, time.Time{}
+}
+
+// aligned tells whether what waits, or else the tail, goes on from the head already.
+func (w *Writer) aligned(head archive.Head) bool {
+	switch {
+	case w.chain.tail == nil || w.chain.tail.Generation != head.Generation || w.chain.tail.Cluster != head.Cluster:
+		return false
+	case len(w.chain.waiting) > 0:
+		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
+	default:
+		return w.chain.tail.Position == head.Position && w.chain.tail.Before == head.Before
+	}
+}
+
+// takeUp goes on from the segments that wait in the spool, if they follow the head.
+func (w *Writer) takeUp(head archive.Head) bool {
+	if err := w.spool.Remove(head.Position); err != nil {
+		return false
+	}
+	first, ok := w.spool.First()
+	if !ok || first.Position != head.Position {
+		return false
+	}
+	manifest, err := w.spool.Manifest(first.Position, w.options.Keys)
+	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation ||
+		head.Outdates(manifest) {
+		return false
+	}
+	return w.queue()
+}
+
+// queue makes everything in the spool wait to be stored, and its end the tail.
+func (w *Writer) queue() bool {
+	w.chain.waiting = nil
+	for _, entry := range w.spool.Entries() {
+		w.chain.waiting = append(w.chain.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: time.Now()})
+	}
+	last, err := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.options.Keys)
+	if err != nil {
+		w.chain.waiting = nil
+		return false
+	}
+	first, err := w.spool.Manifest(w.chain.waiting[0].position, w.options.Keys)
+	if err != nil {
+		w.chain.waiting = nil
+		return false
+	}
+	w.chain.waiting[0].before, w.remote.last = first.Before, first.Position // the store may have it
+	if !first.From.IsZero() {
+		w.chain.waiting[0].since = time.Now().Add(-max(0, w.options.Now().Sub(first.From)))
+	}
+	tail := last.Start()
+	w.chain.tail, w.chain.lastTime = &tail, later(w.chain.lastTime, last.To)
+	w.retake()
+	return true
+}
+
+// resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
+// leave no gap should the store be away. What is of other data is set aside: nobody else may have it.
+func (w *Writer) resume() error {
+	if _, ok := w.spool.First(); !ok || !w.queue() {
+		return nil
+	}
+	same, err := w.continues(*w.chain.tail)
+	if same && w.chain.tail.Cluster == w.options.Etcd.ClusterID() && w.chain.tail.Position.Revision <= w.options.Etcd.Revision()+1 {
+		return nil
+	}
+	w.chain.tail, w.chain.waiting = nil, nil
+	where, failed := w.spool.SetAside(func(spool.Entry) bool { return true })
+	if failed == nil {
+		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
+	}
+	return failed
+}
+
+// continues tells whether etcd's data go on from where a chain ends, be it as is remembered.
+func (w *Writer) continues(end segment.Start) (bool, error) {
+	compared, same, err := w.compare(end)
+	if err == nil && !compared {
+		same, _ = w.went(func(o origin) bool { return o.Cluster == end.Cluster && o.Generation == end.Generation })
+	}
+	return same, err
+}

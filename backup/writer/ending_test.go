@@ -1,0 +1,213 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer/capture"
+)
+
+// newest is the generation in the store, and head where it stands.
+func (s *stand) newest() (archive.Generation, archive.Head) {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	all, err := a.Generations(s.Context())
+	require.NoError(s, err)
+	newest := all[len(all)-1]
+	head, err := a.Head(s.Context(), newest.Number)
+	require.NoError(s, err)
+	return newest, head
+}
+
+// succeed ends the newest generation as a restore does that has read all there is, and returns the revision it has.
+func (s *stand) succeed() int64 {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	for {
+		of, head := s.newest()
+		err := a.End(s.Context(), of, head, "theirs", segment.Ending{Successor: of.Number + 1, Nonce: "nonce", At: time.Now()})
+		if errors.Is(err, archive.ErrMoved) {
+			continue
+		}
+		require.NoError(s, err)
+		return head.Revision()
+	}
+}
+
+func (s *stand) awaitSuperseded() {
+	s.Helper()
+	select {
+	case why := <-s.Superseded():
+		require.ErrorIs(s, why, ErrSucceeded)
+		assert.ErrorContains(s, why, "generation 2")
+	case <-time.After(patience):
+		require.Fail(s, "it goes on")
+	}
+}
+
+// requireSuperseded says that the member gives its place to another one, and has stored nothing behind the end.
+func (s *stand) requireSuperseded(upTo int64) {
+	s.Helper()
+	s.awaitSuperseded()
+	s.eventually(func(f Facts) bool { return f.Role == Unknown && f.Trouble != nil }, "it is told")
+	require.ErrorIs(s, s.Flush(s.Context()), ErrSucceeded)
+	_, err := s.FullNow(s.Context(), "asked for")
+	require.ErrorContains(s, err, ErrSucceeded.Error())
+	_, head := s.newest()
+	assert.Equal(s, upTo, head.Revision())
+	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
+}
+
+func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	upTo := s.succeed()
+	s.put("a", "behind the end")
+	s.requireSuperseded(upTo)
+}
+
+func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	before := s.Facts().Segments
+	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "it shows that it lives")
+	s.requireAllKept()
+	s.requireSuperseded(s.succeed())
+}
+
+// The member is cut off while its successor reads, and is let go before, behind or across the end.
+func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
+	for name, which := range map[string]func(p *pausing) *chan struct{}{
+		"before its upload arrives":  func(p *pausing) *chan struct{} { return &p.before },
+		"with the answer on its way": func(p *pausing) *chan struct{} { return &p.after },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1)
+			member := c.members[0]
+			c.requireEventuallyStored(c.put("a", "1"))
+			require.NoError(t, member.Flush(t.Context()))
+			resume := c.pauses[0].pause(which(c.pauses[0]))
+			c.put("a", "while it is paused")
+			require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+			upTo := c.succeed()
+			resume()
+			c.put("a", "behind the end")
+			member.requireSuperseded(upTo)
+		})
+	}
+}
+
+func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
+	c := newMembers(t, 2)
+	for _, member := range c.members {
+		member.tune = append(member.tune, func(w *Writer) { w.pace.successor, w.pace.watch = 50*time.Millisecond, time.Hour })
+		member.run()
+	}
+	c.requireEventuallyStored(c.put("a", "1"))
+	require.NoError(t, c.members[0].Flush(t.Context()))
+	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching }, "it watches")
+	c.succeed()
+	next := archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
+	require.NoError(t, archive.New(c.store, keys).BeginGeneration(t.Context(), next))
+	for _, member := range c.members {
+		member.awaitSuperseded()
+	}
+}
+
+// A full that begins a chain goes past the position where a restore ends the generation.
+func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	s.put("first", "meanwhile")
+	s.put("a", "meanwhile")
+	s.compact(s.write(10, "meanwhile"))
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.Trouble != nil }, "another chain is about to begin")
+	upTo := s.succeed()
+	s.store.Heal()
+	s.requireSupersededBeside(upTo)
+}
+
+// requireSupersededBeside is requireSuperseded where a full lies behind the end, which does not count.
+func (s *stand) requireSupersededBeside(upTo int64) {
+	s.Helper()
+	s.awaitSuperseded()
+	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
+	_, head := s.newest()
+	require.NotNil(s, head.Ending(), "for whoever looks, it has ended")
+}
+
+// Its process was killed between the full and what makes it count.
+func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	s.compactedMeanwhile()
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.FullRunning != nil }, "it does not count")
+	_, head := s.newest()
+	require.NotNil(t, head.Unlinked)
+	s.end()
+	s.store.Heal()
+	s.run()
+	s.requireGoesOn()
+	_, head = s.newest()
+	require.Nil(t, head.Unlinked)
+}
+
+func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	_, head := s.newest()
+	require.False(t, head.Released())
+	s.end()
+	is := Server(s.etcd.Server)
+	closed, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: is.MemberID(), ClusterID: is.ClusterID(), Leader: true, Term: is.Term(), Members: 1})
+	require.NoError(t, err)
+	defer closed.Close()
+	s.options.Etcd, s.options.Release = closed, true
+	s.run()
+	require.NoError(t, s.Flush(t.Context()))
+	require.NoError(t, s.Flush(t.Context()), "once is enough")
+	_, again := s.newest()
+	require.True(t, again.Released())
+	assert.NotEmpty(t, again.Session())
+	s.end()
+	s.options.Etcd, s.options.Release = is, false
+	s.run()
+	s.awaitStored(s.put("a", "2"))
+	_, on := s.newest()
+	require.False(t, on.Released(), "it lives again")
+	s.requireAllKept()
+}
+
+func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	s.succeed()
+	a := archive.New(s.store, keys)
+	of, head := s.newest()
+	require.ErrorIs(t, a.End(t.Context(), of, head, "others", segment.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
+	begin := func(session string) error {
+		return a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c" + session, Parent: 1, Session: session, Created: time.Now()})
+	}
+	require.NoError(t, begin("theirs"))
+	require.NoError(t, begin("theirs"), "its reply was lost")
+	require.Error(t, begin("others"))
+	next, err := a.Successor(context.Background(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, "theirs", next.Session)
+}

@@ -1,0 +1,503 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/writer/capture"
+	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/internal/steady"
+)
+
+// guests is how much longer than the leader a member that took over waits before it begins a new chain.
+const guests = 60
+
+// fulls are the full snapshots that are due, and the one in the making.
+type fulls struct {
+	making   *full
+	due      []due
+	after    time.Time // none is begun or stored before
+	next     time.Time // by schedule; zero if there is none
+	wall     time.Time // as the schedule was last looked at
+	rested   time.Time // no gap is answered with one before
+	replaced string    // what was wrong with the one that another was made in the place of
+}
+
+// due is a full that was asked for.
+type due struct {
+	reason string
+	done   chan fullResult // nil if nobody waits
+}
+
+type fullResult struct {
+	FullDone
+	err error
+}
+
+// full is one in the making.
+type full struct {
+	archive.Full
+	asked    []due
+	opens    bool             // a new chain
+	behind   segment.Position // where the one before ended then; zero if there was none
+	adrift   bool             // no segment begins any longer where this one would be gone on from
+	doing    string
+	begun    time.Time // by the monotonic clock
+	since    time.Time // for people
+	held     time.Duration
+	copied   *copied // nil until the database is in the spool
+	storing  bool
+	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
+	told     time.Time // when the log last said how far the upload is
+	database int64     // bytes
+}
+
+// askForFull remembers that a full is due.
+func (w *Writer) askForFull(asked due) {
+	w.fulls.due = append(w.fulls.due, asked)
+	w.leaveToOthers()
+}
+
+// leaveToOthers answers those who wait for a full that this member does not make any longer, and forgets the trouble it had with what
+// is another's now.
+func (w *Writer) leaveToOthers() {
+	var why error
+	switch {
+	case w.refuses() && w.troubles[aboutLook] != nil:
+		why = errors.New(w.troubles[aboutLook].text)
+	case w.remote.generation.Number != 0 && !w.writes():
+		why = ErrNotWriter
+	default:
+		return
+	}
+	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d due) bool { return d.refused(why) })
+	if f := w.fulls.making; f != nil && !f.storing {
+		for i := range f.asked {
+			f.asked[i].refused(why)
+			f.asked[i].done = nil
+		}
+	}
+	if w.fulls.making == nil && len(w.chain.waiting) == 0 {
+		w.troubles[aboutSegment], w.troubles[aboutFull], w.troubles[aboutReservation] = nil, nil, nil
+	}
+}
+
+// refused tells whoever waits why there will be no full; false if nobody does.
+func (d due) refused(why error) bool {
+	if d.done == nil {
+		return false
+	}
+	d.done <- fullResult{err: why}
+	return true
+}
+
+// makeFull starts a full if one is due.
+func (w *Writer) makeFull(ctx context.Context) {
+	w.scheduled()
+	if w.fulls.making != nil || len(w.fulls.due) == 0 || !w.readyForFull() {
+		return
+	}
+	f := &full{asked: w.fulls.due, doing: "waits until nothing else holds the database", begun: time.Now(), since: w.options.Now()}
+	w.fulls.making, w.fulls.due = f, nil
+	w.job(func() func() {
+		end, err := w.options.Gate.Begin(ctx, "a full backup")
+		return func() { w.passed(ctx, f, end, err) }
+	})
+}
+
+// scheduled asks for the full that the schedule wants.
+func (w *Writer) scheduled() {
+	now := w.options.Now().Round(0) // by its monotonic reading it would never be before an earlier one
+	if now.Before(w.fulls.wall) && !w.fulls.next.IsZero() {
+		w.plan(now) // the clock was set back
+	}
+	w.fulls.wall = now
+	if w.fulls.next.IsZero() || !w.writes() || now.Before(w.fulls.next) {
+		return
+	}
+	w.plan(now)
+	w.askForFull(due{reason: "schedule"})
+}
+
+// plan says when the next full is due, after one at a time. That may have been written by a clock that was ahead.
+func (w *Writer) plan(last time.Time) {
+	now := w.options.Now()
+	if last.After(now) {
+		last = now
+	}
+	w.fulls.next = w.options.Schedule(w.remote.generation.Cluster, last)
+}
+
+// readyForFull waits for a store that answers well, and for the chain to be where it can be gone on from.
+func (w *Writer) readyForFull() bool {
+	if !w.settled() || w.away() || time.Now().Before(w.fulls.after) {
+		return false
+	}
+	if w.core.State == opening {
+		return len(w.chain.waiting) == 0
+	}
+	return w.core.State == writing && w.chain.gap.IsZero() && !w.outdated(w.options.Etcd.AppliedIndex())
+}
+
+// passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
+// segment ends, so the full is part of the chain. Then the database is copied.
+func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
+	if w.fulls.making != f { // it was given up
+		if err == nil {
+			end()
+		}
+		return
+	}
+	if err != nil {
+		w.dropFull(ctx, err)
+		return
+	}
+	snapshot, err := w.open(ctx)
+	if err != nil {
+		end()
+		w.dropFull(ctx, err)
+		return
+	}
+	f.tried = time.Now()
+	f.doing = "copies the database"
+	if f.opens {
+		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
+	}
+	w.job(func() func() {
+		var made *copied
+		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+			made, err = w.copy(ctx, snapshot)
+			return err
+		})
+		end()
+		return func() { w.copied(ctx, f, made, err) }
+	})
+}
+
+// open returns the database at the revision that the chain ends with.
+func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
+	if w.core.State != opening && (!w.writes() || w.chain.tail == nil) {
+		return nil, ErrNotWriter // while the gate was waited for
+	}
+	snapshot, err := w.reader.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if w.core.State != opening {
+		err = w.catchUp(snapshot.Revision)
+	}
+	if err != nil {
+		return nil, errors.Join(err, snapshot.Close())
+	}
+	w.name(ctx, snapshot)
+	return snapshot, nil
+}
+
+// catchUp captures up to the revision of an open snapshot.
+func (w *Writer) catchUp(revision int64) error {
+	for w.chain.tail.Position.Revision <= revision {
+		if w.chain.held != nil {
+			return errors.New("a segment still waits in memory for room")
+		}
+		if _, err := w.captureUpTo(revision, false, false); err != nil {
+			return err
+		}
+	}
+	if w.chain.tail.Position.Revision != revision+1 {
+		return fmt.Errorf("the chain goes up to revision %d, and the database to %d", w.chain.tail.Position.Revision-1, revision)
+	}
+	return nil
+}
+
+// second is the time that names a full: two of one revision must not share it.
+func (w *Writer) second() time.Time {
+	now := w.time().Truncate(time.Second)
+	if last := w.statistic.LastFull; last != nil && last.Name == w.remote.newest && !now.After(last.Time) {
+		return last.Time.Add(time.Second)
+	}
+	return now
+}
+
+// name says what the full is of, and begins a chain with it if there is none.
+func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
+	f := w.fulls.making
+	f.Cluster, f.Generation = w.remote.generation.Cluster, w.remote.generation.Number
+	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.second()
+	f.Term, f.Member, f.Buckets = w.options.Etcd.Term(), w.options.Etcd.MemberID(), capture.SmallBuckets()
+	f.Applied = w.options.Etcd.AppliedIndex()
+	f.Reason, f.Session = f.asked[0].reason, w.options.Session
+	f.database = snapshot.Size
+	if w.core.State == opening {
+		w.discard() // what is kept of the chain before
+		f.opens, f.behind = true, w.remote.stored
+		w.chain.tail = &segment.Start{
+			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
+			Before: segment.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
+		}
+		w.chain.tail.Last, _, _ = w.digest(f.Revision) // for those who look later whether these are their rows
+		if w.remote.beyond.Compare(w.chain.tail.Position) > 0 {
+			w.chain.tail.Position = w.remote.beyond
+		}
+		if f.Behind = w.remote.link; f.Behind != nil && f.Behind.Compare(w.chain.tail.Position) >= 0 {
+			w.chain.tail.Position = segment.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
+		}
+		w.chain.markers, w.chain.buckets = nil, snapshot.Digests()
+		w.take(ctx, named, payload{})
+	}
+	f.Chain, f.Last, f.Next = w.chain.tail.Before, w.chain.tail.Last, w.chain.tail.Position
+}
+
+// openChain has a full made, since there is no chain to go on with.
+func (w *Writer) openChain(reason string) {
+	w.chain.tail, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
+	if is := w.statistic.Broken; is == nil || is.Reason != reason {
+		w.statistic.Broken = &Broken{Since: w.options.Now(), Reason: reason}
+	}
+	waits := w.fulls.making != nil && w.fulls.making.copied == nil && w.fulls.making.asked[0].reason == reason
+	if !waits && !slices.ContainsFunc(w.fulls.due, func(d due) bool { return d.reason == reason }) {
+		w.fulls.due = append([]due{{reason: reason}}, w.fulls.due...)
+	}
+	for i := range w.flushes {
+		w.flushes[i].target = segment.Position{} // was one of the chain that ends
+	}
+}
+
+// replace has a full made within the chain in the place of a damaged one, once: nobody could begin with that.
+func (w *Writer) replace(damaged error) {
+	if !errors.Is(damaged, seal.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.writes() || len(w.flushes) > 0 {
+		return
+	}
+	w.fulls.replaced = damaged.Error()
+	w.options.Log.Error().Err(damaged).Msg("backups: the newest full is damaged, and stays as it is; another one is made")
+	w.askForFull(due{reason: "damaged: " + w.fulls.replaced})
+}
+
+// silentUpload is how long nothing is told of an upload.
+const silentUpload = 30 * time.Second
+
+// copied goes on once the database is in the spool.
+func (w *Writer) copied(ctx context.Context, f *full, copied *copied, err error) {
+	if w.fulls.making != f {
+		return // it was given up
+	}
+	if err != nil {
+		w.dropFull(ctx, err)
+		return
+	}
+	f.copied, f.held, f.Hash = copied, copied.held, copied.hash
+	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", f.held).Msg("backups: the database was copied")
+}
+
+// storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
+// before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
+func (w *Writer) storeFull(ctx context.Context) {
+	f := w.fulls.making
+	if f == nil || f.copied == nil {
+		return
+	}
+	if f.storing {
+		w.tellProgress(f)
+		return
+	}
+	if !f.opens && (w.core.State == opening || f.adrift || !w.writes()) { // what it waits for never comes
+		w.fulls.making = nil
+		if w.writes() {
+			w.fulls.due = append(w.fulls.due, f.asked...)
+		}
+		_ = os.Remove(f.copied.path)
+		return
+	}
+	if short := w.inTheWay(); short != nil {
+		w.dropFull(ctx, short)
+		return
+	}
+	if time.Now().Before(w.fulls.after) || !f.opens && !w.settled() {
+		return
+	}
+	if !f.opens && w.remote.stored.Compare(f.Next) < 0 {
+		f.doing = "waits until what is before it is stored"
+		return
+	}
+	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
+	f.told = f.tried
+	if f.opens {
+		w.goAlong() // nothing else would tell if the process were killed once the store has it
+	}
+	to, making, copied, may, generation := w.remote.archive, f.Full, f.copied, w.mayCount(f), w.remote.generation
+	w.job(func() func() {
+		var stored archive.Full
+		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+			stored, err = copied.put(ctx, to, making, may)
+			if err == nil {
+				err = to.Open(ctx, generation, stored, stored.Session)
+			}
+			if err == nil {
+				_ = steady.Remove(ctx, copied.path) // whoever forgets the copy removes what is left
+			}
+			return err
+		})
+		return func() { w.storedFull(ctx, f, stored, err) }
+	})
+}
+
+// tellProgress has the log say how far an upload is that takes long.
+func (w *Writer) tellProgress(f *full) {
+	if time.Since(f.told) < silentUpload {
+		return
+	}
+	f.told = time.Now()
+	is := f.running()
+	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent", is.Sent).Int64("of", is.Of).
+		Stringer("left", is.Left.Round(time.Second)).Msg("backups: a full is being stored")
+}
+
+func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
+	f.storing = false
+	if w.fulls.making != f {
+		return // it was given up
+	}
+	if errors.Is(err, spool.ErrFull) {
+		w.dropFull(ctx, err)
+		return
+	}
+	if errors.Is(err, archive.ErrEnded) {
+		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
+		return
+	}
+	if errors.Is(err, errOvertaken) || errors.Is(err, archive.ErrMoved) {
+		w.take(ctx, overtaken, payload{err: err})
+		return
+	}
+	if err != nil {
+		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
+		wait := w.rest(f, w.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
+		w.fulls.after = time.Now().Add(wait)
+		return
+	}
+	w.succeeded(aboutFull)
+	f.Full = stored
+	w.finished(ctx, f.done())
+	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
+		Dur("held_ms", f.held).Dur("took_ms", time.Since(f.begun)).Msg("backups: a full is in the store")
+}
+
+// done is what is to be told of it.
+func (f *full) done() FullDone {
+	return FullDone{
+		Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Held: f.held,
+		Took: time.Since(f.begun), Reason: f.Reason,
+	}
+}
+
+// finished notes a full that is in the store.
+func (w *Writer) finished(ctx context.Context, done FullDone) {
+	f := w.fulls.making
+	w.fulls.making = nil
+	w.statistic.LastFull, w.remote.newest = &done, done.Name
+	if w.core.State != opening {
+		w.statistic.Broken = nil
+	}
+	w.statistic.Fulls++
+	w.statistic.Uploaded += done.Bytes
+	w.plan(w.options.Now())
+	w.fulls.rested = time.Now().Add(max(w.pace.rest, restFactor*done.Took))
+	if f.opens {
+		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), segment.Position{}
+		w.take(ctx, chainBegun, payload{})
+	}
+	w.publish()
+	w.tellAsked(f, fullResult{FullDone: done})
+	_ = os.Remove(f.copied.path)
+}
+
+// dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
+func (w *Writer) dropFull(ctx context.Context, err error) {
+	f, doing := w.fulls.making, "cannot copy the database"
+	if f.copied != nil {
+		doing = "cannot keep a copy of the database until it is stored"
+	}
+	w.fulls.making = nil
+	w.fulls.after = time.Now().Add(w.rest(f, w.failed(aboutFull, doing, err)))
+	w.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	if f.copied != nil {
+		_ = os.Remove(f.copied.path)
+	}
+	if f.opens { // what was to come behind it leads nowhere
+		w.discard()
+	}
+	if f.opens || w.core.State == opening {
+		w.take(ctx, fullLost, payload{err: errors.New(f.asked[0].reason)})
+	}
+}
+
+func (w *Writer) tellAsked(f *full, result fullResult) {
+	for _, asked := range f.asked {
+		if asked.done != nil {
+			asked.done <- result
+		}
+	}
+}
+
+// errOvertaken says that a full must not begin a chain any longer.
+var errOvertaken = errors.New("another member goes on with the backups")
+
+// mayCount returns what looks, in a job, whether a full may count. One that begins a chain must not stand in the way of another one,
+// which readers would take for the older of the two: while it was made, another member may have begun one, or gone on with the one
+// before.
+func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
+	if !f.opens {
+		return func(context.Context, archive.Full) error { return nil }
+	}
+	in, behind := w.remote.archive, f.behind
+	return func(ctx context.Context, full archive.Full) error {
+		head, err := in.Head(ctx, full.Generation)
+		switch {
+		case errors.Is(err, seal.ErrDamaged), err == nil && head.Damaged != nil: // nobody goes on from there
+			return nil
+		case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
+			return err
+		case head.Position.Compare(behind) > 0:
+			return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
+		default:
+			return w.mayEnd(ctx)
+		}
+	}
+}
+
+// mayEnd asks the owner whether this member may still end a chain, which is for the one that writes.
+func (w *Writer) mayEnd(ctx context.Context) error {
+	writes := make(chan bool, 1)
+	if err := w.tell(ctx, func() { w.observe(ctx); writes <- w.writes() }); err != nil {
+		return err
+	}
+	if !<-writes {
+		return errOvertaken
+	}
+	return nil
+}
+
+// leaveChain gives up a full that was to begin a chain, and all that was to come behind it.
+func (w *Writer) leaveChain(why error) {
+	f := w.fulls.making
+	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full is given up that was to begin a chain")
+	w.fulls.making, w.chain.tail, w.statistic.Broken = nil, nil, nil
+	w.discard()
+	if f.copied != nil {
+		_ = os.Remove(f.copied.path)
+	}
+	for i := range w.flushes {
+		w.flushes[i].target = segment.Position{}
+	}
+	for _, asked := range f.asked {
+		if asked.done != nil {
+			w.askForFull(asked)
+		}
+	}
+}

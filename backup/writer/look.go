@@ -1,0 +1,544 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+)
+
+// remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
+// member has extended it since storedAt; a segment is only ever put at that position.
+type remote struct {
+	archive    *archive.Archive   // nil until it could be opened
+	abilities  store.Abilities    // of its store
+	generation archive.Generation // Number is 0 until it is known
+	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
+
+	asked time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
+	after time.Time // nothing is asked about the chain before
+
+	stored   segment.Position // where the chain ends; zero if that is unknown, or there is none
+	storedAt time.Time        // when that was last seen, or made, to be so
+	last     segment.Position // of the newest segment; zero if none is known
+	newest   string           // the newest full snapshot; empty if none is known
+	checked  time.Time        // when the store was last asked whether it still has that
+	beyond   segment.Position // where a new chain leaves alone what is damaged; zero if nothing is
+	fence    fence            // a later leader's end of the chain
+	ahead    time.Time        // since when the chain has been ahead of this member's data; zero if it is not
+	link     *archive.Link    // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
+	heard    time.Time        // when it was last asked whether there is a successor
+	looked   looked           // at by a member that does not lead
+}
+
+// looked is what a member that does not lead saw last.
+type looked struct {
+	at      time.Time
+	none    bool      // there was no chain
+	counted time.Time // when that last counted
+	behind  bool      // the chain had less than this member's data
+	times   int       // in a row that this was so and the chain had not grown, or that there was none
+}
+
+// fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
+// and users change without one, so a member that has no more rows than the chain may have older ones of these.
+type fence struct {
+	term     uint64
+	revision int64
+	since    time.Time
+}
+
+const (
+	// lookPatience is how long it may take to find out where the chain ends.
+	lookPatience = 2 * time.Minute
+	// stalls is how many looks in a row the chain must not have grown, though there was something to add, before a member that
+	// does not lead takes over, and stallsAtFirst the same where there is no chain yet: to begin one takes a full snapshot.
+	stalls        = 2
+	stallsAtFirst = 6
+)
+
+// look finds out where the chain ends, if it is time.
+func (w *Writer) look(ctx context.Context) {
+	if !w.mayAsk() || w.core.State == watching && time.Since(w.remote.looked.at) < w.lookInterval() ||
+		w.core.State == writing && time.Since(w.remote.looked.at) < w.watchInterval() {
+		return
+	}
+	w.ask()
+	seen := found{
+		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation,
+		vet: time.Since(w.remote.vetted) >= w.pace.knows, last: w.remote.last, full: w.remote.newest,
+	}
+	session := w.options.Session
+	open, cluster, now := w.options.Open, w.options.Etcd.ClusterID(), w.options.Now()
+	begins := (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly
+	w.job(func() func() {
+		patient, cancel := context.WithTimeout(ctx, lookPatience)
+		defer cancel()
+		seen, err := seen.find(patient, open, cluster, session, begins, now)
+		return func() { w.saw(ctx, seen, err) }
+	})
+}
+
+// mayAsk tells whether the store may be asked about the chain now.
+func (w *Writer) mayAsk() bool { return w.remote.asked.IsZero() && !time.Now().Before(w.remote.after) }
+
+// ask notes that it is.
+func (w *Writer) ask() { w.remote.asked = time.Now() }
+
+// answered notes that it was.
+func (w *Writer) answered() { w.remote.asked = time.Time{} }
+
+func (w *Writer) askAgainIn(wait time.Duration) { w.remote.after = time.Now().Add(wait) }
+
+// lookSoon is for a change of leadership: what counts begins anew, and is looked at unless the store is in trouble.
+func (w *Writer) lookSoon() {
+	w.remote.looked.times = 0
+	if w.well() {
+		w.remote.after = time.Time{}
+	}
+}
+
+// watchInterval is how often a member that does not lead looks whether the chain grows.
+func (w *Writer) watchInterval() time.Duration {
+	return max(10*w.options.Interval, w.pace.watch)
+}
+
+// lookInterval is shorter where there is no chain yet: the sooner it is seen, the sooner it is known to be the one that etcd's data go
+// with. Should this member lead when its rows are compacted, nothing would show that any more.
+func (w *Writer) lookInterval() time.Duration {
+	if w.remote.looked.none {
+		return w.pace.young
+	}
+	return w.watchInterval()
+}
+
+// settled tells whether the end of the chain is known well enough to go on from there.
+func (w *Writer) settled() bool {
+	return slices.Contains(settled, w.core.State) && time.Since(w.remote.storedAt) < w.pace.knows
+}
+
+// saw has the table answer what a look showed.
+func (w *Writer) saw(ctx context.Context, seen found, err error) {
+	w.answered()
+	w.remote.looked.at = time.Now()
+	if seen.archive != nil {
+		w.remote.archive = seen.archive
+	}
+	nothing := errors.Is(err, store.ErrNotFound)
+	damaged := errors.Is(err, seal.ErrDamaged) && !seen.head.PastEnd.IsZero()
+	switch {
+	case errors.Is(err, archive.ErrForeign):
+		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
+	case errors.Is(err, archive.ErrUnsigned):
+		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
+	case errors.Is(err, errSuperseded):
+		w.take(ctx, succeeded, payload{err: err})
+	case err == nil && seen.head.Ending() != nil:
+		w.take(ctx, succeeded, payload{err: w.successor(seen.generation, seen.head.Ending().Successor)})
+	case nothing && (w.options.SegmentsOnly || !w.core.Facts.leads && seen.generation.Number == 0):
+		w.askAgainIn(w.pace.young)
+		w.take(ctx, nothingBegun, payload{err: ErrNoChain})
+	case err != nil && !damaged:
+		w.failed(aboutLook, "cannot find out what the store has", err)
+	case w.core.State == beginning:
+		// the look began before the chain did that is about to be stored
+	default:
+		w.identified(seen)
+		w.observe(ctx)
+		w.compared(ctx, seen.head, err)
+	}
+}
+
+func (w *Writer) identified(seen found) {
+	if w.remote.generation.Number == 0 {
+		w.options.Log.Info().Str("store", seen.archive.String()).Int("generation", seen.generation.Number).
+			Msg("backups: " + seen.abilities.String())
+	}
+	if seen.vet {
+		w.remote.vetted = time.Now()
+	}
+	w.remote.abilities, w.remote.generation = seen.abilities, seen.generation
+}
+
+// compared compares the end of the chain with this member's data.
+func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error) {
+	is := payload{head: head, creates: w.remote.abilities.CreateIfAbsent, err: damaged}
+	if head.Empty() && damaged == nil && !w.remote.stored.IsZero() {
+		w.take(ctx, emptied, is)
+		return
+	}
+	if damaged == nil {
+		w.heed(head)
+		w.observe(ctx)
+	}
+	extends := w.core.Facts.Learn(chainFound, is).ours()
+	switch {
+	case damaged != nil && (!extends || head.PastEnd.Revision > w.revision+1):
+		w.failed(aboutLook, "cannot go on from what the store has", damaged)
+		if !extends {
+			w.take(ctx, endDamaged, is)
+		}
+		return
+	case damaged == nil && !head.Empty() && w.surpassed(head):
+		w.take(ctx, surpassed, payload{err: ErrRowsOnly})
+		return
+	case damaged == nil && w.lags(ctx, head), !w.related(ctx, head):
+		return
+	}
+	w.succeeded(aboutLook)
+	switch {
+	case damaged != nil:
+		w.take(ctx, endDamaged, is)
+	case head.Empty():
+		is.err = errNoFull
+		w.take(ctx, noChain, is)
+	default:
+		is.grew = !w.core.Facts.leads && w.remote.stored.Compare(head.Position) < 0
+		if is.grew && w.core.Facts.guest {
+			w.options.Log.Info().Msg("backups: another member makes them again")
+		}
+		w.take(ctx, chainFound, is)
+	}
+}
+
+var errNoFull = errors.New("there was no full yet")
+
+// surpassed tells whether the chain has all rows of a closed etcd, and another member has gone on with it, which then has to see to
+// what is beside the rows: that member's leases and users are newer.
+func (w *Writer) surpassed(head archive.Head) bool {
+	by := head.Revision() - w.options.Etcd.Revision()
+	return w.options.Reconciled && (by > 0 || by == 0 && head.Writer() != w.options.Etcd.MemberID()) || w.options.SegmentsOnly && by >= 0
+}
+
+// lags tells whether the chain has revisions that this member has not. A follower may be slow; a leader that stays so
+// runs on data that are older than its backups.
+func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
+	if head.Empty() || head.Revision() <= w.revision {
+		w.remote.ahead = time.Time{}
+		return false
+	}
+	if w.remote.ahead.IsZero() {
+		w.remote.ahead = time.Now()
+	}
+	if !w.core.Facts.leads || time.Since(w.remote.ahead) <= w.pace.ahead {
+		w.take(ctx, storeAhead, payload{head: head})
+		return true
+	}
+	w.goAstray()
+	w.take(ctx, refused, payload{err: fmt.Errorf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
+		w.remote.archive, head.Revision(), head.Cluster, w.revision)})
+	return true
+}
+
+// heed notes who wrote the end of the chain.
+func (w *Writer) heed(head archive.Head) {
+	if term := head.Term(); term > w.remote.fence.term {
+		w.remote.fence = fence{term: term, since: time.Now()}
+	}
+	w.remote.fence.revision = head.Revision()
+}
+
+// deposed tells whether a later leader than this one has written to the chain. A member that was paused believes for a moment that it
+// leads still, until it hears from the others. One that hears of nobody runs on data that were rolled back.
+func (w *Writer) deposed() bool {
+	fence := w.remote.fence
+	return w.options.Etcd.Term() < fence.term && w.options.Etcd.Revision() <= fence.revision && time.Since(fence.since) < w.pace.ahead
+}
+
+// goOn goes on from the end that was found.
+func (w *Writer) goOn(is payload) {
+	if !w.core.Facts.leads {
+		w.watchGrowth(is.head, is.grew)
+	}
+	w.remember(is.head)
+	w.remote.beyond = segment.Position{}
+	w.statistic.Broken = nil
+	w.align(is.head)
+	w.replace(is.head.Newer)
+}
+
+// watchGrowth counts how often the chain has not grown though this member has something to add.
+func (w *Writer) watchGrowth(head archive.Head, grew bool) {
+	seen := &w.remote.looked
+	lacks := head.Revision() < w.revision
+	if grew || !lacks || !seen.behind {
+		seen.times = 0
+	} else {
+		seen.times++
+	}
+	seen.behind, seen.none = lacks, false
+	w.silence(stalls)
+}
+
+// countSilence counts how often nobody had begun a chain.
+func (w *Writer) countSilence() {
+	seen := &w.remote.looked
+	seen.none = true
+	if time.Since(seen.counted) >= w.watchInterval() {
+		seen.times++
+		seen.counted = time.Now()
+	}
+	w.silence(stallsAtFirst)
+}
+
+func (w *Writer) silence(patience int) {
+	if is := w.core.Facts; !is.guest && !is.leads && w.remote.looked.times >= patience && (w.core.State == watching || w.core.State == unknown) {
+		w.post(stalled, payload{})
+	}
+}
+
+func (w *Writer) takeOver() {
+	w.chain.tail = nil
+	w.remote.after = time.Time{}
+	w.options.Log.Warn().Time("since", w.remote.looked.at).Msg("backups: the leader's have not grown for a while, so this member makes them")
+}
+
+// remember keeps when the chain was last extended, and when the next full snapshot is due.
+func (w *Writer) remember(head archive.Head) {
+	is := &w.remote
+	is.stored, is.storedAt, is.newest, is.last = head.Position, time.Now(), "", segment.Position{}
+	if head.Segment != nil {
+		is.last = head.Segment.Position
+		w.chain.lastTime = later(w.chain.lastTime, head.Segment.To)
+	}
+	if head.Full != nil {
+		is.newest, is.checked = head.Full.Name(), is.storedAt
+		w.chain.lastTime = later(w.chain.lastTime, head.Full.Time)
+		w.plan(head.Full.Time)
+	}
+}
+
+// clearChain is for a store that has no chain: what waits goes on from a full snapshot that is not there.
+func (w *Writer) clearChain() {
+	w.remember(archive.Head{})
+	if w.remote.link = nil; w.remote.generation.Parent != 0 {
+		next := archive.Head{}.Next(w.remote.generation)
+		w.remote.link = &next
+	}
+	w.discard()
+	w.chain.lastTime = time.Time{} // that of another history, whose clock may have been ahead
+}
+
+// forgetStore is for a store that had a chain and has none. Its cluster manifest went with it: it must be written again, or a member
+// that loses its volume would take the store for one that was never used.
+func (w *Writer) forgetStore() {
+	w.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
+	is := &w.remote
+	is.beyond = is.stored // what was stored before that was noticed is left alone
+	is.generation, is.stored, is.last, is.newest = archive.Generation{}, segment.Position{}, segment.Position{}, ""
+	w.reserving.revision = 0 // it went as well
+}
+
+// refuse says why nothing may be written to the store. That is looked at again once in a while.
+func (w *Writer) refuse(why error) {
+	t := w.trouble(aboutLook)
+	if t.text != why.Error() {
+		w.options.Log.Error().Msg("backups: " + why.Error())
+	}
+	t.text, t.next = why.Error(), w.options.Now().Add(w.pace.foreign)
+	w.remote.generation = archive.Generation{}
+	w.askAgainIn(w.pace.foreign)
+}
+
+// abandonEnd leaves a chain alone whose end is damaged: a full snapshot begins another one behind it.
+func (w *Writer) abandonEnd(is payload) {
+	w.remote.storedAt = time.Now()
+	if w.remote.beyond != is.head.PastEnd {
+		w.options.Log.Error().Err(is.err).Msg("backups: the end of the chain is damaged, and stays as it is; a full begins another chain")
+	}
+	next := is.head.Next(w.remote.generation)
+	w.remote.beyond, w.remote.link = is.head.PastEnd, &next
+	w.discard()
+	w.openChain("damaged: " + is.err.Error())
+}
+
+// findSuccessor asks once in a while whether the next generation was begun: a member that does not write learns it by nothing else.
+func (w *Writer) findSuccessor(ctx context.Context) {
+	if w.remote.generation.Number == 0 || time.Since(w.remote.heard) < w.pace.successor {
+		return
+	}
+	w.remote.heard = time.Now()
+	in, is := w.remote.archive, w.remote.generation
+	w.job(func() func() {
+		patient, cancel := context.WithTimeout(ctx, successorPatience)
+		defer cancel()
+		next, err := in.Successor(patient, is.Number)
+		if err != nil {
+			return func() {} // there is none, or the store is away, which is told by those who need it
+		}
+		return func() { w.take(ctx, succeeded, payload{err: w.successor(is, next.Number)}) }
+	})
+}
+
+// successorPatience is how long that question may take.
+const successorPatience = 30 * time.Second
+
+// successor says who goes on.
+func (w *Writer) successor(of archive.Generation, number int) error {
+	stored := max(0, w.remote.stored.Revision-1)
+	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; what is only here can be exported from the data directory",
+		ErrSucceeded, number, w.remote.archive, of.Number, of.Cluster, w.options.Etcd.Revision(), stored)
+}
+
+// endHere gives up what is under way, and has etcd closed.
+func (w *Writer) endHere(why error) {
+	t := w.trouble(aboutLook)
+	t.text = why.Error()
+	w.options.Log.Error().Msg("backups: " + t.text)
+	for i := range w.fulls.due {
+		w.fulls.due[i].refused(why)
+	}
+	if f := w.fulls.making; f != nil {
+		w.tellAsked(f, fullResult{err: why})
+	}
+	w.fulls.due, w.fulls.making = nil, nil
+	w.result = why
+	w.superseded <- why
+}
+
+// finish notes how it ended for a closed etcd.
+func (w *Writer) finish(err error) {
+	w.result = ErrNoChain
+	if errors.Is(err, ErrRowsOnly) {
+		w.result = err
+	}
+}
+
+// found is what a look at the store showed.
+type found struct {
+	archive    *archive.Archive
+	abilities  store.Abilities
+	generation archive.Generation
+	head       archive.Head
+
+	vet  bool             // whether the generation is to be looked at, too
+	last segment.Position // the newest segment that is known; zero if none is
+	full string           // the newest full snapshot that is known; empty if none is
+}
+
+// errSuperseded says that a restore took the place of this cluster.
+var errSuperseded = errors.New("backups of this cluster have ended")
+
+// find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
+// if this is the member to do so.
+func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster, session string, begin bool, at time.Time) (found, error) {
+	var err error
+	if f.archive == nil {
+		if f.archive, err = open(ctx); err != nil {
+			return found{}, err
+		}
+	}
+	if f.vet && f.generation.Number != 0 {
+		err = f.ours(ctx)
+		if errors.Is(err, store.ErrNotFound) {
+			f.generation, err = archive.Generation{}, nil // to be begun anew
+		}
+		if err != nil {
+			return f, err
+		}
+	}
+	if f.generation.Number == 0 {
+		if err := f.identify(ctx, cluster, begin, at); err != nil {
+			return f, err
+		}
+	}
+	if f.head, err = f.archive.Head(ctx, f.generation.Number); err == nil {
+		err = f.head.Damaged
+	}
+	if err == nil {
+		err = f.believe(ctx)
+	}
+	if err == nil && begin && f.head.Unlinked != nil { // its writer has ended in between
+		err = f.archive.Open(ctx, f.generation, *f.head.Full, session)
+		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
+			err = &store.Unavailable{Cause: err} // to be looked at again
+		}
+	}
+	return f, err
+}
+
+func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
+	if begin {
+		f.generation, err = f.archive.Found(ctx, cluster, at)
+	} else {
+		f.generation, err = f.begun(ctx, cluster)
+	}
+	if err == nil {
+		err = f.ours(ctx)
+	}
+	if err != nil {
+		f.generation = archive.Generation{}
+		return err
+	}
+	f.abilities, err = store.Probe(ctx, f.archive.Store())
+	return err
+}
+
+// begun is the generation that another member has begun. store.ErrNotFound says that none has; between the cluster manifest and
+// the first generation is an instant at which somebody may have died.
+func (f *found) begun(ctx context.Context, cluster string) (archive.Generation, error) {
+	generation, err := f.archive.GenerationOf(ctx, cluster)
+	if !errors.Is(err, archive.ErrForeign) {
+		return generation, err
+	}
+	if manifest, failed := f.archive.Cluster(ctx); failed == nil && manifest.Cluster == cluster {
+		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster)
+	}
+	return generation, err
+}
+
+// ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.
+func (f *found) ours(ctx context.Context) error {
+	if err := f.archive.Still(ctx, f.generation); err != nil {
+		return err
+	}
+	generations, err := f.archive.Generations(ctx)
+	if err != nil || len(generations) == 0 {
+		return err
+	}
+	newest := generations[len(generations)-1]
+	if newest.Number > f.generation.Number {
+		return fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
+			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
+	}
+	return f.archive.MayAdd(newest)
+}
+
+// believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,
+// or lose a page. No chain begins anew, or goes on from an older place, because of that.
+func (f *found) believe(ctx context.Context) error {
+	head := f.head
+	if !head.Empty() && head.Cluster != f.generation.Cluster {
+		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
+	}
+	err, what := error(store.ErrNotFound), ""
+	if f.full != "" && (head.Empty() || head.Full.Name() < f.full) {
+		what = "full " + f.full
+		_, err = f.archive.Full(ctx, f.generation.Number, f.full)
+		if head.Empty() && errors.Is(err, store.ErrNotFound) {
+			return nil // whatever was stored since leads nowhere
+		}
+	}
+	if isMissing(err) && head.Position.Compare(f.last) <= 0 {
+		what = "segment " + f.last.String()
+		_, err = f.archive.Manifest(ctx, f.generation.Number, f.last)
+	}
+	if err == nil {
+		err = &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), what)}
+	}
+	if isMissing(err) {
+		return nil
+	}
+	return err
+}
+
+// isMissing tells whether an object is gone, or was overlooked since it cannot be believed.
+func isMissing(err error) bool {
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted)
+}

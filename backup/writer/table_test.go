@@ -1,0 +1,405 @@
+package writer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/statemachine"
+	"etcd-wrapper/statemachine/statemachinetest"
+)
+
+// tested is the machine for what every machine's tests ask.
+var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
+
+func TestTheTableIsWhole(t *testing.T) {
+	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertLegality(t)
+	statemachinetest.AssertTogether(t, written)
+	for _, state := range tested.StateNames() {
+		assert.Equal(t, state != drained, tested.Has(state, tick), "%s has work", state)
+	}
+}
+
+func TestEveryStateIsReachedAndLeadsToWriting(t *testing.T) {
+	assert.ElementsMatch(t, tested.StateNames(), tested.Reachable(unknown))
+	for _, state := range tested.StateNames() {
+		if state != drained && state != ended {
+			assert.Contains(t, tested.Reachable(state), writing, "from %s", state)
+		}
+	}
+	assert.Equal(t, []State{drained}, tested.Reachable(drained))
+	assert.Equal(t, []State{ended}, tested.Reachable(ended))
+}
+
+// The vocabulary is what the table uses and no more.
+func TestNoWordIsForgotten(t *testing.T) {
+	guards, actions := map[Guard]bool{}, map[Action]bool{}
+	for _, row := range Table {
+		guards[row.When] = true
+		for _, action := range row.Do {
+			actions[action] = true
+		}
+		assert.Contains(t, tested.Events(), row.On)
+		assert.NotEmpty(t, row.Why)
+	}
+	delete(guards, always)
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(conditions)), slices.Collect(maps.Keys(guards)))
+	assert.ElementsMatch(t, slices.Collect(maps.Keys((&Writer{}).actions())), slices.Collect(maps.Keys(actions)))
+}
+
+func TestTheCommittedDiagramIsTheTables(t *testing.T) {
+	statemachinetest.AssertGenerated(t, "../../docs/backup.dot", DOT())
+}
+
+func TestTheCommittedMatrixIsTheTables(t *testing.T) {
+	statemachinetest.AssertGenerated(t, "../../testdata/backup.golden", rules.Matrix(States))
+}
+
+func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
+	tested.AssertPicture(t, "backup.svg", DOT())
+	assert.True(t, strings.HasPrefix(SVG(), "<svg"))
+}
+
+func TestTheJSONIsTheTable(t *testing.T) {
+	text, err := JSON()
+	require.NoError(t, err)
+	var document struct{ Transitions []Row }
+	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	assert.Len(t, document.Transitions, len(Table))
+	assert.True(t, strings.HasPrefix(Mermaid(), "stateDiagram-v2\n"))
+}
+
+// sentence is one expectation of the writer: standing in a state and knowing given, when on happens, the machine goes to a
+// state and does something. It is written down here a second time on purpose: a change of the table must be a change of a
+// sentence that a reviewer reads.
+type sentence struct {
+	story string
+	in    statemachine.Source
+	given known
+	on    Event
+	told  payload
+	to    State // empty: where it was
+	do    []Action
+}
+
+var (
+	leader    = known{leads: true}
+	follower  = known{}
+	stepped   = known{guest: true, creates: true}
+	overwrite = known{guest: true}
+	bringer   = known{leads: true, closed: true}
+	creating  = payload{creates: true}
+	grown     = payload{creates: true, grew: true}
+)
+
+var sentences = []sentence{
+	{"nothing is stored before the store is known, but captured", unknown, leader, tick, payload{}, unknown, []Action{look, captureRows}},
+	{"who does not write captures nothing", unknown, follower, tick, payload{}, unknown, []Action{look}},
+	{"a watcher looks, and stores what waits on its volume", watching, follower, tick, payload{}, watching, []Action{findSuccessor, look, storeFull, storeSegment}},
+	{"nothing is stored before the end is known, but captured", aligning, leader, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull, captureRows}},
+	{"so does a guest", aligning, stepped, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull, captureRows}},
+	{"who does not write captures nothing", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
+	{"nor where the store overwrites", aligning, overwrite, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
+	{"the leader writes and looks for nobody", writing, leader, tick, payload{}, writing, []Action{findSuccessor, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
+	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{findSuccessor, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
+	{"who writes is not asked again", writing, follower, tick, payload{}, writing, []Action{findSuccessor, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
+	{"without a chain nothing is captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}},
+	{"no segment is stored before its chain", beginning, leader, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}},
+	{"by a guest as well", beginning, stepped, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}},
+	{"who leads no longer captures nothing behind it", beginning, follower, tick, payload{}, beginning, []Action{findSuccessor, storeFull}},
+	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{look, storeFull}},
+
+	{"a new leader looks at once", asking, follower, elected, payload{}, "", []Action{lookSoon}},
+	{"a new leader sees where the last one ended", settled, follower, elected, payload{}, aligning, []Action{lookSoon}},
+	{"a new leader sees where the last one ended", aligning, follower, elected, payload{}, aligning, []Action{lookSoon}},
+	{"a chain that begins goes on beginning", beginning, follower, elected, payload{}, beginning, nil},
+	{"who leads no longer looks", asking, leader, deposed, payload{}, "", []Action{lookSoon}},
+	{"who leads no longer leaves the end to others", settled, leader, deposed, payload{}, aligning, []Action{lookSoon}},
+	{"who leads no longer leaves the end to others", aligning, leader, deposed, payload{}, aligning, []Action{lookSoon}},
+	{"a full snapshot on its way is asked about when it is there", beginning, leader, deposed, payload{}, beginning, nil},
+	{"a follower founds the store when the leader does not", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
+	{"a follower takes over from a leader that stores nothing", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
+
+	{"a follower waits for a founder", looking, follower, nothingBegun, payload{}, unknown, []Action{countSilence}},
+	{"so does a guest, until the look after this one", looking, stepped, nothingBegun, payload{}, unknown, []Action{countSilence}},
+	{"a closed etcd founds nothing", looking, bringer, nothingBegun, payload{}, drained, []Action{finish}},
+	{"the leader extends the chain", looking, leader, chainFound, creating, writing, []Action{goOn}},
+	{"so does a guest", looking, overwrite, chainFound, creating, writing, []Action{goOn}},
+	{"not where the store overwrites", looking, stepped, chainFound, payload{}, watching, []Action{goOn}},
+	{"a guest steps back when another member writes", looking, stepped, chainFound, grown, watching, []Action{goOn}},
+	{"the leader does not", looking, leader, chainFound, grown, writing, []Action{goOn}},
+	{"a follower watches", looking, follower, chainFound, creating, watching, []Action{goOn}},
+	{"the leader begins a chain", looking, leader, noChain, creating, opening, []Action{clearChain, openChain}},
+	{"so does a guest", looking, overwrite, noChain, creating, opening, []Action{clearChain, openChain}},
+	{"a follower waits for a chain", looking, follower, noChain, creating, watching, []Action{clearChain, countSilence}},
+	{"a closed etcd begins no chain", looking, bringer, noChain, creating, drained, []Action{finish}},
+	{"behind a damaged end a chain begins", looking, leader, endDamaged, creating, opening, []Action{abandonEnd}},
+	{"by a guest as well", looking, overwrite, endDamaged, creating, opening, []Action{abandonEnd}},
+	{"a follower leaves a damaged end to the leader", looking, follower, endDamaged, creating, aligning, []Action{keepWatching}},
+	{"so does a closed etcd", looking, bringer, endDamaged, creating, drained, []Action{finish}},
+	{"a store of another cluster is left alone", looking, leader, refused, payload{}, foreign, []Action{refuse}},
+	{"also by a follower", looking, follower, refused, payload{}, foreign, []Action{refuse}},
+	{"and what was about to begin is given up", beginning, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
+	{"what may be another cluster's is left alone", looking, leader, unrelated, payload{}, foreign, []Action{refuse}},
+	{"quietly by a follower", looking, follower, unrelated, payload{}, foreign, []Action{keepWatching}},
+	{"a slow follower goes on watching", watching, follower, storeAhead, payload{}, watching, []Action{await}},
+	{"a leader applies what it has first", statemachine.Group{unknown, aligning, writing, opening, foreign}, leader, storeAhead, payload{}, aligning, []Action{await}},
+	{"a store that was emptied is founded again", looking, leader, emptied, payload{}, unknown, []Action{forgetStore}},
+	{"a closed etcd whose rows are there is done", looking, bringer, surpassed, payload{}, drained, []Action{finish}},
+
+	{"a cluster that another one was restored from ends", serving, leader, succeeded, payload{}, ended, []Action{endHere}},
+	{"so does each member", serving, follower, succeeded, payload{}, ended, []Action{endHere}},
+	{"and does nothing more", ended, leader, tick, payload{}, ended, nil},
+	{"whoever leads it", ended, follower, elected, payload{}, ended, nil},
+	{"or no longer", ended, leader, deposed, payload{}, ended, nil},
+
+	{"what was seen long ago is seen again", settled, leader, expired, payload{}, aligning, nil},
+	{"what is gone is looked for, and whose the store is", settled, leader, doubted, payload{}, aligning, []Action{doubtStore}},
+	{"who comes second goes on behind the first", settled, leader, collided, payload{}, aligning, nil},
+	{"what the volume lost is captured again", settled, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
+	{"behind a gap a chain begins", writing, leader, broken, payload{}, opening, []Action{openChain}},
+	{"who writes is not asked again", writing, follower, broken, payload{}, opening, []Action{openChain}},
+	{"not by a closed etcd", writing, bringer, broken, payload{}, drained, []Action{finish}},
+	{"with its revision a chain begins", opening, leader, named, payload{}, beginning, nil},
+	{"a full snapshot that fails is made again", opening, leader, fullLost, payload{}, opening, []Action{openChain}},
+	{"of two chains the newest counts", beginning, leader, chainBegun, payload{}, aligning, nil},
+	{"where another member goes on, a chain is given up", beginning, leader, overtaken, payload{}, aligning, []Action{leaveChain}},
+	{"a full snapshot that is lost is made again", beginning, leader, fullLost, payload{}, opening, []Action{openChain}},
+	{"also by a guest", beginning, stepped, fullLost, payload{}, opening, []Action{openChain}},
+	{"not by who leads no longer", beginning, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
+}
+
+type rulesOf = statemachine.Rules[known, payload]
+
+func rulesFor(table []Row, elsewhere []statemachine.Default) *rulesOf {
+	return statemachine.NewRules[known, payload](table, elsewhere, drained)
+}
+
+// failure says how rules differ from the sentence in one of its states; empty if they do not. What has one answer has it
+// whatever is known.
+func (s sentence) failure(rules *rulesOf, from State) string {
+	givens := []known{s.given}
+	if len(tested.Rows(from, s.on)) == 1 {
+		givens = []known{follower, leader, stepped, bringer}
+	}
+	for _, given := range givens {
+		if failure := s.differs(rules, from, given); failure != "" {
+			return failure
+		}
+	}
+	return ""
+}
+
+func (s sentence) differs(rules *rulesOf, from State, given known) string {
+	want := s.to
+	if want == "" {
+		want = from
+	}
+	_, decision := rules.Step(statemachine.Core[known]{State: from, Facts: given}, s.on, s.told)
+	switch {
+	case decision.Row < 0:
+		return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
+	case decision.To != want:
+		return fmt.Sprintf("goes to %s, not to %s", decision.To, want)
+	case !slices.Equal(decision.Do, s.do):
+		return fmt.Sprintf("does %q, not %q", decision.Do, s.do)
+	}
+	return ""
+}
+
+func TestEveryStepOfTheWriter(t *testing.T) {
+	for _, s := range sentences {
+		for _, from := range s.in.Each() {
+			t.Run(fmt.Sprintf("%s/%s/%s", from, s.on, s.story), func(t *testing.T) { assert.Empty(t, s.failure(rules, from)) })
+		}
+	}
+}
+
+func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
+	for i, row := range Table {
+		taken, refused := false, row.When == always
+		for _, s := range sentences {
+			if slices.Contains(s.in.Each(), row.From) && s.on == row.On {
+				_, decision := rules.Step(statemachine.Core[known]{State: row.From, Facts: s.given}, s.on, s.told)
+				taken, refused = taken || decision.Row == i, refused || decision.Row > i
+			}
+		}
+		assert.True(t, taken, "no sentence takes the row %s, %s [%s]", row.From, row.On, row.When)
+		assert.True(t, refused, "no sentence is refused by the guard of %s, %s [%s]", row.From, row.On, row.When)
+	}
+}
+
+// A fault of this program is told; what comes late is not.
+var impossible = []Event{tick, elected, deposed, stalled, broken, named}
+
+func restFailure(rules *rulesOf, state State, event Event) string {
+	want := statemachine.Ignore
+	if state != drained && slices.Contains(impossible, event) {
+		want = statemachine.Reject
+	}
+	_, decision := rules.Step(statemachine.Core[known]{State: state}, event, payload{})
+	switch {
+	case decision.Answer != want:
+		return fmt.Sprintf("is answered with %s, not %s", decision.Answer, want)
+	case decision.Why == "":
+		return "gives no reason"
+	}
+	return ""
+}
+
+// stepFailures is everything that single steps have against a table.
+func stepFailures(table []Row, elsewhere []statemachine.Default) (failures []string) {
+	rules := rulesFor(table, elsewhere)
+	for _, s := range sentences {
+		for _, from := range s.in.Each() {
+			if failure := s.failure(rules, from); failure != "" {
+				failures = append(failures, s.story+": "+failure)
+			}
+		}
+	}
+	for _, state := range tested.StateNames() {
+		for _, event := range tested.Events() {
+			if !tested.Has(state, event) {
+				if failure := restFailure(rules, state, event); failure != "" {
+					failures = append(failures, fmt.Sprintf("%s, %s %s", state, event, failure))
+				}
+			}
+		}
+	}
+	return failures
+}
+
+func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
+	assert.Empty(t, stepFailures(Table, Elsewhere))
+}
+
+// place is the machine at one instant, and what it may do next.
+type place struct {
+	core    statemachine.Core[known]
+	chain   bool // there is a position to capture from
+	settled bool // the end of the store's backups was seen
+}
+
+// promises are what must hold at every instant, whatever happens in whichever order.
+var promises = []struct {
+	what string
+	kept func(place, []Action) bool
+}{
+	{"a segment is stored only where the end is known", func(p place, do []Action) bool { return !slices.Contains(do, storeSegment) || p.settled }},
+	{"only the member that writes captures, begins a chain, makes full snapshots, merges or reserves", func(p place, do []Action) bool {
+		writes := []Action{captureRows, openChain, makeFull, mergeSegments, keepReserved}
+		return p.core.Facts.ours() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
+	}},
+	{"who writes or opens a chain is the one to write", func(p place, _ []Action) bool {
+		return p.core.State != writing && p.core.State != opening || p.core.Facts.ours()
+	}},
+	{"a closed etcd begins nothing", func(p place, do []Action) bool {
+		return !p.core.Facts.closed || !slices.Contains(do, openChain) && !slices.Contains(do, abandonEnd)
+	}},
+	{"another cluster's store is only looked at", func(p place, do []Action) bool {
+		return p.core.State != foreign || !slices.Contains(do, storeSegment) && !slices.Contains(do, openChain)
+	}},
+	{"nothing is done behind the end of a generation", func(p place, do []Action) bool {
+		return p.core.State != ended || len(do) == 0 || slices.Equal(do, []Action{endHere})
+	}},
+	{"who writes has a chain", func(p place, _ []Action) bool { return p.core.State != writing || p.chain }},
+}
+
+// possible tells whether an event can come in a place.
+func (p place) possible(event Event) bool {
+	only := map[Event]bool{
+		elected:    !p.core.Facts.leads,
+		deposed:    p.core.Facts.leads,
+		stalled:    !p.core.Facts.leads && !p.core.Facts.guest && (p.core.State == watching || p.core.State == unknown),
+		broken:     p.core.State == writing,
+		named:      p.core.State == opening,
+		chainBegun: p.core.State == beginning,
+		overtaken:  p.core.State == beginning,
+		fullLost:   p.core.State == opening || p.core.State == beginning,
+	}
+	can, bound := only[event]
+	return can || !bound
+}
+
+// explore walks a table to the fixpoint from everything that a run can be given, with every event in every order.
+func explore(table []Row, elsewhere []statemachine.Default) (seen map[place]bool, wrong []string) {
+	rules := rulesFor(table, elsewhere)
+	seen = map[place]bool{}
+	var queue []place
+	for _, given := range []known{{}, {closed: true}} {
+		queue = append(queue, place{core: statemachine.Core[known]{State: unknown, Facts: given}})
+	}
+	for len(queue) > 0 && len(wrong) == 0 {
+		here := queue[0]
+		queue = queue[1:]
+		if seen[here] {
+			continue
+		}
+		seen[here] = true
+		for _, event := range tested.Events() {
+			for _, told := range []payload{{}, creating, grown} {
+				if !here.possible(event) {
+					continue
+				}
+				core, decision := rules.Step(here.core, event, told)
+				if decision.Answer == statemachine.Reject {
+					wrong = append(wrong, fmt.Sprintf("%q is rejected in %+v", event, here))
+				}
+				there := here.after(core, decision)
+				for _, promise := range promises {
+					if !promise.kept(there, decision.Do) {
+						wrong = append(wrong, fmt.Sprintf("broken: %s: in %+v, on %q", promise.what, there, event))
+					}
+				}
+				queue = append(queue, there)
+			}
+		}
+	}
+	return seen, wrong
+}
+
+// after is where a decision leads.
+func (p place) after(core statemachine.Core[known], decision statemachine.Decision) place {
+	from := p.core.State
+	p.core = core
+	for _, action := range decision.Do {
+		switch action {
+		case goOn:
+			p.chain, p.settled = core.Facts.ours(), true
+		case clearChain, abandonEnd:
+			p.chain, p.settled = false, true
+		case openChain, leaveChain, dropSpool, takeOver:
+			p.chain = false
+		}
+	}
+	if from != core.State {
+		p.settled = p.settled && !slices.Contains(statemachine.Group{aligning, unknown, foreign}, core.State)
+		p.chain = p.chain || core.State == beginning
+	}
+	return p
+}
+
+func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+	seen, wrong := explore(Table, Elsewhere)
+	require.Empty(t, wrong)
+	visited := map[State]bool{}
+	for p := range seen {
+		visited[p.core.State] = true
+	}
+	assert.Len(t, visited, len(States), "every state was visited")
+	t.Logf("explored %d places of %d states and %d rows", len(seen), len(States), len(Table))
+}
+
+func TestNoMutantOfTheTableSurvives(t *testing.T) {
+	tested.AssertNoMutantSurvives(t, stepFailures, func(table []Row, elsewhere []statemachine.Default) []string {
+		_, wrong := explore(table, elsewhere)
+		return wrong
+	})
+}

@@ -1,0 +1,295 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/merge"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store"
+)
+
+// uploadPatience is how long one segment may take to be stored: it is small.
+const uploadPatience = 2 * time.Minute
+
+// storeSegment stores the oldest segment that waits, at the position where the chain ends.
+func (w *Writer) storeSegment(ctx context.Context) {
+	if len(w.chain.waiting) == 0 || !w.mayAsk() || !w.settled() {
+		return
+	}
+	next, to, generation := w.chain.waiting[0], w.remote.archive, w.remote.generation
+	w.ask()
+	open, newest, vet := w.opener(next), w.fullToCheck(), w.vet()
+	w.job(func() func() {
+		patient, cancel := context.WithTimeout(ctx, uploadPatience)
+		defer cancel()
+		if isGone(patient, to, generation, newest, vet) {
+			return func() { w.answered(); w.take(ctx, doubted, payload{}) }
+		}
+		size, err := put(patient, to, generation.Number, next.position, open)
+		if !errors.Is(err, store.ErrExists) {
+			return func() { w.storedSegment(ctx, next, size, err) }
+		}
+		winner, err := to.Manifest(patient, generation.Number, next.position)
+		if err == nil && winner.Ends != nil {
+			return func() {
+				w.answered()
+				w.take(ctx, succeeded, payload{err: w.successor(generation, winner.Ends.Successor)})
+			}
+		}
+		return func() { w.collided(ctx, next, winner, err) }
+	})
+}
+
+// opener returns what reads a segment that waits.
+func (w *Writer) opener(next waiting) func() (io.ReadCloser, int64, error) {
+	if held := w.chain.held; held != nil && held.Position == next.position {
+		return func() (io.ReadCloser, int64, error) { return io.NopCloser(held.Reader()), held.Size(), nil }
+	}
+	return func() (io.ReadCloser, int64, error) {
+		if err := w.spool.Examine(next.position, w.options.Keys); err != nil {
+			return nil, 0, fmt.Errorf("%w: %w", errGone, err)
+		}
+		file, err := w.spool.Open(next.position)
+		if err != nil {
+			return nil, 0, err
+		}
+		information, err := file.Stat()
+		if err != nil {
+			return nil, 0, errors.Join(err, file.Close())
+		}
+		return file, information.Size(), nil
+	}
+}
+
+// errGone says that what waited is not in the spool any more, or not as it was.
+var errGone = errors.New("a segment is gone from the spool, or damaged")
+
+func put(ctx context.Context, to *archive.Archive, generation int, position segment.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
+	content, size, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer content.Close()
+	return size, to.PutStored(ctx, generation, position, content)
+}
+
+// storedSegment notes how an upload went.
+func (w *Writer) storedSegment(ctx context.Context, which waiting, size int64, err error) {
+	w.answered()
+	if errors.Is(err, errGone) {
+		w.take(ctx, spoolLost, payload{err: err})
+		return
+	}
+	if err != nil {
+		w.failed(aboutSegment, "cannot store segment "+which.position.String(), err)
+		return
+	}
+	w.succeeded(aboutSegment)
+	w.statistic.Segments++
+	w.statistic.Uploaded += size
+	w.advance(which)
+}
+
+// dropSpool takes everything that is not stored from the database again.
+func (w *Writer) dropSpool(err error) {
+	w.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
+	w.chain.tail = nil
+	w.discard()
+}
+
+// discard drops all that waits.
+func (w *Writer) discard() {
+	w.chain.waiting, w.chain.held = nil, nil
+	if err := w.spool.Clear(); err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+	}
+}
+
+// advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
+// says where to go on.
+func (w *Writer) advance(which waiting) {
+	w.remote.stored, w.remote.storedAt, w.remote.last = which.next, time.Now(), which.position
+	if len(w.chain.waiting) > 0 && w.chain.waiting[0].position == which.position {
+		w.chain.waiting = w.chain.waiting[1:]
+	}
+	if w.chain.held != nil && w.chain.held.Position == which.position {
+		w.chain.held = nil
+	}
+	if err := w.spool.Remove(which.position); err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+	}
+}
+
+// collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
+// is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users.
+func (w *Writer) collided(ctx context.Context, which waiting, winner segment.Manifest, err error) {
+	w.answered()
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		w.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
+		return
+	}
+	w.succeeded(aboutSegment)
+	own, known := w.manifest(which)
+	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After && winner.Term <= own.Term && winner.Applied <= own.Applied {
+		w.advance(which)
+		w.secondTo(own)
+		return
+	}
+	w.options.Log.Debug().Str("segment", which.position.String()).Str("member", winner.Member).
+		Msg("backups: another member was first; this one goes on behind its segment")
+	w.take(ctx, collided, payload{})
+}
+
+// manifest is that of a segment that waits.
+func (w *Writer) manifest(of waiting) (segment.Manifest, bool) {
+	if w.chain.held != nil && w.chain.held.Position == of.position {
+		return w.chain.held.Manifest, true
+	}
+	own, err := w.spool.Manifest(of.position, w.options.Keys)
+	return own, err == nil
+}
+
+// secondTo makes good what a segment would have brought beside its rows: whoever was first with these may have looked earlier.
+func (w *Writer) secondTo(own segment.Manifest) {
+	if len(own.Buckets) == 0 {
+		return
+	}
+	w.retake()
+	for i := range w.flushes {
+		w.flushes[i].target, w.flushes[i].at, w.chain.hurry = segment.Position{}, time.Now(), true
+	}
+}
+
+// fullToCheck is the full that the store must still have when segments follow it; empty if it is not asked this time: a request
+// now and then is enough to notice that somebody has emptied the store.
+func (w *Writer) fullToCheck() (name string) {
+	if time.Since(w.remote.checked) < w.pace.watch {
+		return ""
+	}
+	w.remote.checked = time.Now()
+	return w.remote.newest
+}
+
+// vet tells whether it is time to see that the store is still this cluster's. Whoever stores all the time looks for nothing else.
+func (w *Writer) vet() bool {
+	due := time.Since(w.remote.vetted) >= w.pace.knows
+	if due {
+		w.remote.vetted = time.Now()
+	}
+	return due
+}
+
+// isGone asks the store whether it has lost a full, and if vet is set, whether the generation is there, and the newest. Where it
+// does not answer, the next upload will tell.
+func isGone(ctx context.Context, from *archive.Archive, generation archive.Generation, full string, vet bool) bool {
+	var err error
+	if full != "" {
+		_, err = from.Full(ctx, generation.Number, full)
+	}
+	if err == nil && vet {
+		err = (&found{archive: from, generation: generation}).ours(ctx)
+	}
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, errSuperseded)
+}
+
+// mergePatience is how long one round may take.
+const mergePatience = 15 * time.Minute
+
+// merging is what this member does about small objects.
+type merging struct {
+	merger  *merge.Merger
+	of      *archive.Archive
+	running bool
+	at      time.Time // of the last run
+	stored  int64     // how many segments there were then
+	left    bool      // something waits for its time
+}
+
+// merge has small objects merged once in a while, if there are new ones.
+func (w *Writer) merge(ctx context.Context) {
+	m := &w.merging
+	if m.running || !w.writes() || w.remote.generation.Number == 0 || !w.well() || w.fulls.making != nil || time.Since(m.at) < w.pace.merge ||
+		!m.left && m.stored == w.statistic.Segments {
+		return
+	}
+	if m.of != w.remote.archive {
+		m.merger, m.of = merge.New(w.remote.archive, w.options.Now), w.remote.archive
+	}
+	m.running, m.at, m.stored = true, time.Now(), w.statistic.Segments
+	merger, generation := m.merger, w.remote.generation.Number
+	w.job(func() func() {
+		ctx, cancel := context.WithTimeout(ctx, mergePatience)
+		defer cancel()
+		done, err := merger.Run(ctx, generation)
+		return func() { w.merged(done, err) }
+	})
+}
+
+func (w *Writer) merged(done merge.Done, err error) {
+	w.merging.running, w.merging.left = false, done.Left || err != nil
+	w.statistic.Merged += int64(done.Merged)
+	w.statistic.Holes += int64(done.Holes)
+	if err != nil && !w.stopping {
+		w.statistic.Failures++
+		w.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")
+	}
+}
+
+// reservePatience is how long it may take to look at a reservation and make one.
+const reservePatience = time.Minute
+
+// reserving is what this member does to keep the store's reservation ahead of what etcd hands out: a restore goes on above it.
+type reserving struct {
+	running  bool
+	revision int64     // that is reserved, as far as is known; 0 if that is unknown
+	after    time.Time // it is not tried before
+}
+
+// reserve makes a reservation when etcd comes near the last one. It is a request in hundreds of millions of revisions.
+func (w *Writer) reserve(ctx context.Context) {
+	r := &w.reserving
+	if r.running || w.options.SegmentsOnly || !w.writes() || w.remote.generation.Number == 0 || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.after) {
+		return
+	}
+	r.running = true
+	to, wanted := w.remote.archive, archive.Reservation{
+		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Revision: w.revision + archive.Margin, Created: w.options.Now(),
+	}
+	w.job(func() func() {
+		ctx, cancel := context.WithTimeout(ctx, reservePatience)
+		defer cancel()
+		revision, err := reserve(ctx, to, wanted)
+		return func() { w.reserved(revision, err) }
+	})
+}
+
+// reserve returns the revision that is reserved then, by whomever.
+func reserve(ctx context.Context, to *archive.Archive, wanted archive.Reservation) (int64, error) {
+	there, err := to.Reserved(ctx)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return 0, err
+	}
+	if wanted.Revision-archive.Margin+archive.Renewal <= there.Revision {
+		return there.Revision, nil
+	}
+	if err := to.Reserve(ctx, wanted); err != nil && !errors.Is(err, store.ErrExists) {
+		return 0, err
+	}
+	return wanted.Revision, nil
+}
+
+func (w *Writer) reserved(revision int64, err error) {
+	r := &w.reserving
+	r.running = false
+	if err != nil {
+		r.after = time.Now().Add(w.failed(aboutReservation, "cannot reserve revisions for after a restore", err))
+		return
+	}
+	r.revision = revision
+	w.succeeded(aboutReservation)
+}

@@ -1,0 +1,53 @@
+package peers
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What it holds counts, by database and log: running says nothing.
+func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
+	for name, of := range map[string]struct {
+		metrics string
+		reach   int64
+		says    string
+	}{
+		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has come to revision 1201"},
+		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has come to revision 1234567"},
+		"what its log held, as well": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
+		"nothing":                    {"# nothing\n", 0, "m-0 does not tell how far it is (its metrics do not say it)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTown(t)
+			w.fakes[0].metrics = of.metrics
+			w.fakes[1].Close()
+			c := w.peers.Ask(t.Context(), volume(0xabc, own, 3))
+			assert.Equal(t, Claimed, c.Listing)
+			assert.Equal(t, of.reach, c.Reach)
+			require.ErrorContains(t, c.Silent, of.says)
+			require.ErrorContains(t, c.Silent, "m-1 does not answer")
+			c = w.peers.Ask(t.Context(), volume(0xdef, own, 3))
+			assert.Zero(t, c.Reach, "it is another cluster's")
+		})
+	}
+}
+
+func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
+	Opens(77)
+	families, err := prometheus.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "etcd_wrapper_opened_revision" {
+			w := newTown(t)
+			w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", family.GetMetric()[0].GetGauge().GetValue())
+			w.fakes[1].Close()
+			assert.Equal(t, int64(77), w.peers.Ask(t.Context(), volume(0xabc, own, 3)).Reach)
+			return
+		}
+	}
+	assert.Fail(t, "it is not told")
+}
