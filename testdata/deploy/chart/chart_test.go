@@ -188,7 +188,8 @@ func TestTheValuesThatTheGuidesHavePeopleWriteAreTaken(t *testing.T) {
 		require.NoError(t, err)
 		found := 0
 		for _, values := range block.FindAllString(string(text), -1) {
-			values = regexp.MustCompile(`(?m)^ {4}`).ReplaceAllString(values, "")
+			margin := values[:len(values)-len(strings.TrimLeft(values, " "))]
+			values = strings.ReplaceAll("\n"+values, "\n"+margin, "\n")[1:]
 			key, _, _ := strings.Cut(values, ":")
 			if _, ok := known[key]; !ok {
 				continue
