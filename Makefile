@@ -20,7 +20,7 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -77,9 +77,13 @@ test-downgrade: fetch ## See that etcd 3.5 reads the data that are kept for it, 
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
-test-deploy: ## Apply the manifests to a real Kubernetes API server and run their pods, as root; builds Kubernetes once, in a quarter of an hour
-	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
+test-chart: ## Render the Helm chart and hold it against the program; builds helm once, in some minutes
+	$(GO) test -count=1 ./deploy
+	cd testdata/deploy && $(GO) test -count=1 ./chart
 	cd testdata/rules && $(GO) test -count=1 ./...
+
+test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in a quarter of an hour
+	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 

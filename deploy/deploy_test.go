@@ -1,14 +1,12 @@
-// Package deploy has the manifests, and the tests that hold them against the program: what they name exists, and etcd takes
-// their configurations. That a cluster takes them and their pods run is for `make test-deploy`.
+// Package deploy has the chart, and the tests that hold it against the program: what it names exists, and etcd takes its
+// configurations. They read the renderings in examples; that those are the chart's, that a cluster takes them and that their
+// pods run is for `make test-deploy`.
 package deploy
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -28,26 +26,43 @@ import (
 
 type document = map[string]any
 
-// documents are all that stand in the YAML files, by path; the Go modules beside them are left out.
+// documents are the objects of all renderings, by file.
 func documents(t *testing.T) map[string][]document {
 	t.Helper()
 	found := map[string][]document{}
-	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" || strings.HasSuffix(path, "conf.yaml") {
-			return err
+	files, err := filepath.Glob("examples/*.yaml")
+	require.NoError(t, err)
+	for _, path := range files {
+		if strings.HasSuffix(path, ".values.yaml") {
+			continue
 		}
-		content, err := os.ReadFile(path)
-		for part := range bytes.SplitSeq(content, []byte("\n---\n")) {
+		for part := range strings.SplitSeq("\n"+read(t, path), "\n---\n") {
 			var parsed any
-			err = errors.Join(err, yaml.UnmarshalStrict(part, &parsed))
+			require.NoError(t, yaml.UnmarshalStrict([]byte(part), &parsed), path)
 			if mapping, ok := parsed.(document); ok {
 				found[path] = append(found[path], mapping)
 			}
 		}
-		return err
-	}))
-	require.NotEmpty(t, found)
+	}
+	require.Len(t, found, 5)
 	return found
+}
+
+// object is one of a rendering.
+func object(t *testing.T, example, kind, name string) document {
+	t.Helper()
+	for _, part := range documents(t)["examples/"+example+".yaml"] {
+		if part["kind"] == kind && part["metadata"].(document)["name"] == name {
+			return part
+		}
+	}
+	require.Fail(t, "there is no such object", "%s %s in %s", kind, name, example)
+	return nil
+}
+
+func configuration(t *testing.T, example string) string {
+	t.Helper()
+	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
 // each visits every mapping in a document, however deep.
@@ -73,7 +88,7 @@ func listed(parts []document) (all []any) {
 }
 
 func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
-	set := documents(t)["base/statefulset.yaml"][0]
+	set := object(t, "one", "StatefulSet", "etcd-main")
 	ports, paths, grace := map[any]any{}, []string{}, 0.0
 	each(set, func(m document) {
 		if number, ok := m["containerPort"]; ok {
@@ -97,7 +112,7 @@ func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
 	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
 	require.True(t, ok)
 	found := ""
-	each(listed(documents(t)["components/without-sidecar/statefulset.yaml"]), func(m document) {
+	each(object(t, "one", "StatefulSet", "etcd-main"), func(m document) {
 		if m["name"] == "TMPDIR" {
 			found, _ = m["value"].(string)
 		}
@@ -108,91 +123,62 @@ func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
 // The template of a claim cannot be changed later, and each of three may be as large as the quota: the database, a copy of it,
 // and what a recovery has set aside.
 func TestAVolumeHasRoomForThreeDatabases(t *testing.T) {
-	configuration, err := os.ReadFile("standalone/etcd.conf.yaml")
-	require.NoError(t, err)
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`
 	}
-	require.NoError(t, yaml.Unmarshal(configuration, &etcd))
+	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "one")), &etcd))
 	var size int64 // Gi
-	each(documents(t)["base/statefulset.yaml"][0], func(m document) {
+	each(object(t, "one", "StatefulSet", "etcd-main"), func(m document) {
 		if storage, ok := m["storage"].(string); ok {
-			_, err = fmt.Sscanf(storage, "%dGi", &size)
+			_, err := fmt.Sscanf(storage, "%dGi", &size)
+			require.NoError(t, err)
 		}
 	})
-	require.NoError(t, err)
 	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "a tenth is not used by test restores")
 }
 
 func TestEtcdTakesTheConfigurationsOfAllMembers(t *testing.T) {
-	files, err := filepath.Glob("*/etcd.conf.yaml")
-	require.NoError(t, err)
-	further, err := filepath.Glob("components/*/*.conf.yaml")
-	require.NoError(t, err)
-	for _, file := range append(files, further...) {
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
+	for example, members := range map[string]int{"one": 1, "three": 3, "one-with-sidecar": 1, "three-with-sidecars": 3, "everything": 5} {
+		content := []byte(configuration(t, example))
 		var all struct {
 			Members map[string][]string `json:"initial-advertise-peer-urls"`
+			Token   string              `json:"initial-cluster-token"`
 		}
 		require.NoError(t, yaml.Unmarshal(content, &all))
+		assert.Len(t, all.Members, members)
+		assert.Equal(t, "etcd/etcd-main", all.Token, "namespace and release")
 		for pod, urls := range all.Members {
+			assert.Contains(t, urls[0], pod+".etcd-main-peer.etcd.svc:2380")
 			own, err := etcdconf.ForMember(content, pod)
 			require.NoError(t, err)
+			own = withoutCertificates(t, own)
 			checked, err := etcdconf.Parse(own)
-			if errors.Is(err, bootstrap.ErrCertificates) {
-				continue // they are in the pod
-			}
-			require.NoError(t, err, file)
+			require.NoError(t, err, example)
 			assert.Empty(t, checked.Unknown)
 			assert.Empty(t, checked.Warnings)
 			assert.Equal(t, pod, checked.Etcd.Name)
-			assert.Equal(t, urls[0], checked.Etcd.AdvertisePeerUrls[0].String())
-			assert.True(t, strings.HasPrefix(checked.Etcd.Dir, "/var/etcd/data/"), "%s: the data are on the volume", file)
-			assert.Len(t, strings.Split(checked.Etcd.InitialCluster, ","), len(all.Members))
+			assert.Equal(t, strings.Replace(urls[0], "https", "http", 1), checked.Etcd.AdvertisePeerUrls[0].String())
+			assert.True(t, strings.HasPrefix(checked.Etcd.Dir, "/var/etcd/data/"), "%s: the data are on the volume", example)
+			assert.Len(t, strings.Split(checked.Etcd.InitialCluster, ","), members)
 		}
 	}
-	assert.Len(t, files, 4)
+}
+
+// withoutCertificates takes away what lies in the pod.
+func withoutCertificates(t *testing.T, own []byte) []byte {
+	t.Helper()
+	if _, err := etcdconf.Parse(own); !errors.Is(err, bootstrap.ErrCertificates) {
+		return own
+	}
+	var keys document
+	require.NoError(t, yaml.Unmarshal([]byte(strings.ReplaceAll(string(own), "https://", "http://")), &keys))
+	delete(keys, "client-transport-security")
+	delete(keys, "peer-transport-security")
+	plain, err := yaml.Marshal(keys)
+	require.NoError(t, err)
+	return plain
 }
 
 func TestBothFlavoursHaveTheSameConfiguration(t *testing.T) {
-	for one, other := range map[string]string{"standalone": "sidecar", "standalone-ha": "sidecar-ha"} {
-		want, err := os.ReadFile(filepath.Join(one, "etcd.conf.yaml"))
-		require.NoError(t, err)
-		got, err := os.ReadFile(filepath.Join(other, "etcd.conf.yaml"))
-		require.NoError(t, err)
-		assert.Equal(t, string(want), string(got))
-	}
-}
-
-func TestEveryManifestIsUsed(t *testing.T) {
-	used := map[string]bool{}
-	for path, parts := range documents(t) {
-		if filepath.Base(path) != "kustomization.yaml" {
-			continue
-		}
-		used[path] = true
-		each(listed(parts), func(m document) {
-			for _, key := range []string{"resources", "components", "files"} {
-				list, _ := m[key].([]any)
-				for _, element := range list {
-					_, file, ok := strings.Cut(element.(string), "=")
-					if !ok {
-						file = element.(string)
-					}
-					used[filepath.Join(filepath.Dir(path), file)] = true
-				}
-			}
-			if file, ok := m["path"].(string); ok {
-				used[filepath.Join(filepath.Dir(path), file)] = true
-			}
-		})
-	}
-	for file := range used {
-		_, err := os.Stat(file)
-		assert.NoError(t, err)
-	}
-	for file := range documents(t) {
-		assert.True(t, used[file], "no kustomization names %s", file)
-	}
+	assert.Equal(t, configuration(t, "three"), configuration(t, "three-with-sidecars"))
 }

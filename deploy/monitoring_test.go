@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const monitoring = "components/monitoring"
+const monitoring = "chart/files"
 
 func read(t *testing.T, path ...string) string {
 	t.Helper()

@@ -17,10 +17,9 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 )
 
-const folder = "../../deploy/components/monitoring/"
+const folder = "../../deploy/chart/files/"
 
 // pod is the labels of a member.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
@@ -107,11 +106,7 @@ func rules(t *testing.T) (all []rulefmt.Rule) {
 	t.Helper()
 	content, err := os.ReadFile(folder + "rules.yaml")
 	require.NoError(t, err)
-	var object struct{ Spec yaml.Node }
-	require.NoError(t, yaml.Unmarshal(content, &object))
-	spec, err := yaml.Marshal(&object.Spec)
-	require.NoError(t, err)
-	groups, errs := rulefmt.Parse(spec, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	groups, errs := rulefmt.Parse(content, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
 	require.Empty(t, errs)
 	for _, group := range groups.Groups {
 		all = append(all, group.Rules...)

@@ -193,16 +193,26 @@ func (c *Cluster) writeKubeconfig() error {
 
 // Kubectl runs it, and returns what it prints, also if it fails.
 func (c *Cluster) Kubectl(args ...string) (string, error) {
-	command := exec.Command(Tool("kubectl"), args...)
+	return c.tool("kubectl", args...)
+}
+
+// Helm is Kubectl for charts.
+func (c *Cluster) Helm(args ...string) (string, error) {
+	return c.tool("helm", args...)
+}
+
+func (c *Cluster) tool(name string, args ...string) (string, error) {
+	command := exec.Command(Tool(name), args...)
 	command.Dir, command.Env = Checkout(), c.Environment()
 	out, err := command.CombinedOutput()
 	return string(out), err
 }
 
-// Environment is that of a person who uses the cluster: kubectl is found, and knows where it is.
+// Environment is that of a person who uses the cluster: kubectl and helm are found, and know where it is.
 func (c *Cluster) Environment() []string {
 	path := filepath.Dir(Tool("kubectl")) + string(os.PathListSeparator) + os.Getenv("PATH")
-	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "PATH="+path)
+	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),
+		"HELM_CONFIG_HOME="+filepath.Join(c.dir, "helm"), "HELM_DATA_HOME="+filepath.Join(c.dir, "helm"), "PATH="+path)
 }
 
 // freePorts are different ones that nobody listens at just now.

@@ -29,10 +29,15 @@ const stamp = "-s -w -X k8s.io/component-base/version.gitVersion=" + release +
 
 // Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are built
 // from, runc, a server of S3's protocol, the scripted sidecar and the project's image. The first time takes a quarter of an
-// hour on two cores; what Go has cached, seconds.
+// hour on two cores; what Go has cached, seconds. With TEST_DEPLOY_BUILT nothing is built: bin/test-deploy and bin/image then hold
+// what an earlier run has left there, or programs of Kubernetes from elsewhere.
 func Build() error {
+	if os.Getenv("TEST_DEPLOY_BUILT") != "" {
+		return nil
+	}
 	const kubernetes = "k8s.io/kubernetes/cmd/"
 	return errors.Join(
+		BuildHelm(),
 		build("testdata/kubernetes", "0", "-ldflags", stamp,
 			kubernetes+"kube-apiserver", kubernetes+"kube-controller-manager", kubernetes+"kube-scheduler", kubernetes+"kubectl"),
 		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before Go begins, which takes C
@@ -41,6 +46,11 @@ func Build() error {
 		run("testdata/crds", nil, "go", "mod", "download"),
 		run(".", nil, "make", "image", "VERSION="+Version),
 	)
+}
+
+// BuildHelm makes helm, which has a module of its own for the same reason.
+func BuildHelm() error {
+	return build("testdata/helm", "0", "-ldflags", "-s -w", "helm.sh/helm/v4/cmd/helm")
 }
 
 // Version is what the image is stamped with.

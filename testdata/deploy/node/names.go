@@ -77,6 +77,9 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	if len(labels) == 3 {
 		host = labels[0]
 	}
+	if host == "" && service == "kubernetes" && namespace == "default" {
+		return []string{Gateway} // where Forward lets pods reach the API server
+	}
 	for _, endpoint := range n.endpoints(ctx, namespace, service) {
 		if host == "" || endpoint.Hostname != nil && *endpoint.Hostname == host {
 			ips = append(ips, endpoint.Addresses...)

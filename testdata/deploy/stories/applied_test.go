@@ -1,7 +1,6 @@
 package stories
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -11,33 +10,37 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-var variants = []string{"standalone", "standalone-ha", "sidecar", "sidecar-ha"}
-
 func TestEveryVariantIsTakenByAStrictServerInARestrictedNamespace(t *testing.T) {
-	for _, variant := range variants {
-		t.Run(variant, func(t *testing.T) {
+	for name, values := range map[string]string{"one": one, "three": three, "one with a sidecar": oneWithSidecar, "three with sidecars": threeWithSidecars} {
+		t.Run(name, func(t *testing.T) {
 			w := newNamespace(t)
-			w.apply("deploy/" + variant)
+			w.strictly(values)
 			w.awaitPods()
-			w.apply("deploy/" + variant)
+			w.strictly(values)
 		})
 	}
 }
 
-func TestOneVariantBecomesAnotherByApplyingIt(t *testing.T) {
+// different are the lines of a diff that only one side has.
+var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
+
+func TestOneVariantBecomesAnotherByAnUpgrade(t *testing.T) {
 	w := newNamespace(t)
-	for _, variant := range []string{"standalone", "sidecar", "standalone", "standalone-ha", "sidecar-ha", "standalone-ha"} {
-		w.apply("deploy/" + variant)
+	for _, values := range []string{one, oneWithSidecar, one, three, threeWithSidecars, three} {
+		w.apply(values)
 		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "etcd-main", metav1.GetOptions{})
 		require.NoError(t, err)
-		out, err := w.Kubectl("diff", "--server-side", "-n", w.namespace, "-k", "deploy/"+variant)
-		assert.NoError(t, err, "%s has left something behind:\n%s", variant, out)
-		assert.Equal(t, map[string]int{"standalone": 1, "sidecar": 2, "standalone-ha": 1, "sidecar-ha": 2}[variant],
-			len(set.Spec.Template.Spec.Containers), variant)
+		out, _ := w.Kubectl("diff", "--server-side", "--field-manager=helm", "-n", w.namespace, "-f", w.rendered(values))
+		for _, line := range different.FindAllString(out, -1) {
+			assert.Regexp(t, "annotations:|meta.helm.sh/release", line, "%s has left something behind:\n%s", values, out)
+		}
+		containers := 1
+		if strings.Contains(values, "sidecar") {
+			containers = 2
+		}
+		assert.Len(t, set.Spec.Template.Spec.Containers, containers, values)
 	}
 }
 
@@ -49,7 +52,7 @@ func definitions(t *testing.T) {
 		"github.com/prometheus-operator/prometheus-operator": "example/prometheus-operator-crd",
 	} {
 		list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
-		list.Dir = filepath.Join(cluster.Checkout(), "testdata/crds")
+		list.Dir = checkout("testdata/crds")
 		dir, err := list.Output()
 		require.NoError(t, err)
 		files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), folder, "*_*.yaml"))
@@ -64,52 +67,25 @@ func definitions(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestComponentsAreTakenByAStrictServer(t *testing.T) {
+func TestWhatComesWithTheMembersIsTakenByAStrictServer(t *testing.T) {
+	const (
+		tls        = "tls: {source: cert-manager}\n"
+		monitoring = "monitoring: {podMonitor: true, rules: true, dashboard: true}\n"
+		clients    = "networkPolicy: {clients: {etcd-client: 'true'}, scrapers: {app: prometheus}}\n"
+	)
 	definitions(t)
-	for name, test := range map[string]struct{ variant, components string }{
-		"one":                  {"standalone", "tls-one, cert-manager, leases-one, monitoring"},
-		"three":                {"standalone-ha", "tls-three, cert-manager, leases-three, monitoring, monitoring-tls, network-policy"},
-		"one with a sidecar":   {"sidecar", "tls-one, tls-sidecar, cert-manager, monitoring"},
-		"three with sidecars":  {"sidecar-ha", "tls-three, tls-sidecar, cert-manager, monitoring, network-policy"},
-		"sidecars without TLS": {"sidecar-ha", "monitoring, network-policy"},
+	for name, values := range map[string][]string{
+		"one":                  {one, tls + monitoring + "leases: true"},
+		"three":                {three, tls + monitoring + clients + "leases: true"},
+		"one with a sidecar":   {oneWithSidecar, tls + monitoring},
+		"three with sidecars":  {threeWithSidecars, tls + monitoring + clients},
+		"sidecars without TLS": {threeWithSidecars, monitoring + clients},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newNamespace(t)
-			w.apply(w.overlay(test.variant, components(test.components)))
+			w.strictly(values...)
 			w.awaitPods()
+			w.strictly(values...)
 		})
 	}
-}
-
-// written finds what people are to write into a kustomization of their own.
-var written = regexp.MustCompile(`(?m)^ +(?:patches|configMapGenerator|components):.*\n(?: +.*\n)*`)
-
-func TestWhatTheGuidesHavePeopleWriteIsTaken(t *testing.T) {
-	definitions(t)
-	w := newNamespace(t)
-	config, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/standalone-ha/etcd.conf.yaml"))
-	require.NoError(t, err)
-	for _, guide := range []string{"docs/deploy.md", "docs/upgrade.md"} {
-		text, err := os.ReadFile(filepath.Join(cluster.Checkout(), guide))
-		require.NoError(t, err)
-		found := written.FindAllString(string(text), -1)
-		require.NotEmpty(t, found, guide)
-		for _, block := range found {
-			margin := block[:len(block)-len(strings.TrimLeft(block, " "))]
-			block = strings.ReplaceAll("\n"+block, "\n"+margin, "\n")
-			folder := w.overlay("standalone-ha", strings.ReplaceAll(block, "../deploy/", "../../deploy/"))
-			require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), config, 0o600))
-			out, err := w.Kubectl("apply", "--dry-run=server", "--server-side", "--validate=strict", "-n", w.namespace, "-k", folder)
-			assert.NoError(t, err, "%s:\n%s\n%s", guide, block, out)
-		}
-	}
-}
-
-// components is the line of a kustomization that names some of deploy/components.
-func components(names string) string {
-	var folders []string
-	for name := range strings.SplitSeq(names, ", ") {
-		folders = append(folders, "../../deploy/components/"+name)
-	}
-	return "components: [" + strings.Join(folders, ", ") + "]\n"
 }

@@ -122,7 +122,7 @@ func (w *world) backedUpTo(member string, revision int64) error {
 func (w *world) exported(member string) (keys map[string]bool) {
 	w.t.Helper()
 	w.asked(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
-	file := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "exported.db")
+	file := filepath.Join(w.node.Disk(w.t, w.pods()[member], w.release+"-"+member), "exported.db")
 	defer func() { assert.NoError(w.t, os.Remove(file)) }()
 	return keysOf(w.t, file)
 }

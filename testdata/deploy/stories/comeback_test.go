@@ -12,14 +12,14 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The one edit is the variant's name.
+// The edit is the number, and where backups go, as those of one member lay on its volume.
 func TestOneMemberGrowsToThreeByOneEditWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone")
+	w.apply(one)
 	w.awaitReady(1)
 	writes := w.startWriter()
 	before := w.clusterID()
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	assert.Equal(t, before, w.clusterID(), "nobody has founded another one")
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
@@ -29,15 +29,13 @@ func TestOneMemberGrowsToThreeByOneEditWhileClientsWrite(t *testing.T) {
 // New members do not begin another cluster while they cannot reach the first.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply(w.overlay("standalone", `configMapGenerator:
-- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_BACKUP_STORE=s3://my-bucket/etcd-main"]}
-`))
+	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
 	w.awaitReady(1)
 	w.greet()
 	before, first := w.clusterID(), w.pods()["etcd-main-0"]
 	w.awaitVerified("etcd-main-0")
 	require.NoError(t, w.node.Cut(first))
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
 			out, _ := w.tell(name, "status") // it is not ready, which is an error
@@ -53,7 +51,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 
 func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	w.comesBack("etcd-main-1")
 }
@@ -61,7 +59,7 @@ func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 func TestAMemberWhoseVolumeIsLostComesBackOverTLS(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.withCertificates()
-	w.apply(w.overlay("standalone-ha", components("tls-three")))
+	w.apply(three, tlsSecrets)
 	w.awaitReady(3)
 	w.comesBack("etcd-main-0")
 }
@@ -80,7 +78,7 @@ func (w *world) comesBack(member string) {
 
 func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	writes := w.startWriter()
 	w.checkBackups("etcd-main-0", writes)
@@ -103,24 +101,21 @@ func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 // The way that docs/deploy.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
 func TestThreeMembersGoBackTogether(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	w.greet()
 	good := w.get("greeting").Kvs[0].ModRevision
 	client := w.etcd()
 	cluster.Eventually(t, "the mistake is made", func() error { return tryPut(client, "greeting", "oops", 10*time.Second) })
 	cluster.Eventually(t, "the bucket has it", func() error { return w.backedUpTo("etcd-main-0", good+1) })
-	out, err := w.Kubectl("scale", "-n", w.namespace, "statefulset/etcd-main", "--replicas=0")
-	require.NoError(t, err, out)
+	w.apply(three, "hibernated: true")
 	cluster.Eventually(t, "all have ended", func() error {
 		if left := len(w.pods()); left > 0 {
 			return fmt.Errorf("%d are left: %w", left, errNotYet)
 		}
 		return nil
 	})
-	w.apply(w.overlay("standalone-ha", fmt.Sprintf(`configMapGenerator:
-- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_RESTORE_TO=revision:%d", ETCD_WRAPPER_RESTORE_ID=before-the-mistake]}
-`, good)))
+	w.apply(three, fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good))
 	w.awaitReady(3)
 	assert.True(t, w.greeted(), "as it was before")
 	assert.Len(t, w.voters(), 3)
@@ -130,10 +125,10 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 // The mistake that docs/deploy.md warns of: two of three are taken away at once. Nothing is lost by it.
 func TestThreeMembersThatWereMadeOneByMistakeComeBackByApplyingWhatWasThereBefore(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	before, writes := w.clusterID(), w.startWriter()
-	w.apply("deploy/standalone")
+	w.apply(one)
 	cluster.Eventually(t, "one is left, and has no quorum", func() error {
 		if len(w.pods()) > 1 {
 			return errNotYet
@@ -141,7 +136,7 @@ func TestThreeMembersThatWereMadeOneByMistakeComeBackByApplyingWhatWasThereBefor
 		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
 		return contains(out, "quorum")
 	})
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	assert.Equal(t, before, w.clusterID())
 	assert.Len(t, w.voters(), 3)

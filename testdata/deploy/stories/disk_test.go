@@ -21,7 +21,7 @@ const disk = 768 << 20
 // A volume that is full ends etcd. When there is room again the member comes back, with all that was acknowledged.
 func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
-	w.apply("deploy/standalone")
+	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
 	makeRoom := w.fillDisk("etcd-main-0")
@@ -36,7 +36,7 @@ func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
 // One of three whose volume is full hinders nobody.
 func TestClientsDoNotWaitForAMemberWhoseDiskIsFull(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	makeRoom := w.fillDisk("etcd-main-1")
 	writes := w.startWriter()

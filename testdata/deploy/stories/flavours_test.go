@@ -10,7 +10,7 @@ import (
 
 func TestOneMemberWithASidecar(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/sidecar")
+	w.apply(oneWithSidecar)
 	w.awaitReady(1)
 	w.greet()
 	assert.True(t, w.greeted())
@@ -19,7 +19,7 @@ func TestOneMemberWithASidecar(t *testing.T) {
 
 func TestThreeMembersWithSidecars(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/sidecar-ha")
+	w.apply(threeWithSidecars)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
 	w.awaitReady(3)
 	w.greet()
@@ -30,15 +30,15 @@ func TestThreeMembersWithSidecars(t *testing.T) {
 // etcd, as docs/upgrade.md says. Who moves away again finds the backups of before, and goes on with them.
 func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/sidecar")
+	w.apply(oneWithSidecar)
 	w.awaitReady(1)
 	w.greet()
 	writes := w.startWriter()
 	asFirst := strings.Count(w.log("etcd-main-0"), "full validation")
-	for _, folder := range []string{w.overlay("standalone", readableFor35), "deploy/sidecar", w.overlay("standalone", readableFor35)} {
-		w.apply(folder)
+	for _, flavour := range []string{one, oneWithSidecar, one} {
+		w.apply(flavour, readableFor35)
 		w.awaitReady(1)
-		require.True(t, w.greeted(), "after moving to %s", folder)
+		require.True(t, w.greeted(), "after moving to %s", flavour)
 	}
 	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each took over from an orderly end")
 	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
@@ -46,21 +46,19 @@ func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 }
 
 // readableFor35 is what docs/upgrade.md has those do who may want to go back.
-const readableFor35 = `configMapGenerator:
-- {name: etcd-main-backup, behavior: merge, literals: [ETCD_WRAPPER_ETCD_DATA_VERSION=3.5]}
-`
+const readableFor35 = `dataVersion: "3.5"`
 
 func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/sidecar-ha")
+	w.apply(threeWithSidecars)
 	w.awaitReady(3)
 	writes := w.startWriter()
-	w.apply(w.overlay("standalone-ha", readableFor35))
+	w.apply(three, readableFor35)
 	w.awaitReady(3)
 	w.awaitVerified("etcd-main-0")
-	w.apply("deploy/sidecar-ha")
+	w.apply(threeWithSidecars)
 	w.awaitReady(3)
-	w.apply(w.overlay("standalone-ha", readableFor35)) // its backups go on where they were
+	w.apply(three, readableFor35) // its backups go on where they were
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-1", writes)
 	for name := range w.pods() {

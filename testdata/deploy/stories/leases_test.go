@@ -14,25 +14,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// leasing is a variant with leases. Its pods reach the API server by the name that is in its certificate: a real node would
-// tell them an address.
-func (w *world) leasing(variant, component string) (folder string) {
+// leasing lets pods reach the API server by the name that is in its certificate: a real node would tell them an address.
+func (w *world) leasing() (change string) {
 	w.t.Helper()
-	address := w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
-	return w.overlay(variant, fmt.Sprintf(`components: [../../deploy/components/%s]
-patches:
-- patch: |
-    apiVersion: apps/v1
-    kind: StatefulSet
-    metadata: {name: etcd-main}
-    spec:
-      template:
-        spec:
-          hostAliases: [{ip: %s, hostnames: [kubernetes.default.svc]}]
-          containers:
-          - name: etcd
-            env: [{name: KUBERNETES_SERVICE_HOST, value: kubernetes.default.svc}, {name: KUBERNETES_SERVICE_PORT, value: "443"}]
-`, component, address))
+	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
+	return `leases: true
+extraEnv: [{name: KUBERNETES_SERVICE_HOST, value: kubernetes.default.svc}, {name: KUBERNETES_SERVICE_PORT, value: "443"}]
+`
 }
 
 // lease waits until a lease is as it should be, and returns it.
@@ -59,8 +47,8 @@ func revisionOf(t *testing.T, lease *coordinationv1.Lease) int {
 
 func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 	w := newWorld(t)
-	folder := w.leasing("standalone", "leases-one")
-	w.apply(folder)
+	leasing := w.leasing()
+	w.apply(one, leasing)
 	w.awaitReady(1)
 	first := w.lease("etcd-main-0", renewed)
 	assert.Regexp(t, `^[0-9a-f]+:[0-9a-f]+:Leader$`, *first.Spec.HolderIdentity)
@@ -74,7 +62,7 @@ func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 	w.lease("etcd-main-delta-snap", func(l *coordinationv1.Lease) bool { return revisionOf(t, l) > before })
 	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-delta-snap says ")
 
-	w.apply(folder)
+	w.apply(one, leasing)
 	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "to apply it again overwrites nothing")
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
@@ -82,7 +70,7 @@ func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 // The real sidecar asks the API server for more than the scripted one, which asks for nothing.
 func TestASidecarMayDoWhatItHasToAndNothingElse(t *testing.T) {
 	w := newNamespace(t)
-	w.apply("deploy/sidecar-ha")
+	w.apply(threeWithSidecars)
 	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
 }
 
@@ -105,8 +93,8 @@ func (w *world) mayDoNoMore(than ...string) {
 
 func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
 	w := newWorldWithBucket(t)
-	folder := w.leasing("standalone-ha", "leases-three")
-	w.apply(folder)
+	leasing := w.leasing()
+	w.apply(three, leasing)
 	w.awaitReady(3)
 	cluster.Eventually(t, "one is the leader", func() error {
 		leaders := 0
@@ -128,6 +116,6 @@ func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
 	})
 	w.awaitReady(3)
 	w.greet()
-	w.apply(folder)
+	w.apply(three, leasing)
 	cluster.Eventually(t, "it is over", func() error { return contains(w.log("etcd-main-1"), "a lease is renewed again") })
 }

@@ -14,13 +14,10 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// With a limit, which the manifests have not, the kernel kills a container that takes more memory.
+// With a limit, which the chart sets none of, the kernel kills a container that takes more memory.
 func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply(w.overlay("standalone-ha", `patches:
-- target: {kind: StatefulSet}
-  patch: '[{"op": "add", "path": "/spec/template/spec/containers/0/resources/limits", "value": {"memory": "512Mi"}}]'
-`))
+	w.apply(three, "resources: {limits: {memory: 512Mi}}")
 	w.awaitReady(3)
 	client := w.etcd()
 	for i := range 64 {

@@ -29,7 +29,7 @@ func watched(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	for _, file := range []string{"rules.yaml", "dashboard.json"} {
-		content, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/components/monitoring", file))
+		content, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/chart/files", file))
 		require.NoError(t, err)
 		for _, name := range metric.FindAllString(string(content), -1) {
 			names[regexp.MustCompile(`\{$`).ReplaceAllString(name, "")] = true
@@ -39,7 +39,7 @@ func watched(t *testing.T) map[string]bool {
 	return names
 }
 
-// awaitMetrics scrapes all members as the component monitoring-tls says, until every metric was seen that is watched.
+// awaitMetrics scrapes all members as the PodMonitor says, until every metric was seen that is watched.
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)

@@ -14,7 +14,7 @@ import (
 // members are the pods of the StatefulSet, by name.
 func (w *world) members() (map[string]*corev1.Pod, error) {
 	list, err := w.Client.CoreV1().Pods(w.namespace).List(context.Background(), metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/component=etcd-statefulset",
+		LabelSelector: "app.kubernetes.io/component=etcd-statefulset,app.kubernetes.io/part-of=" + w.release,
 	})
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (w *world) pods() map[string]*corev1.Pod {
 func (w *world) awaitPods() {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the pods are admitted", func() error {
-		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
+		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), w.release, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func deployCommands(t *testing.T) string {
 func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd"} // which the README makes
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main"} // which the README makes
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
@@ -52,7 +52,7 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 	w.node.PullFrom(mine)
 
 	said := w.follow(strings.ReplaceAll(deployCommands(t), theirRegistry, mine))
-	assert.Contains(t, said, "partitioned roll out complete")
+	assert.Contains(t, said, "rolling update complete 3 pods")
 	for name, pod := range w.pods() {
 		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s runs what was pushed", name)
 	}
@@ -62,12 +62,12 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 }
 
 // follow runs commands in the checkout, as a person does who has the credentials of the bucket in a file, and takes away the
-// folder that they have made. kubectl exec goes past the API server: no kubelet listens that it could ask.
+// file that they have made. kubectl exec goes past the API server: no kubelet listens that it could ask.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
-	folder := filepath.Join(cluster.Checkout(), "my-etcd")
-	require.NoDirExists(w.t, folder)
-	w.t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
+	require.NoFileExists(w.t, made)
+	w.t.Cleanup(func() { _ = os.Remove(made) })
 	secrets := ""
 	for name, value := range credentials {
 		secrets += name + "=" + value + "\n"

@@ -2,8 +2,6 @@ package stories
 
 import (
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,32 +10,15 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// overlay is what a user keeps beside the checkout: a kustomization that refers to a variant and changes something.
-func (w *world) overlay(variant, changes string) (folder string) {
-	w.t.Helper()
-	folder, err := os.MkdirTemp(filepath.Join(cluster.Checkout(), "bin"), "overlay-")
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../deploy/" + variant + "]\n" + changes
-	require.NoError(w.t, os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600))
-	return folder
-}
-
-// A new configuration is a new ConfigMap, whose name rolls the pods, the last first, one at a time, each after the one
+// A new configuration changes an annotation of the pods, which rolls them, the last first, one at a time, each after the one
 // before is ready.
 func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	before := w.pods()
 	writes := w.startWriter()
-	config, err := os.ReadFile(filepath.Join(cluster.Checkout(), "deploy/standalone-ha/etcd.conf.yaml"))
-	require.NoError(t, err)
-	folder := w.overlay("standalone-ha", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
-	changed := strings.Replace(string(config), "snapshot-count: 10000", "snapshot-count: 12345", 1)
-	require.NotEqual(t, string(config), changed)
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte(changed), 0o600))
-	w.apply(folder)
+	w.apply(three, "etcdConfig: {snapshot-count: 12345}")
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-0", writes)
 	after := w.pods()
@@ -53,13 +34,11 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 // A mistake costs one member for as long as nobody puts it back. The others serve on.
 func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	before := w.pods()
 	writes := w.startWriter()
-	folder := w.overlay("standalone-ha", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte("quota-backend-bytes: much\n"), 0o600))
-	w.apply(folder)
+	w.apply(three, "etcdConfig: {quota-backend-bytes: much}")
 	cluster.Eventually(t, "the last member does not start", func() error {
 		pod := w.pods()["etcd-main-2"]
 		if pod == nil || pod.UID == before["etcd-main-2"].UID || len(pod.Status.ContainerStatuses) == 0 {
@@ -72,7 +51,7 @@ func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) 
 		require.EqualValues(t, 78, ended.ExitCode)
 		return nil
 	})
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-2", writes)
 	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
@@ -93,7 +72,7 @@ func (w *world) logOf(member, container string) string {
 // The budget is asked by the API server, before each eviction.
 func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	cluster.Eventually(t, "the budget is counted", func() error { return w.allowed(1) })
 	writes := w.startWriter()
@@ -116,7 +95,7 @@ func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
 
 func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/standalone")
+	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
 	gone := w.pods()["etcd-main-0"].UID
@@ -135,7 +114,7 @@ func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
 // A kill for memory leaves no record of an orderly end, so the data are looked at in full.
 func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/standalone")
+	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
 	require.NoError(t, w.node.Kill(w.pods()["etcd-main-0"], "etcd"))
@@ -154,10 +133,10 @@ func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
 // Why a container ended is what people see first.
 func TestTheRefusalOfAStrangerReachesKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
-	folder := w.overlay("standalone", "configMapGenerator:\n- {name: etcd-main-config, behavior: replace, files: [etcd.conf.yaml]}\n")
-	content := "advertise-client-urls: {etcd-other-0: [http://a:2379]}\ninitial-advertise-peer-urls: {etcd-other-0: [http://a:2380]}\n"
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "etcd.conf.yaml"), []byte(content), 0o600))
-	w.apply(folder)
+	w.apply(one, `etcdConfig:
+  advertise-client-urls: {etcd-other-0: ["http://a:2379"]}
+  initial-advertise-peer-urls: {etcd-other-0: ["http://a:2380"]}
+`)
 	cluster.Eventually(t, "the container has ended with its reason", func() error {
 		pod := w.pods()["etcd-main-0"]
 		if pod == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil {

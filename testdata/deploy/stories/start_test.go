@@ -12,7 +12,7 @@ import (
 
 func TestOneMember(t *testing.T) {
 	w := newWorld(t)
-	w.apply("deploy/standalone")
+	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
 	assert.True(t, w.greeted())
@@ -32,7 +32,7 @@ func TestOneMember(t *testing.T) {
 
 func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	w.awaitReady(3)
 	writes := w.startWriter()
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
@@ -51,14 +51,12 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 // wait for its first pod for ever. The way out is the README's.
 func TestAMistakeInTheBucketsNameIsMendedByApplyingTheRightOneAndDeletingThePods(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply(w.overlay("standalone-ha", `configMapGenerator:
-- {name: etcd-main-backup, behavior: merge, literals: ["ETCD_WRAPPER_BACKUP_STORE=s3://mistaken-bucket/etcd-main"]}
-`))
+	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
 	cluster.Eventually(t, "it is said", func() error {
 		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
 		return contains(out, "mistaken-bucket", "bucket not found")
 	})
-	w.apply("deploy/standalone-ha")
+	w.apply(three)
 	out, err := w.Kubectl("delete", "pod", "-n", w.namespace, "-l", "app.kubernetes.io/component=etcd-statefulset", "--wait=false")
 	require.NoError(t, err, out)
 	w.awaitReady(3)

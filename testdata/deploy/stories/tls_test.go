@@ -15,19 +15,23 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// secrets are the three that the component tls mounts, with the names that cert-manager/certificates.yaml asks for.
-func secrets(a *authority) map[string]map[string]string {
+// tlsSecrets has members mount the Secrets that withCertificates makes.
+const tlsSecrets = "tls: {source: secrets}"
+
+// secrets are the three, with the names that the chart asks cert-manager for.
+func (w *world) secrets(a *authority) map[string]map[string]string {
+	domain := "etcd-main-peer." + w.namespace + ".svc"
 	return map[string]map[string]string{
-		"etcd-main-server-tls": a.issue("etcd-main-server", "localhost", "etcd-main-local", "etcd-main-client", "*.etcd-main-peer"),
+		"etcd-main-server-tls": a.issue("etcd-main-server", "localhost", "etcd-main-local", "etcd-main-client", "*.etcd-main-peer", "*."+domain),
 		"etcd-main-client-tls": a.issue("etcd-main-client"),
-		"etcd-main-peer-tls":   a.issue("etcd-main-peer", "etcd-main-0.etcd-main-peer", "etcd-main-1.etcd-main-peer", "etcd-main-2.etcd-main-peer"),
+		"etcd-main-peer-tls":   a.issue("etcd-main-peer", "etcd-main-0."+domain, "etcd-main-1."+domain, "etcd-main-2."+domain),
 	}
 }
 
 func TestThreeMembersSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
 	w := newWorldWithBucket(t)
 	ca := w.withCertificates()
-	w.apply(w.overlay("standalone-ha", components("tls-three")))
+	w.apply(three, tlsSecrets)
 	w.awaitReady(3)
 	writes := w.startWriter()
 	w.renewAll(ca)
@@ -41,7 +45,7 @@ func TestThreeMembersAndTheirSidecarsSpeakTLSAndTheirCertificatesAreRenewed(t *t
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
 	ca := w.withCertificates()
-	w.apply(w.overlay("sidecar-ha", components("tls-three, tls-sidecar")))
+	w.apply(threeWithSidecars, tlsSecrets)
 	w.awaitReady(3)
 	writes := w.startWriter()
 	w.awaitSidecarsReachEtcd()
@@ -53,7 +57,7 @@ func TestThreeMembersAndTheirSidecarsSpeakTLSAndTheirCertificatesAreRenewed(t *t
 func TestOneMemberAndItsSidecarSpeakTLS(t *testing.T) {
 	w := newWorld(t)
 	w.withCertificates()
-	w.apply(w.overlay("sidecar", components("tls-one, tls-sidecar")))
+	w.apply(oneWithSidecar, tlsSecrets)
 	w.awaitReady(1)
 	w.greet()
 	assert.Contains(t, w.asked("etcd-main-0", "status"), "Serving, ready")
@@ -75,7 +79,7 @@ func (w *world) withCertificates() *authority {
 	w.t.Helper()
 	ca := newAuthority(w.t)
 	w.identity = ca.identity()
-	for name, files := range secrets(ca) {
+	for name, files := range w.secrets(ca) {
 		w.secret(name, files)
 	}
 	return ca
@@ -85,7 +89,7 @@ func (w *world) withCertificates() *authority {
 func (w *world) renewAll(ca *authority) {
 	w.t.Helper()
 	before := ca.issued + 1
-	for name, files := range secrets(ca) {
+	for name, files := range w.secrets(ca) {
 		w.renew(name, files)
 	}
 	for member := range w.pods() {

@@ -29,6 +29,7 @@ type world struct {
 	t         *testing.T
 	node      *node.Node
 	namespace string
+	release   string // of the chart
 
 	identity *tls.Config // of clients; nil without TLS
 }
@@ -39,7 +40,7 @@ var stories atomic.Int32
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1))}
+	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1)), release: "etcd-main"}
 	w.restricted()
 	return w
 }
@@ -88,19 +89,11 @@ func (w *world) end() {
 	}
 }
 
-// apply is what the README tells users to do, and does not let an unknown field pass, nor a violation of the pod standard.
-func (w *world) apply(folder string) {
-	w.t.Helper()
-	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-k", folder)
-	require.NoError(w.t, err, out)
-	require.NotContains(w.t, out, "Warning")
-}
-
 // awaitReady waits until the StatefulSet says that as many pods of its newest revision are ready as there should be.
 func (w *world) awaitReady(count int) {
 	w.t.Helper()
 	cluster.Eventually(w.t, fmt.Sprintf("%d members are ready", count), func() error {
-		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), "etcd-main", metav1.GetOptions{})
+		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), w.release, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -120,7 +113,7 @@ func (w *world) etcd() *clientv3.Client {
 		scheme = "https"
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{scheme + "://etcd-main-client:2379"}, TLS: w.identity, Logger: zap.NewNop(),
+		Endpoints: []string{scheme + "://" + w.release + "-client:2379"}, TLS: w.identity, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return w.node.Dial(ctx, w.namespace, address)
 		})},

@@ -1,0 +1,44 @@
+{{/* Combinations that would not work, each with a sentence that says what to do. */}}
+{{- define "etcd.checks" -}}
+{{- $v := .Values -}}
+{{- if gt (len (include "etcd.name" .)) 46 -}}
+{{- fail (printf "nameOverride: %s is too long: at most 46 characters leave room for the names of pods and their labels" (include "etcd.name" .)) -}}
+{{- end -}}
+{{- if and (gt (int $v.replicas) 1) (include "etcd.onVolume" .) -}}
+{{- fail (printf "store.url: %d members need a bucket, as only one of them could mount a volume for backups: set store.url" (int $v.replicas)) -}}
+{{- end -}}
+{{- if and $v.store.url (ne (int $v.replicas) 1) (hasPrefix "file:" $v.store.url) -}}
+{{- fail "store.url: a folder is in one pod, and several members need a bucket" -}}
+{{- end -}}
+{{- if ne (not $v.restore.to) (not $v.restore.id) -}}
+{{- fail "restore: restore.to says what to go back to and restore.id names that restore, so that it is done once: set both or neither" -}}
+{{- end -}}
+{{- $needed := div (mul 11 (add (mul 3 (include "etcd.bytes" $v.quota | int64)) 2147483648)) 10 -}}
+{{- if lt (include "etcd.bytes" $v.volume.size | int64) $needed -}}
+{{- fail (printf "volume.size: %s is too small for a quota of %s: three times the quota, 2Gi and a tenth are %dMi" $v.volume.size $v.quota (div $needed 1048576)) -}}
+{{- end -}}
+{{- if and $v.tls.issuer.name (ne $v.tls.source "cert-manager") -}}
+{{- fail "tls.issuer: only cert-manager knows issuers: set tls.source=cert-manager" -}}
+{{- end -}}
+{{- if and $v.tls.names (ne $v.tls.source "cert-manager") -}}
+{{- fail "tls.names: the certificates of your own Secrets have the names that you gave them: only tls.source=cert-manager adds any" -}}
+{{- end -}}
+{{- if and (or $v.networkPolicy.clients $v.networkPolicy.scrapers) (not $v.networkPolicy.enabled) -}}
+{{- fail "networkPolicy: labels of clients or scrapers keep nobody out without networkPolicy.enabled=true" -}}
+{{- end -}}
+{{- if $v.sidecar.enabled -}}
+{{- if $v.leases -}}
+{{- fail "leases: with sidecar.enabled=true the sidecar renews them: leave leases out" -}}
+{{- end -}}
+{{- range $key, $set := dict "restore" $v.restore.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
+{{- if $set -}}
+{{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (contains "?" $v.store.url) (hasPrefix "file:" $v.store.url) -}}
+{{- fail "store.url: the sidecar takes s3://, gs:// or azblob:// with a bucket and a prefix, and reads all else from its Secret" -}}
+{{- end -}}
+{{- else if $v.sidecar.extraArgs -}}
+{{- fail "sidecar.extraArgs: there is no sidecar without sidecar.enabled=true" -}}
+{{- end -}}
+{{- end }}

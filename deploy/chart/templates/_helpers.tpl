@@ -1,0 +1,139 @@
+{{/* The name of every object: the release's, or nameOverride. */}}
+{{- define "etcd.name" -}}
+{{- .Values.nameOverride | default .Release.Name -}}
+{{- end }}
+
+{{/* Labels of a member's pod, by which Services, budget and policies find it. They cannot be changed later. */}}
+{{- define "etcd.selector" -}}
+app.kubernetes.io/part-of: {{ include "etcd.name" . }}
+app.kubernetes.io/component: etcd-statefulset
+{{- end }}
+
+{{/* Labels of every object. Not etcd-druid's: the operator takes what has its label for its own. */}}
+{{- define "etcd.labels" -}}
+app.kubernetes.io/part-of: {{ include "etcd.name" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "etcd.tls" -}}
+{{- if ne .Values.tls.source "none" }}yes{{ end -}}
+{{- end }}
+
+{{- define "etcd.scheme" -}}
+{{- if include "etcd.tls" . }}https{{ else }}http{{ end -}}
+{{- end }}
+
+{{/* The name of one of the three Secrets of TLS: a list of the context and server, client or peer. */}}
+{{- define "etcd.secret" -}}
+{{- $kind := index . 1 -}}
+{{- with index . 0 -}}
+{{- get .Values.tls.secrets $kind | default (printf "%s-%s-tls" (include "etcd.name" .) $kind) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Where the members' names end: with the namespace, as another one on this network may have members of the same name. */}}
+{{- define "etcd.domain" -}}
+{{ include "etcd.name" . }}-peer.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{/* Backups lie on a volume of their own where no bucket is named. */}}
+{{- define "etcd.onVolume" -}}
+{{- if not .Values.store.url }}yes{{ end -}}
+{{- end }}
+
+{{/* Where backups are. A bucket without a prefix gets one, so that two releases may name the same. */}}
+{{- define "etcd.store" -}}
+{{- if include "etcd.onVolume" . -}}
+file:///var/etcd/backups
+{{- else -}}
+{{- $parts := splitn "?" 2 .Values.store.url -}}
+{{- if regexMatch "^(s3|gs|azblob)://[^/]+/?$" $parts._0 -}}
+{{- trimSuffix "/" $parts._0 }}/{{ .Release.Namespace }}/{{ include "etcd.name" . -}}
+{{- else -}}
+{{- $parts._0 -}}
+{{- end -}}
+{{- with $parts._1 }}?{{ . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The same for the sidecar, as YAML: provider, container, prefix, variable and where the credentials are mounted. */}}
+{{- define "etcd.sidecarStore" -}}
+{{- if include "etcd.onVolume" . -}}
+{provider: Local, container: backups, prefix: {{ include "etcd.name" . }}}
+{{- else -}}
+{{- $url := urlParse (include "etcd.store" .) -}}
+{{- $kind := get (dict
+  "s3" "provider: S3, variable: AWS_APPLICATION_CREDENTIALS, path: /var/etcd-backup, value: /var/etcd-backup"
+  "gs" "provider: GCS, variable: GOOGLE_APPLICATION_CREDENTIALS, path: /var/.gcp, value: /var/.gcp/serviceaccount.json"
+  "azblob" "provider: ABS, variable: AZURE_APPLICATION_CREDENTIALS, path: /var/etcd-backup, value: /var/etcd-backup") $url.scheme -}}
+{ {{- $kind }}, container: {{ $url.host }}, prefix: {{ trimPrefix "/" $url.path -}} }
+{{- end -}}
+{{- end }}
+
+{{/* A quantity in bytes. */}}
+{{- define "etcd.bytes" -}}
+{{- $unit := get (dict "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776) (regexFind "[MGT]i$" .) -}}
+{{- mul (regexFind "^[0-9]+" . | int64) $unit -}}
+{{- end }}
+
+{{/* The names of the leases of one component: members or backups. */}}
+{{- define "etcd.memberLeases" -}}
+{{- $name := include "etcd.name" . -}}
+{{- range until (int .Values.replicas) }}
+- {{ $name }}-{{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "etcd.backupLeases" -}}
+{{- $name := include "etcd.name" . }}
+- {{ $name }}-full-snap
+- {{ $name }}-delta-snap
+{{- end }}
+
+{{- define "etcd.hasLeases" -}}
+{{- if or .Values.leases .Values.sidecar.enabled }}yes{{ end -}}
+{{- end }}
+
+{{/* etcd's configuration, one for all members, in the operator's format: docs/configuration.md. Each member finds its own URLs by
+the name of its pod. etcdConfig has the last word. */}}
+{{- define "etcd.configuration" -}}
+{{- $name := include "etcd.name" . -}}
+{{- $scheme := include "etcd.scheme" . -}}
+{{- $initial := list -}}
+{{- $peers := dict -}}
+{{- $clients := dict -}}
+{{- range $i := until (int .Values.replicas) -}}
+{{- $host := printf "%s://%s-%d.%s" $scheme $name $i (include "etcd.domain" $) -}}
+{{- $initial = append $initial (printf "%s-%d=%s:2380" $name $i $host) -}}
+{{- $_ := set $peers (printf "%s-%d" $name $i) (list (printf "%s:2380" $host)) -}}
+{{- $_ = set $clients (printf "%s-%d" $name $i) (list (printf "%s:2379" $host)) -}}
+{{- end -}}
+{{- $all := dict
+  "name" "etcd-config"
+  "data-dir" "/var/etcd/data/new.etcd"
+  "metrics" "extensive"
+  "snapshot-count" 10000
+  "quota-backend-bytes" (include "etcd.bytes" .Values.quota | int64)
+  "auto-compaction-mode" "periodic"
+  "auto-compaction-retention" "30m"
+  "listen-client-urls" (printf "%s://0.0.0.0:2379" $scheme)
+  "listen-peer-urls" (printf "%s://0.0.0.0:2380" $scheme)
+  "initial-cluster-token" (printf "%s/%s" .Release.Namespace $name)
+  "initial-cluster-state" "new"
+  "initial-cluster" (join "," $initial)
+  "initial-advertise-peer-urls" $peers
+  "advertise-client-urls" $clients -}}
+{{- if include "etcd.tls" . -}}
+{{- range $part, $folder := dict "client-transport-security" "server" "peer-transport-security" "peer" -}}
+{{- $_ := set $all $part (dict
+  "cert-file" (printf "/var/etcd/ssl/%s/tls.crt" $folder)
+  "key-file" (printf "/var/etcd/ssl/%s/tls.key" $folder)
+  "trusted-ca-file" (printf "/var/etcd/ssl/%s/ca.crt" $folder)
+  "client-cert-auth" true) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := .Values.etcdConfig -}}
+{{- $_ := set $all $key $value -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end }}

@@ -1,0 +1,81 @@
+package deploy
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the table of values in docs/deploy.md anew")
+
+// schema is what values.schema.json says of a value.
+type schema struct {
+	Type, Description string
+	Properties        map[string]schema
+}
+
+// values are the chart's, with their defaults, in the order of the file, and what the schema says of each.
+func values(t *testing.T) (names []string, defaults map[string]any, said map[string]schema) {
+	t.Helper()
+	var all schema
+	require.NoError(t, json.Unmarshal([]byte(read(t, "chart/values.schema.json")), &all))
+	var given document
+	content := read(t, "chart/values.yaml")
+	require.NoError(t, yaml.UnmarshalStrict([]byte(content), &given))
+	defaults, said = map[string]any{}, map[string]schema{}
+	var collect func(prefix string, of schema, given document)
+	collect = func(prefix string, of schema, given document) {
+		assert.ElementsMatch(t, slices.Collect(maps.Keys(of.Properties)), slices.Collect(maps.Keys(given)), "%svalues and schema", prefix)
+		for _, key := range slices.Sorted(maps.Keys(of.Properties)) {
+			value := of.Properties[key]
+			assert.NotEmpty(t, value.Description, prefix+key)
+			if value.Properties != nil {
+				inner, _ := given[key].(document)
+				collect(prefix+key+".", value, inner)
+				continue
+			}
+			names = append(names, prefix+key)
+			defaults[prefix+key], said[prefix+key] = given[key], value
+		}
+	}
+	collect("", all, given)
+	top := func(name string) int { // where its first part stands in the file
+		first, _, _ := strings.Cut(name, ".")
+		return strings.Index("\n"+content, "\n"+first+":")
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return top(a) - top(b) })
+	return names, defaults, said
+}
+
+func TestTheTableOfValuesIsThatOfTheChart(t *testing.T) {
+	const page, begin, end = "../docs/deploy.md", "<!-- values -->\n", "<!-- /values -->\n"
+	names, defaults, said := values(t)
+	table := "| value | default | what it is |\n|---|---|---|\n"
+	for _, name := range names {
+		text, err := json.Marshal(defaults[name])
+		require.NoError(t, err)
+		shown := strings.Trim(string(text), `"`)
+		if shown != "" {
+			shown = "`" + shown + "`"
+		}
+		table += fmt.Sprintf("| `%s` | %s | %s |\n", name, shown, said[name].Description)
+	}
+	before, rest, ok := strings.Cut(read(t, page), begin)
+	require.True(t, ok)
+	stands, after, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
+		stands = table
+	}
+	assert.Equal(t, table, stands, "go test ./deploy -update")
+}

@@ -1,0 +1,206 @@
+// Package chart renders the chart of deploy with helm, without a cluster: what it gives, and what it refuses.
+package chart
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+var update = flag.Bool("update", false, "write the renderings of deploy/examples anew")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := cluster.BuildHelm(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func path(parts ...string) string {
+	return filepath.Join(append([]string{cluster.Checkout(), "deploy"}, parts...)...)
+}
+
+// helm returns what it prints, and what it complains about.
+func helm(values string, args ...string) (printed, complaint string, err error) {
+	command := exec.Command(cluster.Tool("helm"), append(args, "--values=-")...)
+	var out, errors bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(values), &out, &errors
+	err = command.Run()
+	return out.String(), errors.String(), err
+}
+
+func render(values, release, namespace string) (rendered, complaint string, err error) {
+	return helm(values, "template", release, path("chart"), "--namespace="+namespace)
+}
+
+type document = map[string]any
+
+// objects are those of a rendering, by kind and name.
+func objects(t *testing.T, values, release, namespace string) map[string]document {
+	t.Helper()
+	rendered, complaint, err := render(values, release, namespace)
+	require.NoError(t, err, complaint)
+	found := map[string]document{}
+	for part := range strings.SplitSeq("\n"+rendered, "\n---\n") {
+		var object document
+		require.NoError(t, yaml.UnmarshalStrict([]byte(part), &object), part)
+		if object != nil {
+			id := object["kind"].(string) + "/" + object["metadata"].(document)["name"].(string)
+			require.NotContains(t, found, id, "an object is given twice")
+			found[id] = object
+		}
+	}
+	return found
+}
+
+func TestHelmHasNothingToSay(t *testing.T) {
+	said, complaint, err := helm("{}", "lint", "--strict", path("chart"))
+	assert.NoError(t, err, said+complaint)
+	assert.NotContains(t, said, "WARNING")
+}
+
+// The tests of deploy hold the renderings against the program, and need no helm for it.
+func TestTheExamplesAreRenderedAsTheyStand(t *testing.T) {
+	files, err := filepath.Glob(path("examples", "*.values.yaml"))
+	require.NoError(t, err)
+	require.Len(t, files, 5)
+	for _, file := range files {
+		values, err := os.ReadFile(file)
+		require.NoError(t, err)
+		rendered, complaint, err := render(string(values), "etcd-main", "etcd")
+		require.NoError(t, err, complaint)
+		golden := strings.TrimSuffix(file, ".values.yaml") + ".yaml"
+		if *update {
+			require.NoError(t, os.WriteFile(golden, []byte(rendered), 0o644))
+		}
+		stands, err := os.ReadFile(golden)
+		require.NoError(t, err)
+		assert.Equal(t, string(stands), rendered, "%s: cd testdata/deploy && go test ./chart -update", filepath.Base(golden))
+	}
+}
+
+func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
+	for values, sentence := range map[string]string{
+		"replicas: 3": "store.url: 3 members need a bucket",
+		"replicas: 2": "value must be one of 1, 3, 5",
+		"{replicas: 3, store: {url: file:///var/etcd/data/backups}}": "store.url: a folder is in one pod",
+		"restore: {to: latest}":                                                     "set both or neither",
+		"restore: {id: again}":                                                      "set both or neither",
+		"quota: 16Gi":                                                               "volume.size: 32Gi is too small for a quota of 16Gi: three times the quota, 2Gi and a tenth are 56320Mi",
+		"tls: {issuer: {name: company}}":                                            "tls.issuer: only cert-manager knows issuers",
+		"tls: {source: secrets, names: [etcd.example.org]}":                         "tls.names: the certificates of your own Secrets",
+		"networkPolicy: {enabled: false, clients: {a: b}}":                          "keep nobody out without networkPolicy.enabled=true",
+		"{leases: true, sidecar: {enabled: true}}":                                  "leases: with sidecar.enabled=true the sidecar renews them",
+		"{store: {interval: 1s}, sidecar: {enabled: true}}":                         "store.interval: with sidecar.enabled=true the sidecar makes and restores backups",
+		"{restore: {to: latest, id: a}, sidecar: {enabled: true}}":                  "restore: with sidecar.enabled=true",
+		"{store: {signing: {secret: a}}, sidecar: {enabled: true}}":                 "store.signing: with sidecar.enabled=true",
+		"{store: {url: 's3://bucket?endpoint=http://a'}, sidecar: {enabled: true}}": "store.url: the sidecar takes",
+		"sidecar: {extraArgs: [--a]}":                                               "sidecar.extraArgs: there is no sidecar",
+		"nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be":          "nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be is too long",
+		"store: {bucket: a}":                                                        "additional properties 'bucket' not allowed",
+		"tls: {source: vault}":                                                      "value must be one of",
+		"{replicas: 5, store: {url: 'ftp://bucket'}}":                               "does not match pattern",
+		"{replicas: 3, store: {url: s3://b}, etcdConfig: a}":                        "etcdConfig",
+	} {
+		_, complaint, err := render(values, "etcd-main", "etcd")
+		assert.Error(t, err, values)
+		assert.Contains(t, complaint, sentence, values)
+	}
+}
+
+func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                           "file:///var/etcd/backups",
+		"s3://bucket":                "s3://bucket/blue/etcd",
+		"gs://bucket/":               "gs://bucket/blue/etcd",
+		"azblob://c?account=a":       "azblob://c/blue/etcd?account=a",
+		"s3://bucket/prefix":         "s3://bucket/prefix",
+		"s3://b/p?endpoint=http://a": "s3://b/p?endpoint=http://a",
+	} {
+		set := objects(t, "store: {url: '"+url+"'}", "etcd", "blue")["StatefulSet/etcd"]
+		text, err := yaml.Marshal(set)
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "name: ETCD_WRAPPER_BACKUP_STORE\n          value: "+want+"\n")
+	}
+}
+
+// A namespace is no border for a network, and two releases may share one.
+func TestReleasesHaveNothingInCommon(t *testing.T) {
+	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
+	blue, green := objects(t, values, "blue", "one"), objects(t, values, "green", "one")
+	for id := range blue {
+		assert.NotContains(t, green, id)
+	}
+	ids := map[string]bool{}
+	for _, of := range [][]string{{"blue", "one"}, {"green", "one"}, {"blue", "two"}} {
+		config := objects(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
+		for _, line := range regexp.MustCompile(`(?m)^initial-cluster(?:-token)?: .*$`).FindAllString(config, -1) {
+			assert.False(t, ids[line], "%s is another release's, too", line)
+			ids[line] = true
+		}
+	}
+	assert.Len(t, ids, 6)
+}
+
+// A StatefulSet refuses an upgrade that changes any of it.
+func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
+	fixed := func(values string) (found []any) {
+		spec := objects(t, values, "etcd-main", "etcd")["StatefulSet/etcd-main"]["spec"].(document)
+		for _, key := range []string{"selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"} {
+			found = append(found, spec[key])
+		}
+		return found
+	}
+	files, err := filepath.Glob(path("examples", "*.values.yaml"))
+	require.NoError(t, err)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		values := regexp.MustCompile(`(?m)^volume:.*\n`).ReplaceAllString(string(content), "")
+		assert.Equal(t, fixed("{}"), fixed(values), file)
+	}
+}
+
+// block is an indented one of a guide.
+var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
+
+func TestTheValuesThatTheGuidesHavePeopleWriteAreTaken(t *testing.T) {
+	content, err := os.ReadFile(path("chart", "values.yaml"))
+	require.NoError(t, err)
+	var known document
+	require.NoError(t, yaml.Unmarshal(content, &known))
+	for _, guide := range []string{"README.md", "docs/deploy.md", "docs/upgrade.md"} {
+		text, err := os.ReadFile(path("..", guide))
+		require.NoError(t, err)
+		found := 0
+		for _, values := range block.FindAllString(string(text), -1) {
+			margin := values[:len(values)-len(strings.TrimLeft(values, " "))]
+			values = strings.ReplaceAll("\n"+values, "\n"+margin, "\n")[1:]
+			key, _, _ := strings.Cut(values, ":")
+			if _, ok := known[key]; !ok {
+				continue
+			}
+			found++
+			if !strings.Contains(values, "url:") {
+				values += "\nstore: {url: s3://my-bucket}\n"
+			}
+			_, complaint, err := render(values, "etcd-main", "etcd")
+			assert.NoError(t, err, "%s: %s\n%s", guide, values, complaint)
+		}
+		assert.True(t, found > 0 || guide == "README.md", guide)
+	}
+}

@@ -1,0 +1,68 @@
+package stories
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// Values of the chart: one member with backups on a volume, three with backups in a bucket, and the same with sidecars.
+const (
+	one               = "{}"
+	oneWithSidecar    = "sidecar: {enabled: true}"
+	three             = "replicas: 3\nstore: {url: s3://my-bucket/etcd-main}"
+	threeWithSidecars = three + "\n" + oneWithSidecar
+)
+
+// apply installs the chart, or upgrades it to these values and no others, as users do.
+func (w *world) apply(values ...string) {
+	w.t.Helper()
+	out, err := w.upgrade(values...)
+	require.NoError(w.t, err, out)
+	require.NotContains(w.t, out, "Warning")
+}
+
+func (w *world) upgrade(values ...string) (said string, err error) {
+	w.t.Helper()
+	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
+}
+
+// rendered are the objects as a file.
+func (w *world) rendered(values ...string) (file string) {
+	w.t.Helper()
+	out, err := w.Helm(append([]string{"template", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
+	require.NoError(w.t, err, out)
+	return w.file("rendered.yaml", out)
+}
+
+func (w *world) files(values []string) (arguments []string) {
+	w.t.Helper()
+	for i, text := range values {
+		arguments = append(arguments, "--values="+w.file(strconv.Itoa(i)+".yaml", text))
+	}
+	return arguments
+}
+
+func (w *world) file(name, content string) string {
+	w.t.Helper()
+	path := filepath.Join(w.t.TempDir(), name)
+	require.NoError(w.t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+// strictly applies what the chart gives, and does not let an unknown field pass, nor a violation of the pod standard.
+func (w *world) strictly(values ...string) {
+	w.t.Helper()
+	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))
+	require.NoError(w.t, err, out)
+	require.NotContains(w.t, out, "Warning")
+}
+
+// checkout is where the guides are.
+func checkout(path ...string) string {
+	return filepath.Join(append([]string{cluster.Checkout()}, path...)...)
+}

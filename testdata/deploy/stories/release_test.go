@@ -1,0 +1,138 @@
+package stories
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket.
+func TestTwoReleasesLiveBesideEachOther(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.secret("other-backup-credentials", credentials)
+	other := *w
+	other.release = "other"
+	const values = "{replicas: 3, spread: {nodes: none}, store: {url: s3://my-bucket}}"
+	w.apply(values)
+	other.apply(values)
+	w.awaitReady(3)
+	other.awaitReady(3)
+	w.greet()
+	assert.Empty(t, other.get("greeting").Kvs)
+	assert.NotEqual(t, w.clusterID(), other.clusterID())
+	assert.ElementsMatch(t, []string{"other-0", "other-1", "other-2"}, other.voters())
+	w.checkBackups("etcd-main-0", w.startWriter())
+	other.checkBackups("other-1", other.startWriter())
+}
+
+// What an upgrade has broken `helm rollback` puts back, and nothing is left behind.
+func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply(three)
+	w.awaitReady(3)
+	w.apply(three, "quota: 4Gi")
+	w.awaitReady(3)
+	before := w.pods()
+	writes := w.startWriter()
+	w.apply(three, "etcdConfig: {quota-backend-bytes: much}")
+	cluster.Eventually(t, "the last member does not start", func() error {
+		pod := w.pods()["etcd-main-2"]
+		if pod == nil || pod.UID == before["etcd-main-2"].UID || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	out, err := w.Helm("rollback", w.release, "-n", w.namespace)
+	require.NoError(t, err, out)
+	w.awaitReady(3)
+	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
+		assert.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not touched", name)
+	}
+	w.checkBackups("etcd-main-2", writes)
+	maps, err := w.Client.CoreV1().ConfigMaps(w.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=etcd-main"})
+	require.NoError(t, err)
+	assert.Len(t, maps.Items, 1, "configurations do not pile up")
+}
+
+// The manifests before the chart had a token that all clusters shared, and names without a namespace.
+func TestMembersThatWereFoundedWithShortNamesGoOnWithLongOnes(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply(three, `etcdConfig:
+  initial-cluster-token: etcd-main
+  initial-cluster: etcd-main-0=http://etcd-main-0.etcd-main-peer:2380,etcd-main-1=http://etcd-main-1.etcd-main-peer:2380,etcd-main-2=http://etcd-main-2.etcd-main-peer:2380
+  initial-advertise-peer-urls:
+    etcd-main-0: ["http://etcd-main-0.etcd-main-peer:2380"]
+    etcd-main-1: ["http://etcd-main-1.etcd-main-peer:2380"]
+    etcd-main-2: ["http://etcd-main-2.etcd-main-peer:2380"]
+`)
+	w.awaitReady(3)
+	before, writes := w.clusterID(), w.startWriter()
+	w.apply(three)
+	w.awaitReady(3)
+	assert.Equal(t, before, w.clusterID())
+	assert.Len(t, w.voters(), 3)
+	w.checkBackups("etcd-main-1", writes)
+	w.comesBack("etcd-main-1")
+}
+
+func TestAHibernatedClusterWakesWithAllItHad(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.apply(three)
+	w.awaitReady(3)
+	w.greet()
+	before := w.clusterID()
+	w.apply(three, "hibernated: true")
+	cluster.Eventually(t, "all have ended", func() error {
+		if len(w.pods()) > 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	w.apply(three)
+	w.awaitReady(3)
+	assert.True(t, w.greeted())
+	assert.Equal(t, before, w.clusterID())
+}
+
+// What a StatefulSet refuses to change is changed by making it anew around the pods that run.
+func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
+	w := newWorld(t)
+	w.apply(one)
+	w.awaitReady(1)
+	before := w.pods()["etcd-main-0"].UID
+	said, err := w.upgrade("volume: {size: 64Gi}")
+	require.Error(t, err)
+	require.Contains(t, said, "updates to statefulset spec for fields other than")
+	out, err := w.Kubectl("delete", "-n", w.namespace, "statefulset/etcd-main", "--cascade=orphan")
+	require.NoError(t, err, out)
+	w.apply("volume: {size: 64Gi}")
+	w.awaitReady(1)
+	assert.Equal(t, before, w.pods()["etcd-main-0"].UID)
+	assert.Zero(t, w.restarts("etcd-main-0"))
+}
+
+// An uninstalled release leaves what cannot be had back otherwise, and one of the same name finds it.
+func TestDataAndBackupsOutliveTheRelease(t *testing.T) {
+	w := newWorld(t)
+	w.apply(one)
+	w.awaitReady(1)
+	w.greet()
+	out, err := w.Helm("uninstall", w.release, "-n", w.namespace)
+	require.NoError(t, err, out)
+	claims, err := w.Client.CoreV1().PersistentVolumeClaims(w.namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, claims.Items, 2)
+	cluster.Eventually(t, "the pod has ended", func() error {
+		if len(w.pods()) > 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	w.apply(one)
+	w.awaitReady(1)
+	assert.True(t, w.greeted())
+}
