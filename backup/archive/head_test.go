@@ -3,7 +3,6 @@ package archive_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -88,7 +87,7 @@ func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 }
 
 func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := begin(t, &seal.Keys{})
 		slow := w.again()
 		mine := slow.build(13)

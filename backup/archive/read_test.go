@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -278,7 +277,7 @@ func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
 }
 
 func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := begin(t, &seal.Keys{})
 		full := *w.head().Full
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than a store that is away would be asked
@@ -290,7 +289,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t 
 
 // What has taken hours so far need not be fetched again because the store is away for a minute.
 func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := begin(t, &seal.Keys{})
 		full := *w.head().Full
 		away := func(times int) {
@@ -311,7 +310,7 @@ func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
 
 func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
 	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
-		synctest.Test(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
 			w := begin(t, &seal.Keys{})
 			full := *w.head().Full
 			w.store.Inject(memory.Fault{Op: memory.Get, Err: away})

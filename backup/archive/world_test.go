@@ -7,8 +7,10 @@ import (
 	"io"
 	"iter"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -232,4 +234,19 @@ func secret(t *testing.T, pair sealtest.Pair) string {
 	content, err := os.ReadFile(pair.Identities)
 	require.NoError(t, err)
 	return string(content)
+}
+
+// inBubble runs a test with a clock of its own. What compresses lies in pools and must not be used in one bubble and in another, or
+// outside: the pools are emptied before and after.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	emptyPools()
+	defer emptyPools()
+	synctest.Test(t, test)
+}
+
+// emptyPools drops what is pooled: the first collection keeps it once more.
+func emptyPools() {
+	runtime.GC()
+	runtime.GC()
 }

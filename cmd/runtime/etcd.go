@@ -178,7 +178,7 @@ func (r *Runtime) Watch(ctx context.Context) error {
 		return err
 	case why := <-r.backups.Superseded():
 		stop(why)
-		<-failed
+		_ = <-failed // it ends with its context
 		return why
 	}
 }
