@@ -171,14 +171,18 @@ func (r *Runtime) Watch(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	failed := make(chan error, 1)
-	go func() { failed <- r.etcd.Watch(ctx) }()
+	var failed error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		failed = r.etcd.Watch(ctx)
+	}()
 	select {
-	case err := <-failed:
-		return err
+	case <-ended:
+		return failed
 	case why := <-r.backups.Superseded():
 		stop(why)
-		_ = <-failed // it ends with its context
+		<-ended
 		return why
 	}
 }
