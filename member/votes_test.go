@@ -1,0 +1,48 @@
+package member
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/quorum"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
+	t.Parallel()
+	const self, other = 1, 2
+	set := func(members ...uint64) quorum.MajorityConfig {
+		voters := quorum.MajorityConfig{}
+		for _, member := range members {
+			voters[member] = struct{}{}
+		}
+		return voters
+	}
+	for name, of := range map[string]struct {
+		status   uint64 // whose raft it is
+		voters   quorum.JointConfig
+		learners quorum.MajorityConfig
+		behind   uint64 // entries that are committed and were not applied
+		alone    bool
+	}{
+		"the only voter":                     {self, quorum.JointConfig{set(self)}, nil, 0, true},
+		"a learner beside it":                {self, quorum.JointConfig{set(self)}, set(other), 0, true},
+		"the log may bring another voter":    {self, quorum.JointConfig{set(self)}, nil, 1, false},
+		"two voters":                         {self, quorum.JointConfig{set(self, other)}, nil, 0, false},
+		"another one leaves":                 {self, quorum.JointConfig{set(self), set(self, other)}, nil, 0, false},
+		"another one comes":                  {self, quorum.JointConfig{set(self, other), set(self)}, nil, 0, false},
+		"a learner itself":                   {self, quorum.JointConfig{set(other)}, set(self), 0, false},
+		"it was removed":                     {self, quorum.JointConfig{set(other)}, nil, 0, false},
+		"it was removed, and nobody is left": {self, quorum.JointConfig{set()}, nil, 0, false},
+		"the raft of another etcd":           {other, quorum.JointConfig{set(other)}, nil, 0, false},
+		"raft has ended":                     {0, quorum.JointConfig{}, nil, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
+			status.ID, status.Commit = of.status, 7
+			assert.Equal(t, of.alone, votesAlone(self, status.Commit-of.behind, status))
+		})
+	}
+}
