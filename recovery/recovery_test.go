@@ -133,7 +133,7 @@ func TestNewIsSaidOnce(t *testing.T) {
 
 func founded(t *testing.T, w *world) string {
 	t.Helper()
-	id, err := (&run{Recovery: New(w.options), member: w.member}).seed().ClusterID()
+	id, err := (&run{Recovery: w.recovery(), member: w.member}).seed().ClusterID()
 	require.NoError(t, err)
 	return hex(id)
 }
@@ -237,7 +237,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 			w.used()
 			began := w.ticks(time.Second)
 			w.store.Inject(memory.Fault{Err: cause})
-			r := New(w.options)
+			r := w.recovery()
 			r.now = w.now
 			_, err := r.Run(t.Context(), w.member, w.examine)
 			require.NoError(t, err)
@@ -261,7 +261,7 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	r := New(w.options)
+	r := w.recovery()
 	r.serveAfter = time.Millisecond
 	_, err := r.Run(t.Context(), w.member, w.examine)
 	require.NoError(t, err)

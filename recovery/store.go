@@ -46,10 +46,7 @@ func (r *run) askTheStore() (Event, Payload) {
 		return r.untold(ctx, err)
 	}
 	r.silentSince = time.Time{}
-	if why := r.lives(now); why != nil {
-		return Alive, Payload{Err: why}
-	}
-	r.silent, r.kept = 0, now
+	r.kept = now
 	if r.asked && now.usedBefore { // so that the next start need not ask the store
 		if err := r.rememberUsed(); err != nil {
 			return broke(err)
@@ -60,6 +57,16 @@ func (r *run) askTheStore() (Event, Payload) {
 	if why := r.untrusted(now); why != nil && owner != Others {
 		return KeysLacking, Payload{Err: why}
 	}
+	if owner == Ours && now.path.Revision > 0 {
+		why, err := r.lives(ctx, now)
+		if err != nil {
+			return StoreSilent, Payload{Err: err}
+		}
+		if why != nil {
+			return Alive, Payload{Err: why}
+		}
+	}
+	r.silent = 0
 	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
 }
 
@@ -239,7 +246,7 @@ func (r *run) plan(result seed.Result) position {
 			Restored: r.kept.restores, // retention may let the generations go that tell
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID
