@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -45,11 +46,12 @@ func (e embedded) facts() facts {
 		case etcdserverpb.AlarmType_CORRUPT:
 			f.corrupt = true
 		case etcdserverpb.AlarmType_NOSPACE:
-			f.noSpace = true
+			f.noSpace, f.full = true, append(f.full, types.ID(alarm.MemberID))
 			f.ownNoSpace = f.ownNoSpace || types.ID(alarm.MemberID) == f.self
 		case etcdserverpb.AlarmType_NONE:
 		}
 	}
+	slices.Sort(f.full)
 	f.size, f.inUse = e.sizes(f.noSpace)
 	return f
 }
