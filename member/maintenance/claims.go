@@ -79,7 +79,7 @@ func usesReserved(asked any) bool {
 	case *etcdserverpb.PutRequest:
 		return isReserved(r.Lease)
 	case *etcdserverpb.TxnRequest:
-		return operationsUseReserved(r.Success) || operationsUseReserved(r.Failure)
+		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure())
 	default:
 		return false
 	}
