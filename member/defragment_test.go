@@ -161,6 +161,8 @@ func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value", clientv3.WithLease(granted.ID))).Commit()
 	require.NoError(t, err)
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value"), clientv3.OpTxn(nil, nil, nil)).Commit()
+	require.NoError(t, err)
 	_, err = client.KeepAliveOnce(soon(t), granted.ID)
 	require.NoError(t, err)
 	_, err = client.Revoke(soon(t), granted.ID)

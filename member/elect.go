@@ -2,11 +2,12 @@ package member
 
 import (
 	"context"
-	"expvar"
 	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+
+	"etcd-wrapper/member/maintenance"
 )
 
 const (
@@ -27,7 +28,7 @@ func (m *Member) electItself() {
 	again := time.NewTicker(electPause)
 	defer again.Stop()
 	for server.Leader() == 0 {
-		if applied := server.AppliedIndex(); votesAlone(self, applied, raftStatus()) {
+		if applied := server.AppliedIndex(); votesAlone(applied, maintenance.RaftStatus(server)) {
 			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is asked again
 		}
 		select {
@@ -40,18 +41,10 @@ func (m *Member) electItself() {
 	}
 }
 
-// votesAlone tells by raft's own configuration whether a member is its cluster's only voter. etcd's list of members would not do: it
+// votesAlone tells by raft's own configuration whether the member is its cluster's only voter. etcd's list of members would not do: it
 // may be ahead of raft, or behind. A log from which raft is not made yet as far as it is committed may still bring another voter.
-func votesAlone(member, applied uint64, status raft.Status) bool {
+func votesAlone(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
-	_, votes := voters[0][member]
-	return status.ID == member && applied >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
-}
-
-// raftStatus is how raft sees itself in the etcd that this process has begun last. etcd gives it away for expvar only (etcdserver/raft.go).
-func raftStatus() (status raft.Status) {
-	if published, there := expvar.Get("raft.status").(expvar.Func); there {
-		status, _ = published.Value().(raft.Status)
-	}
-	return status
+	_, votes := voters[0][status.ID]
+	return applied >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }

@@ -35,14 +35,13 @@ func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
 		"a learner itself":                   {self, quorum.JointConfig{set(other)}, set(self), 0, false},
 		"it was removed":                     {self, quorum.JointConfig{set(other)}, nil, 0, false},
 		"it was removed, and nobody is left": {self, quorum.JointConfig{set()}, nil, 0, false},
-		"the raft of another etcd":           {other, quorum.JointConfig{set(other)}, nil, 0, false},
 		"raft has ended":                     {0, quorum.JointConfig{}, nil, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
 			status.ID, status.Commit = of.status, 7
-			assert.Equal(t, of.alone, votesAlone(self, status.Commit-of.behind, status))
+			assert.Equal(t, of.alone, votesAlone(status.Commit-of.behind, status))
 		})
 	}
 }

@@ -160,18 +160,19 @@ func heir(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
 	return best, ok
 }
 
-// progress is what the leader knows of its followers' logs. etcd shows it to nobody but the variable that it publishes
-// for people who debug it, which is that of the etcd started last in the process; nil if it is another's.
-func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
-	published, ok := expvar.Get("raft.status").(expvar.Func)
-	if !ok {
-		return nil
+// progress is what the leader knows of its followers' logs.
+func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress { return RaftStatus(server).Progress }
+
+// RaftStatus is how raft sees itself in an etcd of this process; the zero value if another etcd was begun later. etcd shows it to nobody
+// but the variable that it publishes for people who debug it (raft.go in etcdserver).
+func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
+	if published, there := expvar.Get("raft.status").(expvar.Func); there {
+		status, _ = published.Value().(raft.Status)
 	}
-	status, ok := published.Value().(raft.Status)
-	if !ok || status.ID != uint64(server.MemberID()) {
-		return nil
+	if status.ID != uint64(server.MemberID()) {
+		return raft.Status{}
 	}
-	return status.Progress
+	return status
 }
 
 // handOver moves leadership to another member and returns once that leads.
