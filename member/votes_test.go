@@ -20,27 +20,26 @@ func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
 		return voters
 	}
 	for name, of := range map[string]struct {
-		status   uint64 // whose raft it is
 		voters   quorum.JointConfig
 		learners quorum.MajorityConfig
 		behind   uint64 // entries that are committed and were not applied
 		alone    bool
 	}{
-		"the only voter":                     {self, quorum.JointConfig{set(self)}, nil, 0, true},
-		"a learner beside it":                {self, quorum.JointConfig{set(self)}, set(other), 0, true},
-		"the log may bring another voter":    {self, quorum.JointConfig{set(self)}, nil, 1, false},
-		"two voters":                         {self, quorum.JointConfig{set(self, other)}, nil, 0, false},
-		"another one leaves":                 {self, quorum.JointConfig{set(self), set(self, other)}, nil, 0, false},
-		"another one comes":                  {self, quorum.JointConfig{set(self, other), set(self)}, nil, 0, false},
-		"a learner itself":                   {self, quorum.JointConfig{set(other)}, set(self), 0, false},
-		"it was removed":                     {self, quorum.JointConfig{set(other)}, nil, 0, false},
-		"it was removed, and nobody is left": {self, quorum.JointConfig{set()}, nil, 0, false},
-		"raft has ended":                     {0, quorum.JointConfig{}, nil, 0, false},
+		"the only voter":                     {quorum.JointConfig{set(self)}, nil, 0, true},
+		"a learner beside it":                {quorum.JointConfig{set(self)}, set(other), 0, true},
+		"the log may bring another voter":    {quorum.JointConfig{set(self)}, nil, 1, false},
+		"two voters":                         {quorum.JointConfig{set(self, other)}, nil, 0, false},
+		"another one leaves":                 {quorum.JointConfig{set(self), set(self, other)}, nil, 0, false},
+		"another one comes":                  {quorum.JointConfig{set(self, other), set(self)}, nil, 0, false},
+		"a learner itself":                   {quorum.JointConfig{set(other)}, set(self), 0, false},
+		"it was removed":                     {quorum.JointConfig{set(other)}, nil, 0, false},
+		"it was removed, and nobody is left": {quorum.JointConfig{set()}, nil, 0, false},
+		"raft has ended":                     {quorum.JointConfig{}, nil, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
-			status.ID, status.Commit = of.status, 7
+			status.ID, status.Commit = self, 7
 			assert.Equal(t, of.alone, votesAlone(status.Commit-of.behind, status))
 		})
 	}
