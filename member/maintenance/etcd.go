@@ -161,7 +161,9 @@ func heir(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
 }
 
 // progress is what the leader knows of its followers' logs.
-func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress { return RaftStatus(server).Progress }
+func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
+	return RaftStatus(server).Progress
+}
 
 // RaftStatus is how raft sees itself in an etcd of this process; the zero value if another etcd was begun later. etcd shows it to nobody
 // but the variable that it publishes for people who debug it (raft.go in etcdserver).
