@@ -57,3 +57,27 @@ func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
+
+// Before raft campaigns it reads what it has not applied, and etcd, which is ahead of it when it starts, drops most of that.
+func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	of := config(t, dir)
+	of.SnapshotCatchUpEntries = 1
+	b := benchWith(t, of)
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	for range 500 {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+	}
+	_, err := b.Close()
+	require.NoError(t, err)
+	for range 20 {
+		of := config(t, dir)
+		of.SnapshotCatchUpEntries = 1
+		again := benchWith(t, of)
+		require.NoError(t, again.Open(soon(t)))
+		_, err = again.Close()
+		require.NoError(t, err)
+	}
+}

@@ -47,6 +47,21 @@ func rollingRestart(t *testing.T) []row {
 	}
 }
 
+// restartAlone is what clients of a cluster with a single member have of its restart.
+func restartAlone(t *testing.T) []row {
+	var restarted [2]series
+	for round := range *restartRounds {
+		for i, s := range both {
+			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+				members := []*process{s.start(t, harness.NewPod(t))}
+				gap, _ := gapDuring(t, members, func() { restartAll(t, s, members) })
+				restarted[i] = append(restarted[i], gap)
+			})
+		}
+	}
+	return []row{row{what: "restart of a single member: longest gap of 16 writers, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
+}
+
 // gapDuring is the longest that one of the writers had to wait, in milliseconds, and how many writes failed.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
