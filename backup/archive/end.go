@@ -139,8 +139,11 @@ func (w *Writer) place(ctx context.Context, generation Generation, at Link, sour
 	return there, err
 }
 
-// NewSession is what tells a process from all others: 128 random bits, hexadecimal.
-func NewSession() string {
+// NewSession is what tells a process from all others.
+func NewSession() string { return NewID() }
+
+// NewID is 128 random bits, hexadecimal: nobody else has them.
+func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // which never fails
 	return hex.EncodeToString(id[:])

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive/identity"
 )
 
 // What it holds counts, by database and log: running says nothing.
@@ -37,7 +39,7 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 }
 
 func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
-	Opens(77)
+	Opens(77, identity.Identity{})
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
