@@ -49,7 +49,7 @@ func (l lot) sensible() bool {
 	case Unknown:
 		return !l.kept
 	case Nobody:
-		return !l.kept && !(l.behind && l.alone)
+		return !l.kept && (!l.behind || !l.alone)
 	case Founded:
 		return l.found != Valid && !l.kept && !l.behind
 	case NotOwned:

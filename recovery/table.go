@@ -86,7 +86,7 @@ var written = []entry{
 
 	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "only what is valid gets a generation"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "what was built is not valid: it is never opened"},
-	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster id, and took different ways"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
 	{Claim, ClaimLost, always, Examine, validating, "another member was first, or is back with its data, or the store is not believed any more: what was built is dropped"},

@@ -73,13 +73,19 @@ func (w *world) used() {
 // backUp makes a full of what is on the volume.
 func (w *world) backUp(generation int) {
 	w.t.Helper()
-	stands := stand(w.t, w.member.DataDir)
 	w.found(time.Now())
+	w.putFull(ours, generation)
+}
+
+// putFull makes a full of what is on the volume, as of a cluster.
+func (w *world) putFull(cluster string, generation int) {
+	w.t.Helper()
+	stands := stand(w.t, w.member.DataDir)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: ours, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(ours, generation, stands.Revision),
+		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(cluster, generation, stands.Revision),
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)
 	require.NoError(w.t, err)

@@ -47,10 +47,10 @@ func (w *Writer) keepIdentity(is identity.Identity) {
 // Data of the same identity with other rows are a copy of a volume, or of a whole cluster, that has written on its own: whose object came
 // first goes on. Where etcd has compacted the rows, as it does while a store is away for long, the identity tells.
 func (w *Writer) related(ctx context.Context, head archive.Head) bool {
-	compared, same, err := false, false, error(nil)
-	if !head.Empty() || !head.PastEnd.IsZero() {
-		compared, same, err = w.compare(head.Start)
+	if head.Empty() && head.PastEnd.IsZero() {
+		return true
 	}
+	compared, same, err := w.compare(head.Start)
 	if err == nil && same && head.Segment != nil {
 		same, err = w.alike(*head.Segment)
 	}

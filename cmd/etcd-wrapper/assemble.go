@@ -78,7 +78,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
-			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE"), Log: log, Verify: verifyInChild(),
 			Recover: recoverer.Recover,
 		})
 		if err := initializer.CheckConfig(); err != nil {

@@ -219,7 +219,7 @@ func backup(d status.Document, now time.Time) (all []fact) {
 	add := func(name, is string) { all = append(all, fact{name, is}) }
 	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
 	if b.Cluster != "" {
-		add("cluster", clusterOf(b))
+		add("backups of", clusterOf(b))
 	}
 	if trouble := b.Trouble; trouble != nil {
 		add("backup trouble", trouble.Message)
