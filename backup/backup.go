@@ -9,7 +9,7 @@ package backup
 import (
 	"context"
 	"errors"
-	"fmt"
+	"hash/fnv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +33,6 @@ type Options struct {
 	Policy     retention.Policy
 	SpoolDir   string // a directory of its own on the volume
 	SpoolLimit int64  // bytes
-	WayFile    string // among etcd's data, in which it is remembered which backups they go with
 	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
 	// out.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
@@ -62,6 +61,7 @@ type Backups struct {
 // running is what goes on while etcd runs.
 type running struct {
 	etcd   writer.Etcd
+	data   Data
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop   context.CancelFunc
 	over   chan struct{}
@@ -88,10 +88,16 @@ func New(options Options) *Backups {
 	}
 }
 
+// Data are what is backed up.
+type Data struct {
+	Dir   string // etcd's data directory
+	Owner string // whom a store is founded for, NAMESPACE/NAME
+}
+
 // Begin makes backups of an etcd that has just become ready, until End.
-func (b *Backups) Begin(etcd writer.Etcd) {
+func (b *Backups) Begin(etcd writer.Etcd, of Data) {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{etcd: etcd, stop: stop, over: make(chan struct{})}
+	r := &running{etcd: etcd, data: of, stop: stop, over: make(chan struct{})}
 	b.running.Store(r)
 	go func() {
 		defer close(r.over)
@@ -102,8 +108,8 @@ func (b *Backups) Begin(etcd writer.Etcd) {
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.clear()
-	made, err := writer.New(b.settings(r.etcd))
-	for ; err != nil; made, err = writer.New(b.settings(r.etcd)) {
+	made, err := writer.New(b.settings(r.etcd, r.data))
+	for ; err != nil; made, err = writer.New(b.settings(r.etcd, r.data)) {
 		b.unable(err)
 		select {
 		case <-ctx.Done():
@@ -143,21 +149,19 @@ func (u *Unable) again(err error, next time.Duration) *Unable {
 	return now
 }
 
-func (b *Backups) settings(etcd writer.Etcd) writer.Options {
+func (b *Backups) settings(etcd writer.Etcd, of Data) writer.Options {
 	return writer.Options{
 		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
 		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, LineageFile: b.options.WayFile, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: of.Dir, Owner: of.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }
 
 // due is the schedule with the shift of a cluster.
 func (b *Backups) due(cluster string, after time.Time) time.Time {
-	var id uint64
-	if _, err := fmt.Sscanf(cluster, "%x", &id); err != nil {
-		return b.options.Schedule.Next(after)
-	}
-	return b.options.Schedule.For(id).Next(after)
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(cluster)) // it never fails
+	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
 // End ends what goes on beside etcd, which may be closed then. The error says that something did not end within ctx; it

@@ -117,7 +117,7 @@ func (s *subject) another(t *testing.T, keys *seal.Keys) *backup.Backups {
 	require.NoError(t, err)
 	return backup.New(backup.Options{
 		Store: s.store, Keys: keys, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
-		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, WayFile: filepath.Join(s.dir, "member", "backups.json"), Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Gate: s.turns, Log: zerolog.Nop(),
+		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Gate: s.turns, Log: zerolog.Nop(),
 	})
 }
 
@@ -151,7 +151,7 @@ func soon(t *testing.T) context.Context {
 
 func TestAllThatEtcdTookOnUntilItWasClosedIsInTheStoreThen(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	require.NoError(t, s.End(soon(t)))
 	s.put(t, 100) // nobody looks any more
@@ -164,7 +164,7 @@ func TestAllThatEtcdTookOnUntilItWasClosedIsInTheStoreThen(t *testing.T) {
 
 func TestAFlushThatIsCutShortSaysWhatIsMissing(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	require.NoError(t, s.End(soon(t)))
 	s.put(t, 10)
@@ -177,7 +177,7 @@ func TestAFlushThatIsCutShortSaysWhatIsMissing(t *testing.T) {
 func TestEveryNewFullIsRestoredOnceToTestIt(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a verdict")
 	facts := s.Facts()
 	assert.Equal(t, archive.Verified, facts.Kept.Verdict.Outcome)
@@ -194,7 +194,7 @@ func TestEveryNewFullIsRestoredOnceToTestIt(t *testing.T) {
 func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T) {
 	s := newSubject(t, archive.Failed)
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict.Full == f.Shipped.LastFull.Name }, "the verdict on it")
@@ -206,7 +206,7 @@ func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T)
 func TestASpoolThatCannotBeUsedIsSaidAndEtcdServes(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Unable != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Unable.Text, "spool")
 	_, err := s.Now(soon(t))
@@ -220,7 +220,7 @@ func TestAnEtcdThatIsClosedAtOnceIsBroughtToTheStoreAllTheSame(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
 	revision := s.etcd.Revision()
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	require.NoError(t, s.End(soon(t)))
 	s.etcd.Server.Stop()
 	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
@@ -230,7 +230,7 @@ func TestAnEtcdThatIsClosedAtOnceIsBroughtToTheStoreAllTheSame(t *testing.T) {
 func TestAFlushSaysThatTheSpoolCannotBeUsed(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	require.NoError(t, s.End(soon(t)))
 	s.etcd.Server.Stop()
 	require.ErrorContains(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")), "spool")

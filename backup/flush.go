@@ -7,10 +7,10 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
@@ -71,7 +71,7 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 	if !was.troubled {
 		was.writer = r.writer.Load()
 	}
-	return b.bringFrom(ctx, closed, was)
+	return b.bringFrom(ctx, closed, r.data, was)
 }
 
 // former is what is known of the backups that were made while etcd ran.
@@ -83,8 +83,8 @@ type former struct {
 }
 
 // bringFrom is for a database that nobody has open. No full is due there by any schedule.
-func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, was former) error {
-	options := b.settings(closed)
+func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data, was former) error {
+	options := b.settings(closed, of)
 	options.Former = was.writer
 	options.Release = was.wrote && closed.Members() == 1
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
@@ -141,10 +141,10 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	if err := b.bringFrom(ctx, closed, former{wrote: true}); err != nil {
+	if err := b.bringFrom(ctx, closed, Data{Dir: dataDir}, former{wrote: true}); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, 0, 0) // it keeps the last segment, for an etcd that goes on from there
+	return b.FlushSpool(ctx, identity.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
 }
 
 const (
@@ -168,13 +168,13 @@ type spooled struct {
 }
 
 // FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool when the store has it. What data
-// have as well that are cluster's and reach a revision stays where it is; a cluster of 0 says that there are no data of use. It is for the
+// have as well that are of an identity and reach a revision stays where it is; one of no cluster says that there are no data of use. It is for the
 // time before Begin, and may be repeated: it goes on where it ended. What lies behind a part that cannot be read, or belongs to
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
-func (b *Backups) FlushSpool(ctx context.Context, cluster uint64, reach int64) error {
+func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach int64) error {
 	inData := func(last segment.Manifest) bool {
-		return cluster != 0 && (last.Cluster != strconv.FormatUint(cluster, 16) || last.End <= reach)
+		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := spool.Last(b.options.SpoolDir, b.options.Keys); known && inData(last) {
 		return nil // so that a start need not read all of it

@@ -41,7 +41,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 // closedBehind makes backups, ends them, and closes etcd with something that the store has not.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	before()
 	require.NoError(t, s.End(soon(t)))
@@ -74,7 +74,7 @@ func TestAStopWithoutAChainCopiesTheDatabaseForAsLongAsItMay(t *testing.T) {
 	slow.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s := newSubjectIn(t, slow, archive.Verified)
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	require.NoError(t, s.End(soon(t)))
 	s.etcd.Server.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -111,7 +111,7 @@ func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
 func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
 	slow := &stuck{Store: memory.New(), release: make(chan struct{})}
 	s := newSubjectIn(t, slow, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	slow.hangs.Store(true)
 	s.put(t, 1)
@@ -143,11 +143,11 @@ func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *t
 
 	s.etcd = etcdtest.Start(t, s.dir)
 	s.Backups = s.another(t, &seal.Keys{})
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
 	require.NoError(t, s.End(soon(t)))
 	others := s.another(t, &seal.Keys{})
-	others.Begin(writer.Server(s.etcd.Server))
+	others.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.put(t, 10)
 	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
 	require.NoError(t, others.End(soon(t)))
@@ -173,7 +173,7 @@ func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
 // Leases and users are granted before anybody has written a key.
 func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	require.NoError(t, s.End(soon(t)))
 	_, err := s.etcd.Client.Grant(t.Context(), 600)
@@ -194,7 +194,7 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 // As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
 func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	require.NoError(t, s.End(soon(t)))
 	_, err := s.etcd.Client.Grant(t.Context(), 600)

@@ -26,7 +26,7 @@ func TestWhatKilledTestRestoresHaveLeftIsRemovedAtTheBeginning(t *testing.T) {
 	}
 	gone := []string{left("scratch", 0), left("scratch-1", 48*time.Hour)}
 	stays := []string{left("scratch-2", 0), left("scratched", 48*time.Hour)}
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
 	require.NoError(t, s.End(soon(t)))
 	for _, dir := range gone {

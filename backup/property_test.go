@@ -70,7 +70,7 @@ func (p *past) live() {
 		p.dying = &gallows{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &seal.Keys{})
-		p.Begin(writer.Server(p.etcd.Server))
+		p.Begin(writer.Server(p.etcd.Server), backup.Data{Dir: p.dir})
 		if life == 0 {
 			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
 		}

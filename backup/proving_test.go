@@ -25,7 +25,7 @@ func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *tes
 	s.proof.before = func() {
 		in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
 	}
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "the verdict")
 	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
 	require.NoError(t, s.End(soon(t)))
@@ -34,7 +34,7 @@ func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *tes
 // Somebody may have tested it by hand, or the process was killed before it could do anything about it.
 func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
 	made := *s.Facts().Kept.LastFull
 	require.NoError(t, s.End(soon(t)))
@@ -43,7 +43,7 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
 	s.Backups = s.another(t, &seal.Keys{})
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name) }, "another full, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
 	require.NoError(t, s.End(soon(t)))
@@ -52,7 +52,7 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	once := func(seen func(backup.Facts) bool, what string) {
-		s.Begin(writer.Server(s.etcd.Server))
+		s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
 		s.put(t, 5)
 		made, err := s.Now(soon(t))
@@ -81,13 +81,13 @@ func (s *subject) has(full string) bool {
 
 func TestWhatADrillShowedIsTold(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
 	require.NoError(t, s.End(soon(t)))
 	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil && f.Kept.Verdict.Outcome == archive.Failed }, "the failed drill")
 	assert.True(t, s.Facts().Kept.Verdict.Segments)
 	require.NoError(t, s.End(soon(t)))
@@ -96,7 +96,7 @@ func TestWhatADrillShowedIsTold(t *testing.T) {
 func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.proof.fail(errors.New("no room"))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Equal(t, "no room", s.Facts().Undone.Text)
 	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextTry, time.Minute)
@@ -108,7 +108,7 @@ func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testin
 func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: sealtest.New(t).Recipients}))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
 	assert.Zero(t, s.proof.count())
@@ -120,13 +120,13 @@ func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := sealtest.New(t)
 	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
 	assert.Nil(t, s.Facts().Undone)
 	require.NoError(t, s.End(soon(t)))
 
 	s.Backups = s.another(t, &seal.Keys{})
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
 	_, err := s.Now(soon(t))
@@ -142,7 +142,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	in := memory.New()
 	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
 	s = newSubjectIn(t, in, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	var objects []archive.Object
 	for len(objects) < 6 {
 		s.put(t, 1)
@@ -168,7 +168,7 @@ func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
 	s.proof.fail(errors.New("no room")) // whatever a test restore would show
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() }, "a listing")
 	listed := s.Facts().Kept
 	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Kept.From >= last }
@@ -186,7 +186,7 @@ func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.
 func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
 	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be gone back to", before))
 	require.NoError(t, s.End(soon(t)))
@@ -194,7 +194,7 @@ func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
 
 func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
 	s, _ := lost(t, true)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
@@ -207,7 +207,7 @@ func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
 	s := newSubjectIn(t, kept, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
 	undone := s.Facts().Undone
 	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")

@@ -18,7 +18,7 @@ func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
 func published(known Facts) *facts.Backups {
 	is, kept := known.Shipped, known.Kept
 	about := &facts.Backups{
-		Store: known.Store, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
+		Store: known.Store, Cluster: is.Cluster, Owner: is.Owner, Generation: is.Generation, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
 		NextFull: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
 		Trouble: trouble(known),
 	}

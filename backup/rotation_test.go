@@ -72,7 +72,7 @@ func TestKeysAreChangedWhileBackupsGoOn(t *testing.T) {
 		return revision
 	}
 	s.Backups = s.another(t, given.Load(t))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	before := goesOn(s.Backups, "before")
 
 	replace(t, given.Identities, old.Identities, renewed.Identities)
@@ -85,7 +85,7 @@ func TestKeysAreChangedWhileBackupsGoOn(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.End(soon(t)))
 	s.Backups = s.another(t, given.Load(t))
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	latest := goesOn(s.Backups, "in another life")
 	require.NoError(t, s.End(soon(t)))
 

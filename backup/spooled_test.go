@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
@@ -31,10 +32,10 @@ func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
 
 func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
-	require.NoError(t, w.FlushSpool(t.Context(), 0xd, 5), "it is not of these data, which are of use")
+	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "d", Generation: 1}, 5), "it is not of these data, which are of use")
 	w.requireLeft(w.objects, nil)
-	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 18))
+	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 18))
 	assert.Equal(t, int64(19), w.head().Revision())
 }
 
@@ -42,7 +43,7 @@ func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
 	w := newWaiting(t)
 	w.tear(0)
-	require.NoError(t, w.FlushSpool(t.Context(), 0xc, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 19))
 	w.requireLeft(w.objects, nil)
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
@@ -185,7 +186,7 @@ func TestWhatWaitsWithoutASignatureIsNotBroughtToWhatIsSigned(t *testing.T) {
 	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
-	_, err := archive.New(w.store, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})).Found(t.Context(), "c", Noon)
+	_, err := archive.New(w.store, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})).Found(t.Context(), archive.Cluster{Cluster: "c", Created: Noon})
 	require.NoError(t, err)
 	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
 	assert.Equal(t, int64(10), w.head().Revision())

@@ -28,7 +28,7 @@ func TestTheRemainsOfUploadsThatWereCutOffAreRemovedAtTheBeginning(t *testing.T)
 	in := &littered{Store: memory.New()}
 	in.left.Store(3)
 	s := newSubjectIn(t, in, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(backup.Facts) bool { return in.left.Load() == 0 }, "they are removed")
 	require.NoError(t, s.End(soon(t)))
 }

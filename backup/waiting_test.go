@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	. "etcd-wrapper/backup/format/segment/segmenttest"
@@ -55,7 +56,7 @@ func newWaiting(t *testing.T) *waiting {
 // found begins the store of a cluster.
 func (w *waiting) found(cluster string) {
 	w.Helper()
-	_, err := w.archive.Found(w.Context(), cluster, Noon)
+	_, err := w.archive.Found(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(w, err)
 	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 10, Chain: segment.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
@@ -70,7 +71,7 @@ func (w *waiting) head() archive.Head {
 	return head
 }
 
-func (w *waiting) flush() error { return w.FlushSpool(w.Context(), 0, 0) }
+func (w *waiting) flush() error { return w.FlushSpool(w.Context(), identity.Identity{}, 0) }
 
 // requireLeft says which segments are in the spool, and which are aside.
 func (w *waiting) requireLeft(waits, moved []segment.Object) {

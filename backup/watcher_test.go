@@ -21,11 +21,11 @@ func (follower) IsLeader() bool { return false }
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server))
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
 	require.NoError(t, s.End(soon(t)))
 	s.Backups = s.another(t, &seal.Keys{})
-	s.Begin(follower{writer.Server(s.etcd.Server)})
+	s.Begin(follower{writer.Server(s.etcd.Server)}, backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
 }
 

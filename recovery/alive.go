@@ -40,13 +40,15 @@ func (r *run) leftBehind() string {
 		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
 }
 
-// lives says that the process that writes the newest generation may be alive: it has not released the generation, this volume does not
-// have everything that it wrote, and it has not been silent for long enough. The end of the
+// lives says that the process that writes the newest generation may be alive: it has not released the generation, this volume neither was
+// its own nor has everything that it wrote, no person has said otherwise, and it has not been silent for long enough. The end of the
 // generation keeps the data in any case; this keeps people from two clusters.
 func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = time.Time{}
 	head := now.head
-	if r.stillness == 0 || head.Released() || head.Ending() != nil || r.core.Facts.Condition == Valid && !r.behind(now) {
+	ended := head.Released() || head.Ending() != nil
+	wasHere := r.core.Facts.Condition == Valid && !r.behind(now) || r.identity.Session != "" && r.identity.Session == head.Session()
+	if r.stillness == 0 || ended || wasHere || now.adopted {
 		return nil, nil
 	}
 	added, err := r.options.Archive.LastAdded(ctx, now.newest, head)

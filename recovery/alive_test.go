@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 )
@@ -102,13 +103,7 @@ func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
 
 func TestAGenerationThatItsWriterReleasedIsReplacedAtOnce(t *testing.T) {
 	w, _ := lost(t)
-	head, err := w.archive.Head(t.Context(), 1)
-	require.NoError(t, err)
-	builder, err := segment.NewBuilder(w.archive.Keys(), head.Start)
-	require.NoError(t, err)
-	object, err := builder.Finish(segment.Source{Released: true})
-	require.NoError(t, err)
-	require.NoError(t, w.archive.PutStored(t.Context(), 1, object.Position, object.Reader()))
+	w.endsWith(segment.Source{Released: true})
 	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
 	require.NoError(t, w.run())
 }
@@ -160,4 +155,44 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 got after revision 2, from which generation 2 was restored")
 	assert.Len(t, w.asides(), 1)
+}
+
+// endsWith adds the end of a session to generation 1.
+func (w *world) endsWith(source segment.Source) {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	builder, err := segment.NewBuilder(w.archive.Keys(), head.Start)
+	require.NoError(w.t, err)
+	object, err := builder.Finish(source)
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
+}
+
+// Nobody else can be alive who wrote these backups: it was a process on this very volume.
+func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
+	for session, pauses := range map[string]int{"this": 0, "another": 3} {
+		t.Run(session, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.endsWith(segment.Source{Session: session})
+			require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+			w.spoil()
+			clock, waited := time.Now(), 0
+			w.still, w.now = 90*time.Second, func() time.Time { return clock }
+			w.store.Now = w.now
+			w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+			require.NoError(t, w.run())
+			assert.Equal(t, pauses, waited)
+			assert.Len(t, w.generations(), 2)
+		})
+	}
+}
+
+func TestAPersonsWordReplacesAGenerationAtOnce(t *testing.T) {
+	w, _ := lost(t)
+	w.options.Adopt = ours
+	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+	require.NoError(t, w.run())
+	assert.NotEmpty(t, w.generations()[1].Adopted, "and it is used up")
 }

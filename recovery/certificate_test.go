@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -17,7 +18,7 @@ func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *test
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
-	_, err := w.archive.Found(t.Context(), hex(stand(t, w.member.DataDir).ClusterID), at)
+	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(t, w.member.DataDir).ClusterID), Created: at})
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.Empty(t, w.generations())
 	require.NoError(t, w.run())

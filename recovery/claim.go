@@ -51,12 +51,12 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 			return nil, err
 		}
 	}
-	if newest.Number != wanted.Number || newest.Cluster != wanted.Cluster {
-		return fmt.Errorf("generation %d of cluster %s was begun meanwhile", newest.Number, newest.Cluster), nil
+	if newest.Number != wanted.Number || newest.Session != wanted.Session {
+		return fmt.Errorf("generation %d was begun meanwhile by somebody else", newest.Number), nil
 	}
 	head, err := r.options.Archive.Head(ctx, wanted.Number)
 	if err == nil && !head.Empty() {
-		lost = fmt.Errorf("cluster %s has gone on already, up to revision %d", wanted.Cluster, head.Revision())
+		lost = fmt.Errorf("generation %d has gone on already, up to revision %d", wanted.Number, head.Revision())
 	}
 	return lost, err
 }

@@ -13,11 +13,12 @@ type VolumeState string
 
 // The states of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"   // there is nothing, or an etcd had only just begun
-	VolumeCorrupt VolumeState = "corrupt" // etcd could not open it, or not read all of it
-	VolumeValid   VolumeState = "valid"   // nothing is known to be missing
-	VolumeBehind  VolumeState = "behind"  // valid, and the store or the other members have more
-	VolumeStored  VolumeState = "stored"  // valid, and the store has all of it, as far as it takes that
+	VolumeEmpty   VolumeState = "empty"            // there is nothing, or an etcd had only just begun
+	VolumeCorrupt VolumeState = "corrupt"          // etcd could not open it, or not read all of it
+	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
+	VolumeBehind  VolumeState = "behind"           // valid, and the store or the other members have more
+	VolumeStored  VolumeState = "stored"           // valid, and the store has all of it, as far as it takes that
+	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked whose it is
 )
 
 // PeerState is what the other members have told.
@@ -51,19 +52,22 @@ type StoreState string
 
 // The states of a store.
 const (
-	StoreNone       StoreState = "none"              // --backup-store is not given
-	StoreUnasked    StoreState = "not asked"         //
-	StoreAway       StoreState = "away"              // it does not answer, denies, or is misspelt
-	StoreLongAway   StoreState = "away for 10 s"     // and has been for so long
-	StoreInUse      StoreState = "in use"            // somebody has added to it not long ago, and may do so again
-	StoreEmpty      StoreState = "empty"             // nothing was ever kept
-	StoreOurs       StoreState = "ours"              // there is a backup to go back to
-	StoreBare       StoreState = "ours, no backup"   // a cluster was founded, and what is wanted is not kept
-	StoreDoubtful   StoreState = "perhaps another's" // the volume names no cluster, and the configuration would found another one
-	StoreOthers     StoreState = "another's"         //
-	StoreUnverified StoreState = "not verified"      // what it says of itself is damaged, and no name in it tells of more than the volume has
-	StoreDamaged    StoreState = "damaged"           // what it says of itself is
-	StoreLocked     StoreState = "keys lacking"      // what it has is signed or encrypted with keys that are not given
+	StoreNone       StoreState = "none"            // --backup-store is not given
+	StoreUnasked    StoreState = "not asked"       //
+	StoreAway       StoreState = "away"            // it does not answer, denies, or is misspelt
+	StoreLongAway   StoreState = "away for 10 s"   // and has been for so long
+	StoreInUse      StoreState = "in use"          // somebody has added to it not long ago, and may do so again
+	StoreEmpty      StoreState = "empty"           // nothing was ever kept
+	StoreFounded    StoreState = "founded"         // as empty, but for the cluster manifest, which names this owner
+	StoreOurs       StoreState = "ours"            // there is a backup to go back to
+	StoreBare       StoreState = "ours, no backup" // a cluster was founded, and what is wanted is not kept
+	StoreNotOwned   StoreState = "another owner's" // the volume has no data, and the store's owner is another one
+	StoreUnclaimed  StoreState = "unclaimed"       // the volume names no cluster, and the store has one
+	StoreAdopted    StoreState = "adopted"         // a person has named its cluster, for the data on the volume to go on in it
+	StoreOthers     StoreState = "another's"       //
+	StoreUnverified StoreState = "not verified"    // what it says of itself is damaged, and no name in it tells of more than the volume has
+	StoreDamaged    StoreState = "damaged"         // what it says of itself is
+	StoreLocked     StoreState = "keys lacking"    // what it has is signed or encrypted with keys that are not given
 )
 
 // Asked is what a person wants.
@@ -87,6 +91,7 @@ const (
 	FlushFirst   Event = "flush"          // bring what the volume has into the store, before it is replaced
 	RestoreData  Event = "restore"        // from the store
 	Rejoin       Event = "rejoin"         // with the data of the others
+	AdoptStore   Event = "adopt"          // begin a generation of its own for the data on the volume
 	Refuse       Event = "refuse"         // a person has to do something
 	Decline      Event = "decline"        // what is asked for cannot be
 )
@@ -132,15 +137,16 @@ func decideBy(rules []rule, c Case) Decision {
 
 // The lists that several rules name.
 var (
-	usable   = []VolumeState{VolumeValid, VolumeStored}
-	empty    = []VolumeState{VolumeEmpty}
-	corrupt  = []VolumeState{VolumeCorrupt}
-	behind   = []VolumeState{VolumeBehind}
-	without  = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeBehind}
-	single   = []PeerState{PeersNone}
-	nameless = []PeerState{PeersUnnamed, PeersExisting}
-	unasked  = []PeerState{PeersUnasked}
-	heard    = []PeerState{
+	usable    = []VolumeState{VolumeValid, VolumeStored}
+	empty     = []VolumeState{VolumeEmpty}
+	corrupt   = []VolumeState{VolumeCorrupt}
+	anonymous = []VolumeState{VolumeUnnamed}
+	behind    = []VolumeState{VolumeBehind}
+	without   = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeBehind}
+	single    = []PeerState{PeersNone}
+	nameless  = []PeerState{PeersUnnamed, PeersExisting}
+	unasked   = []PeerState{PeersUnasked}
+	heard     = []PeerState{
 		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
@@ -162,7 +168,12 @@ const keysLacking = "what is signed, or encrypted, with keys that are not given 
 var rules = []rule{
 	// What rules out everything else.
 	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here",
-		"point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to")},
+		"point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to; or, if the data are to go on in that store, say so once with --adopt and the id of its cluster")},
+	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("an empty volume does not take the store of another owner",
+		"point --backup-store at this cluster's own place; or give --cluster-name, if it has another name by now; or, if what the store has is to come back here, say so once with --adopt and the id of its cluster")},
+	{nil, nil, []StoreState{StoreUnclaimed}, nil, refuse("the volume names no cluster, as one of a plain etcd or of etcdutl snapshot restore, and the store has one",
+		"if these data are to go on in that store, say so once with --adopt and the id of its cluster; or point --backup-store at a place of their own; or move the data directory away, and what the store has comes back")},
+	{nil, nil, []StoreState{StoreAdopted}, nil, so(AdoptStore, "a person has named the cluster of the store, so a generation of its own begins with the data on the volume")},
 	{nil, nil, []StoreState{StoreDamaged}, nil, refuse("what the store says of itself is damaged, so what it keeps cannot be brought back, and nothing was moved",
 		"put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store")},
 	{nil, nil, []StoreState{StoreLocked}, nil, refuse(keysLacking,
@@ -171,6 +182,7 @@ var rules = []rule{
 	// A store that does not answer.
 	{without, nil, away, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
 	{usable, single, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
+	{usable, heard, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
 	{nil, heard, away, nil, so(WaitForPeers, "the store may know that the data are lost: it is waited for, or for the peers")},
 	{without, nil, away, nil, Decision{WaitForStore, mayKnow, reachStore}},
 	{nil, nil, away, nil, so(WaitForStore, mayKnow)},
@@ -180,7 +192,7 @@ var rules = []rule{
 	// A restore that is asked for.
 	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others only, and the configuration does not name them", nameAll)},
 	{nil, unasked, []StoreState{StoreNone}, goesBack, decline("a member of several goes back with the others only, and there is no store to go back to", nameAll)},
-	{nil, nil, []StoreState{StoreEmpty, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept: nothing is moved", "name a target that is kept, or take --restore-to away; nothing was moved")},
+	{nil, nil, []StoreState{StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept: nothing is moved", "name a target that is kept, or take --restore-to away; nothing was moved")},
 	{nil, unasked, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
 	{nil, unasked, nil, goesBack, so(ConsultPeers, "the target is kept: the others have to ask for it, too")},
 	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(WaitForPeers, "every member has to be stopped and ask for the same restore before one goes back")},
@@ -191,13 +203,13 @@ var rules = []rule{
 	{nil, single, []StoreState{StoreOurs}, goesBack, so(RestoreData, "go back once; of the volume nothing can be read, or the store has it")},
 
 	// A single-member cluster.
-	{empty, single, []StoreState{StoreNone, StoreEmpty}, nil, so(FoundCluster, "a new cluster, for the only time in its life")},
+	{empty, single, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(FoundCluster, "a new cluster, for the only time in its life")},
 	{corrupt, single, []StoreState{StoreNone}, nil, refuse("the data are broken, and there is neither a store nor another member to bring them back from", "")},
 	{nil, single, []StoreState{StoreNone}, nil, so(StartEtcd, "there is neither a store nor another member that could know better")},
 	{usable, single, []StoreState{StoreUnasked}, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the store")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may know better, or get to know it now: what waits for it on the volume need not be lost with the data")},
 	{usable, single, []StoreState{StoreUnverified}, nil, so(StartEtcd, "no name in the store tells of more than the volume has: that the rest is not believed is a trouble of backups, with which etcd serves")},
-	{usable, single, []StoreState{StoreEmpty, StoreOurs, StoreBare}, nil, so(StartEtcd, "the volume has everything that the store has")},
+	{usable, single, []StoreState{StoreEmpty, StoreFounded, StoreOurs, StoreBare}, nil, so(StartEtcd, "the volume has everything that the store has")},
 	{behind, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was put back to an older state: the store has the newest")},
 	{corrupt, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume is broken, the store has the newest")},
 	{empty, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was lost, the store has the newest")},
@@ -205,17 +217,19 @@ var rules = []rule{
 	// Other members that are not named.
 	{corrupt, nameless, nil, nil, refuse("a member of several is not restored: it would go back, and the others would not", "")},
 	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store tells whether the cluster was ever founded")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreEmpty}, nil, so(FoundCluster, "nothing was ever kept: etcd looks for the other members as it is configured")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreOurs, StoreBare, StoreDoubtful, StoreUnverified}, nil, refuse(
+	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreEmpty, StoreFounded}, nil, so(FoundCluster, "nothing was ever kept: etcd looks for the other members as it is configured")},
+	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreOurs, StoreBare, StoreUnverified}, nil, refuse(
 		"the volume is empty, and the cluster in the store was founded before: it is not begun anew, and the members that may have the data are not named",
 		"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
 	)},
+	{anonymous, nameless, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
 	{nil, nameless, nil, nil, so(StartEtcd, "a member of several starts as ever: the others have what it lacks")},
 
 	// Other members that are named.
 	{usable, unasked, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the others")},
 	{corrupt, unasked, nil, isNever, refuse("a member of several is not restored: it would go back, and the others would not", "")},
 	{nil, unasked, nil, nil, so(ConsultPeers, "the others have what it lacks, and may have had it with them before")},
+	{anonymous, heard, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
 	{usable, heard, nil, nil, so(StartEtcd, "the data are the member's last, as far as the others know: they bring it up to date")},
 	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, refuse("the member was lost, and comes back from the others, but --recover=never", "start with --recover=auto to have it brought back")},
 	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
@@ -224,7 +238,7 @@ var rules = []rule{
 	{empty, []PeerState{PeersExpect}, nil, nil, so(StartEtcd, "the cluster is founded, or was, with this member, which has never started")},
 	{corrupt, []PeerState{PeersExpect}, nil, nil, refuse("the data are broken, and by its peers the member never had any", "move the data directory away if that is so")},
 	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreNone}, nil, so(FoundCluster, "nobody has data: the cluster is founded as it is configured")},
-	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreEmpty}, nil, so(FoundCluster, "a new cluster, for the only time in its life: etcd waits for a quorum of it")},
+	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreEmpty, StoreFounded}, nil, so(FoundCluster, "a new cluster, for the only time in its life: etcd waits for a quorum of it")},
 	{nil, []PeerState{PeersLost}, []StoreState{StoreNone}, nil, refuse("all members are here, none has data of use, and there is no store",
 		"bring back the volume of a quorum, or begin a new cluster with empty volumes")},
 	{without, []PeerState{PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody has data of use, and the store tells whether the cluster was ever founded, or gets them now")},
@@ -238,8 +252,6 @@ var rules = []rule{
 	{nil, []PeerState{PeersMissing, PeersMinority, PeersExpect}, nil, nil, so(WaitForPeers, "a quorum of the other members is waited for, which has what this one has lost")},
 
 	// What is left.
-	{nil, nil, []StoreState{StoreDoubtful}, nil, refuse("the volume does not tell whose it was, and the configuration is not that of the cluster in the store",
-		"point --backup-store at this cluster's store; or, if that cluster is to be brought back here, say so with --restore-to=latest and a --restore-id")},
 	{nil, nil, []StoreState{StoreOurs}, isNever, refuse("it could be brought back, but --recover=never", "start with --recover=auto to have it brought back")},
 	{nil, nil, nil, nil, nothingKept},
 }
@@ -302,6 +314,8 @@ func (f Facts) volumeState() VolumeState {
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
+	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Owner == "" && f.Trouble == "":
+		return VolumeUnnamed
 	default:
 		return VolumeValid
 	}
@@ -389,17 +403,17 @@ func (f Facts) storeState() StoreState {
 		return StoreNone
 	case f.Owner == "":
 		return StoreUnasked
-	case f.Owner == Nobody:
-		return StoreEmpty
-	case f.Owner == Others:
-		return StoreOthers
-	case f.Owner == Unknown:
-		return StoreUnverified
-	case f.Owner == Doubtful && !f.Asked:
-		return StoreDoubtful
+	case owners[f.Owner] != "":
+		return owners[f.Owner]
 	case f.Kept:
 		return StoreOurs
 	default:
 		return StoreBare
 	}
+}
+
+// owners are the states of a store of which it does not matter what is kept.
+var owners = map[Owner]StoreState{
+	Nobody: StoreEmpty, Founded: StoreFounded, Others: StoreOthers, NotOwned: StoreNotOwned, Unclaimed: StoreUnclaimed, Adopted: StoreAdopted,
+	Unknown: StoreUnverified,
 }

@@ -14,16 +14,16 @@ import (
 )
 
 var (
-	allVolumes = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeValid, VolumeBehind}
+	allVolumes = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed}
 	allStores  = []StoreState{
-		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreDoubtful, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
+		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreFounded, StoreNotOwned, StoreUnclaimed, StoreAdopted, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
 	}
 	allPeers = []PeerState{
 		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
 	allVerdicts = []Event{
-		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, WaitForPeers, WaitForStore, FlushFirst, RestoreData, Rejoin, Refuse, Decline,
+		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, WaitForPeers, WaitForStore, FlushFirst, RestoreData, Rejoin, AdoptStore, Refuse, Decline,
 	}
 )
 
@@ -160,7 +160,7 @@ func TestVerdictsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
 		switch verdict := decide(c).Verdict; verdict { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
-			assert.Contains(t, []StoreState{StoreNone, StoreEmpty}, c.Store, "%+v", c)
+			assert.Contains(t, []StoreState{StoreNone, StoreEmpty, StoreFounded}, c.Store, "%+v", c)
 		case Decline:
 			assert.Equal(t, AskedRestore, c.Asked, "%+v", c)
 		}

@@ -100,7 +100,7 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 			require.NoError(t, w.store.Delete(t.Context(), archive.GenerationPrefix(1)+"generation.json"))
-			_, err = w.options.Archive.Found(t.Context(), all.Cluster.Cluster, at)
+			_, err = w.options.Archive.Found(t.Context(), *all.Cluster)
 			require.NoError(t, err)
 		},
 	} {

@@ -14,6 +14,8 @@ type lot struct {
 	kept      bool // there is a way to the target
 	behind    bool // the store has more than the volume; of several: the volume was put back
 
+	unidentified bool // the volume names no cluster
+
 	store bool // there is one
 	// of a member of several
 	peers   bool    // they are named
@@ -25,13 +27,13 @@ type lot struct {
 // lots are all that a run can be given and that makes sense.
 func lots() (all []lot) {
 	for _, found := range []Condition{Empty, Valid, Corrupt} {
-		for _, owner := range []Owner{Nobody, Ours, Doubtful, Others, Unknown} {
+		for _, owner := range []Owner{Nobody, Founded, Ours, Adopted, NotOwned, Unclaimed, Others, Unknown} {
 			for bits := range 32 {
 				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				if owner == Unknown && given.kept || owner == Nobody && (given.kept || given.behind && given.alone) || owner == Doubtful && found == Valid || owner == Others && found == Empty {
-					continue
+				given.unidentified = found == Valid && (owner == Unclaimed || owner == Adopted || owner == Nobody)
+				if given.sensible() {
+					all = append(all, given.among()...)
 				}
-				all = append(all, given.among()...)
 			}
 		}
 		for bits := range 4 {
@@ -39,6 +41,28 @@ func lots() (all []lot) {
 		}
 	}
 	return all
+}
+
+// sensible says that a store can be like that for this volume.
+func (l lot) sensible() bool {
+	switch l.owner {
+	case Unknown:
+		return !l.kept
+	case Nobody:
+		return !l.kept && (!l.behind || !l.alone)
+	case Founded:
+		return l.found != Valid && !l.kept && !l.behind
+	case NotOwned:
+		return l.found != Valid
+	case Unclaimed:
+		return l.found == Valid && !l.behind
+	case Adopted:
+		return l.found == Valid && !l.behind && !l.requested
+	case Others:
+		return l.found != Empty
+	case Ours:
+	}
+	return true
 }
 
 // among are the lots of a member of several, of whom the store is asked no more than whether it was ever written.

@@ -71,7 +71,7 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	strangers := archive.New(w.store, &seal.Keys{})
 	err := w.runWith(func(action Action) error {
 		if action == ClaimGeneration {
-			require.NoError(t, strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "abc"}))
+			require.NoError(t, strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"}))
 		}
 		return nil
 	})

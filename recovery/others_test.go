@@ -13,6 +13,8 @@ import (
 type others struct {
 	listing  Listing
 	cluster  uint64
+	id       string  // of their cluster in its store, as they tell; empty if they tell none
+	of       int     // which generation
 	inTheWay []error // of the next answers
 	outdated error
 	silent   int    // so many answers have no quorum
@@ -42,7 +44,7 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 		o.silent--
 		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer"), Run: o.run, Reach: o.reach, Voters: o.voters}
 	}
-	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}}
+	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}, ID: o.id, Generation: o.of}
 	c.Own.PeerURLs = []string{"http://m-2"}
 	other := peers.Member{ID: 1}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}

@@ -1,6 +1,8 @@
 package recovery
 
 import (
+	"slices"
+
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
 )
@@ -15,6 +17,7 @@ type truth struct {
 	sound     bool   // what was installed was proved
 	brought   bool   // what waited on the volume is in the store
 	noted     bool   // the position is on the disk
+	taken     bool   // the store's newest generation is that of the volume, by an adoption
 	claimed   bool   // the store has this restore's generation
 	outrun    bool   // somebody else has begun another one
 	revived   bool   // when that was noted, or later, members came back with their data
@@ -106,6 +109,11 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
 		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, silence(given, now), outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
+	case TakeStore:
+		if then.taken = true; given.owner != Adopted {
+			then.lost = "a store is taken that nobody has named"
+		}
+		return append(next(Taken), outcome{event: StoreSilent, after: now}, outcome{event: StoreSilent, after: then})
 	case TellLoss:
 		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
 	case FlushSpool:
@@ -120,7 +128,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
 		then.built = true
-		if given.owner == Others || given.owner == Doubtful && !given.requested {
+		if slices.Contains([]Owner{Others, NotOwned, Unclaimed, Adopted}, given.owner) {
 			then.lost = "another cluster's data are restored"
 		}
 		torn := outcome{event: StoreSilent, after: now}
@@ -153,7 +161,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 
 // silence is that of a store that has been silent for so long that valid data are served.
 func silence(given lot, now truth) outcome {
-	now.uncompared = given.alone && !asks(given, now)
+	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{StoreSilent, Payload{Waited: true}, now}
 }
 
@@ -169,6 +177,7 @@ func examinations(given lot, now truth) []outcome {
 	return []outcome{
 		{Examined, Payload{
 			Condition: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
+			Unidentified: given.unidentified && condition == Valid && now.place == "original" && !now.taken,
 		}, now},
 		{Broke, Payload{}, now},
 	}
@@ -182,7 +191,7 @@ func answers(given lot, now truth) []outcome {
 	}
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
-	if now.place == "restored" {
+	if now.place == "restored" || now.taken {
 		owner = Ours // its generation is in the store
 	}
 	return []outcome{{Answered, Payload{

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 )
 
@@ -15,14 +17,17 @@ type Owner string
 
 // The owners.
 const (
-	Nobody   Owner = "nobody's"   // nothing was ever kept: there is no birth certificate
-	Ours     Owner = "ours"       // this cluster's
-	Doubtful Owner = "doubtful"   // the volume tells no cluster, and the configuration would found another one
-	Unknown  Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
-	Others   Owner = "of another" // the volume is another cluster's than any that wrote it
+	Nobody    Owner = "nobody's"   // nothing was ever kept: there is no cluster manifest
+	Founded   Owner = "founded"    // as nobody's, but for the cluster manifest, which names this owner
+	Ours      Owner = "ours"       // this cluster's
+	Adopted   Owner = "adopted"    // a person says that it is to be, with the data on the volume
+	NotOwned  Owner = "not owned"  // the volume has no data of use, and the store's owner is another one
+	Unclaimed Owner = "unclaimed"  // the volume is valid and names no cluster
+	Unknown   Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
+	Others    Owner = "of another" // the volume is another cluster's
 )
 
-// born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The certificate is the oldest object,
+// born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The manifest is the oldest object,
 // and the first that a bucket lets go of which keeps nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
 	first, why := r.options.Archive.Cluster(ctx)
@@ -34,7 +39,7 @@ func (r *run) born(ctx context.Context) (first archive.Cluster, generations []ar
 	case err != nil:
 		return first, nil, err
 	case why != nil && len(generations) > 0:
-		first = archive.Cluster{Cluster: generations[0].Cluster}
+		first = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
 	case disbelieved(why):
 		return first, nil, why
 	}
@@ -51,48 +56,208 @@ func (r *run) unnamed(ctx context.Context) (inStore, Owner, error) {
 		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, Ours, nil
 }
 
-// owner tells whose a store is that somebody has written.
-func (r *run) owner(first archive.Cluster, generations []archive.Generation) (Owner, error) {
-	id := hex(r.stands.ClusterID)
-	if r.stands.ClusterID == 0 {
-		return r.founder(first.Cluster)
+// owner tells whose a store is that somebody has founded. Data have the id of their cluster with them. What has none, and no data of use,
+// goes by the owner's name.
+func (r *run) owner(ctx context.Context, first archive.Cluster, generations []archive.Generation) (owner Owner, err error) {
+	holdsData := r.core.Facts.Condition == Valid && r.stands.ClusterID != 0
+	switch is := r.identity; {
+	case holdsData && is.Cluster == first.Cluster:
+		owner, err = Ours, r.follow(ctx, generations)
+	case holdsData && !is.Known():
+		owner, err = r.unidentified(ctx, first, generations)
+	case is.Known() && is.Cluster != first.Cluster && r.core.Facts.Condition != Empty:
+		owner = Others
+	case ownerOf(first, generations) != r.owns():
+		owner = NotOwned
+	case len(generations) == 0:
+		owner = Founded
+	default:
+		owner = Ours
 	}
-	if id == first.Cluster || placeOf(generations, id) >= 0 {
+	switch {
+	case err != nil || r.asked && holdsData || !r.adopts(first, generations):
+		return owner, err
+	case holdsData && (owner != Ours || r.member.Alone):
+		return Adopted, nil
+	case !holdsData:
 		return Ours, nil
 	}
-	return Others, nil
+	return owner, nil
 }
 
-// placeOf is where a cluster stands in the history of a store; -1 if it is not there.
-func placeOf(generations []archive.Generation, cluster string) int {
-	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Cluster == cluster })
-}
-
-// founder tells by the configuration whose a cluster is: it was founded with all of the members, or with some of them and has
-// grown since.
-func (r *run) founder(first string) (Owner, error) {
-	plan, all := r.seed(), r.member.Members
-	if len(all) == 0 || len(all) > manyMembers {
-		all = plan.Members
+// ownerOf is whose a store is by its own word.
+func ownerOf(first archive.Cluster, generations []archive.Generation) string {
+	if len(generations) > 0 {
+		return generations[len(generations)-1].Owner
 	}
-	for some := 1; some < 1<<len(all); some++ {
-		plan.Members = nil
-		for i, member := range all {
-			if some&(1<<i) != 0 {
-				plan.Members = append(plan.Members, member)
-			}
+	return first.Owner
+}
+
+// owns is what this member's cluster is called.
+func (r *run) owns() string { return r.options.Owner(r.member.Token) }
+
+// adopts tells whether a person has named the store's cluster, and this owner has not taken it for that before.
+func (r *run) adopts(first archive.Cluster, generations []archive.Generation) bool {
+	return r.options.Adopt != "" && r.options.Adopt == first.Cluster && !slices.Contains(archive.Adoptions(generations), r.owns())
+}
+
+// unidentified is whose a store is for a valid volume that names no cluster. It is its own if the members that run have told so, or if
+// this cluster has founded it, or adopted it, and has kept nothing in it yet.
+func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (Owner, error) {
+	own := hex(r.stands.ClusterID)
+	if r.census.Cluster == own && r.census.ID == first.Cluster {
+		r.identity = identity.Identity{Cluster: first.Cluster, Generation: r.census.Generation}
+		return Ours, nil
+	}
+	begun := archive.Generation{Number: 1, Etcd: first.Etcd}
+	if len(generations) > 0 {
+		begun = generations[len(generations)-1]
+	}
+	if begun.Etcd != own || ownerOf(first, generations) != r.owns() {
+		return Unclaimed, nil
+	}
+	none, err := r.nothingKept(ctx, generations)
+	if err != nil || !none {
+		return Unclaimed, err
+	}
+	r.identity = identity.Identity{Cluster: first.Cluster, Generation: begun.Number}
+	return Ours, nil
+}
+
+// follow has a volume go along with the generation that its own cluster has begun by an adoption, and could not note.
+func (r *run) follow(ctx context.Context, generations []archive.Generation) error {
+	if len(generations) == 0 {
+		return nil
+	}
+	newest := generations[len(generations)-1]
+	if newest.Number <= r.identity.Generation || newest.Parent != 0 || newest.Etcd != hex(r.stands.ClusterID) || newest.Owner != r.owns() {
+		return nil
+	}
+	none, err := r.nothingKept(ctx, generations)
+	if err == nil && none {
+		r.identity = identity.Identity{Cluster: newest.Cluster, Generation: newest.Number}
+	}
+	return err
+}
+
+// nothingKept tells whether the newest generation has nothing yet.
+func (r *run) nothingKept(ctx context.Context, generations []archive.Generation) (bool, error) {
+	if len(generations) == 0 {
+		return true, nil
+	}
+	head, err := r.options.Archive.Head(ctx, generations[len(generations)-1].Number)
+	if archive.NotVerified(err) {
+		return false, nil
+	}
+	return head.Empty() && head.PastEnd.IsZero() && head.Ending() == nil, err
+}
+
+// adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.
+func (r *run) adoptStore() (Event, Payload) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	generations, err := r.options.Archive.Generations(ctx)
+	if err == nil {
+		err = r.adopt(ctx, generations)
+	}
+	if err != nil {
+		return StoreSilent, Payload{Err: err}
+	}
+	r.options.Log.Warn().Str("cluster", r.identity.Cluster).Int("generation", r.identity.Generation).
+		Msg("recovery: the store is adopted: a generation begins with the data on the volume")
+	return Taken, Payload{}
+}
+
+func (r *run) adopt(ctx context.Context, generations []archive.Generation) error {
+	wanted := archive.Generation{
+		Number: 1, Cluster: r.options.Adopt, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
+		Restored: archive.Restores(generations), Adopted: append(archive.Adoptions(generations), r.owns()),
+	}
+	if len(generations) > 0 {
+		newest := generations[len(generations)-1]
+		wanted.Number = newest.Number + 1
+		head, err := r.options.Archive.Head(ctx, newest.Number)
+		if err == nil {
+			err = r.options.Archive.End(ctx, newest, head, r.session, segment.Ending{Successor: wanted.Number, Nonce: r.session, At: wanted.Created})
 		}
-		plan.Name = plan.Members[0].Name
-		founded, err := plan.ClusterID()
+		if err != nil && !errors.Is(err, archive.ErrEnded) && !archive.NotVerified(err) {
+			return err
+		}
+	}
+	if err := r.options.Archive.BeginGeneration(ctx, wanted); err != nil {
+		return err
+	}
+	r.identity = identity.Identity{Cluster: wanted.Cluster, Generation: wanted.Number}
+	return nil
+}
+
+// identify has the volume remember whose it is before etcd opens it. What cannot be found out now the writer of the backups finds out
+// where the store is empty; otherwise the next start does.
+func (r *run) identify() error {
+	if r.options.Archive == nil {
+		return nil
+	}
+	is := r.identity
+	valid := r.core.Facts.Condition == Valid
+	var err error
+	switch {
+	case r.decision.Verdict == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
+		is, err = r.foundCluster()
+	case !valid && r.census.ID != "":
+		is = identity.Identity{Cluster: r.census.ID, Generation: r.census.Generation}
+	case !valid && r.decision.Verdict != RestoreData:
+		is, err = r.joined()
+	}
+	if err != nil {
+		r.options.Log.Warn().Err(err).Msg("recovery: the volume does not remember yet whose it is")
+		return nil
+	}
+	r.identity = is
+	if before, err := identity.Read(r.member.DataDir); err != nil || before.Cluster == is.Cluster && before.Generation == is.Generation || !is.Known() {
+		return err
+	}
+	return is.Write(r.member.DataDir)
+}
+
+// foundCluster gives a new cluster its id, or tells which one another member has given it.
+func (r *run) foundCluster() (identity.Identity, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	etcd := hex(r.stands.ClusterID)
+	if r.stands.ClusterID == 0 {
+		founded := r.seed()
+		if founded.Members = r.member.Members; len(founded.Members) == 0 {
+			founded = r.seed()
+		}
+		id, err := founded.ClusterID()
 		if err != nil {
-			return "", err
+			return identity.Identity{}, err
 		}
-		if hex(founded) == first {
-			return Ours, nil
-		}
+		etcd = hex(id)
 	}
-	return Doubtful, nil
+	there, err := r.options.Archive.FoundCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: r.owns(), Etcd: etcd, Created: r.now()})
+	if err == nil && (there.Owner != r.owns() || there.Etcd != etcd) {
+		err = fmt.Errorf("%s was founded at this moment by %s", r.options.Archive, there.Owner)
+	}
+	return identity.Identity{Cluster: there.Cluster, Generation: 1}, err
 }
 
-// manyMembers is how many a cluster has at the most.
-const manyMembers = 9
+// joined is the identity of a member that gets its data from others that tell none.
+func (r *run) joined() (is identity.Identity, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	first, generations, err := r.born(ctx)
+	if err != nil || first.Cluster == "" {
+		return is, err
+	}
+	is = identity.Identity{Cluster: first.Cluster, Generation: 1}
+	if len(generations) > 0 {
+		is.Generation = generations[len(generations)-1].Number
+	}
+	return is, nil
+}
+
+// placeOf is where a cluster of etcd's stands in the history of a store, by its label; -1 if it is not there.
+func placeOf(generations []archive.Generation, cluster string) int {
+	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Etcd == cluster })
+}

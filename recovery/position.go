@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/durable"
@@ -114,6 +115,9 @@ func (r *run) readPosition() (Event, Payload) {
 		if r.stands, err = datadir.ReadPosition(r.member.DataDir); datadir.SaysNothing(err) {
 			return broke(err)
 		}
+		if r.identity, err = identity.Read(r.member.DataDir); err != nil {
+			return broke(err)
+		}
 		if r.asked, err = r.wanted(); err != nil {
 			return broke(err)
 		}
@@ -174,6 +178,9 @@ func (r *run) remember() (Event, Payload) {
 	})
 	if err == nil {
 		r.asked, err = r.wanted()
+	}
+	if err == nil {
+		r.identity, err = identity.Read(r.member.DataDir)
 	}
 	if err != nil {
 		return broke(err)

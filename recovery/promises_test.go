@@ -19,7 +19,7 @@ var promises = []struct {
 		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == Nobody
+		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == Nobody || p.lot.owner == Founded
 	}},
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
 		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
@@ -29,12 +29,16 @@ var promises = []struct {
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
-		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == Nobody)
+		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == Nobody || p.lot.owner == Founded)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
 	{"a volume that was put back is not opened where a quorum says so", func(p place) bool {
 		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
+	}},
+	{"a volume is opened beside the store of its own cluster, or of nobody, or one that a person has named for it", func(p place) bool {
+		others := p.lot.owner == Others || p.lot.owner == NotOwned || p.lot.owner == Unclaimed || p.lot.owner == Adopted && !p.truth.taken
+		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.uncompared || !others
 	}},
 	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
 	{"a member whose peers are not named restores nothing", func(p place) bool { return p.lot.alone || p.lot.peers || !p.truth.claimed }},

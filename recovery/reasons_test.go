@@ -20,7 +20,8 @@ var reasons = []struct {
 }{
 	{AskStore, Answered, asVolume(Valid), Payload{Owner: Others, Kept: true, Behind: true}, "another cluster's backups"},
 	{AskStore, Answered, asVolume(Corrupt), Payload{Owner: Others, Kept: true, Asked: true}, "another cluster's backups"},
-	{AskStore, Answered, asVolume(Empty), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
+	{AskStore, Answered, asVolume(Empty), Payload{Owner: NotOwned, Kept: true}, "another owner"},
+	{AskStore, Answered, asVolume(Valid), Payload{Owner: Unclaimed, Kept: true}, "names no cluster"},
 	{AskStore, Answered, asVolume(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
 	{AskStore, Answered, asNever(Corrupt), kept, "but --recover=never"},
 	{AskStore, Answered, asNever(Empty), ahead, "but --recover=never"},
@@ -34,7 +35,7 @@ var reasons = []struct {
 	{AskPeers, PeersTold, together(Valid), told(peers.Unknown), "every member has to be stopped"},
 	{AskStore, Answered, gone(Empty, peers.Gone), nothing, "nothing is kept"},
 	{AskStore, Answered, together(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
-	{AskStore, Answered, gone(Empty, peers.Founding), Payload{Owner: Doubtful, Kept: true}, "does not tell whose it was"},
+	{AskStore, Answered, gone(Empty, peers.Founding), Payload{Owner: NotOwned, Kept: true}, "another owner"},
 	{AskPeers, PeersTold, ofPeers(Empty), hindered(peers.Started), "as soon as nothing is in the way"},
 	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Claimed), "a quorum of the other members is waited for"},
 	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Unknown), "a quorum of the other members is waited for"},

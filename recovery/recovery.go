@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
@@ -20,20 +21,22 @@ import (
 
 // Options are what a Recovery works with. VolumeDir and Validate are required.
 type Options struct {
-	Archive   *archive.Archive // nil without a store: then only peers can bring data back
-	VolumeDir string           // where the position is kept
-	Never     bool             // --recover=never
-	Request   *Request         // to go back once; nil if that is not asked for
-	Reach     peers.Options    // how the other members are reached, beside what etcd's configuration says
+	Archive   *archive.Archive          // nil without a store: then only peers can bring data back
+	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token
+	Adopt     string                    // the id of the cluster whose store is to be taken, once; empty if none is
+	VolumeDir string                    // where the position is kept
+	Never     bool                      // --recover=never
+	Request   *Request                  // to go back once; nil if that is not asked for
+	Reach     peers.Options             // how the other members are reached, beside what etcd's configuration says
 	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
 	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
-	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What stands on the volume as well need
-	// not be brought; the zero value says that nothing does. It is nil if nothing can wait.
-	FlushSpool func(ctx context.Context, stands datadir.Position) error
+	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What data of an identity have as well, up to a
+	// revision, need not be brought; without one there are no data. It is nil if nothing can wait.
+	FlushSpool func(ctx context.Context, data identity.Identity, reach int64) error
 	SpoolDir   string // where that waits; empty if nothing can
 
 	Log   zerolog.Logger
@@ -95,6 +98,9 @@ type Recovery struct {
 
 // New returns a Recovery, which touches nothing yet.
 func New(options Options) *Recovery {
+	if options.Owner == nil {
+		options.Owner = func(token string) string { return token }
+	}
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
@@ -110,7 +116,7 @@ func New(options Options) *Recovery {
 // is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
 func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
 	member.DataDir = seed.Place(member.DataDir)
-	now := &run{Recovery: r, ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
+	now := &run{Recovery: r, session: archive.NewSession(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
 	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
 	defer now.release()
@@ -141,17 +147,21 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	verdict   error            // against the volume
-	stands    datadir.Position // of the volume
-	older     error            // what the store has more than a valid volume; nil if that is nothing, or not known
-	asked     bool             // a restore is asked for that is not done
-	kept      inStore          // what the store has
-	position  position         // of what is about to be claimed
-	needs     int64            // the revision that a member of a quorum must have, by the store; 0 if it has not told
-	known     string           // the id of the cluster that the store has; empty before it was asked
-	storeAway bool             // it could not be asked for that
-	lostSince time.Time        // since when no member has told of data of use; zero if one has
-	census    peers.Census     // what the other members have told
+	verdict    error             // against the volume
+	stands     datadir.Position  // of the volume
+	identity   identity.Identity // of the volume
+	older      error             // what the store has more than a valid volume; nil if that is nothing, or not known
+	asked      bool              // a restore is asked for that is not done
+	kept       inStore           // what the store has
+	position   position          // of what is about to be claimed
+	needs      int64             // the revision that a member of a quorum must have, by the store; 0 if it has not told
+	own        string            // the id of this member's cluster, as far as volume or store have told
+	etcd       string            // what etcd calls it, by the store; for members that tell no id
+	storeAway  bool              // the store could not be asked for that
+	whoseAsked time.Time         // when it was last
+	session    string            // of this run
+	lostSince  time.Time         // since when no member has told of data of use; zero if one has
+	census     peers.Census      // what the other members have told
 }
 
 // drive takes events until an end is reached.
@@ -173,7 +183,10 @@ func (r *run) drive() error {
 		}
 	}
 	if r.core.State == Ready {
-		peers.Opens(r.stands.HighestRevision)
+		if err := r.identify(); err != nil {
+			return err
+		}
+		peers.Opens(r.stands.HighestRevision, r.identity)
 		r.relieve()
 		r.foresee()
 		return nil
@@ -266,6 +279,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	RemoveMember:    (*run).removeMember,
 	AddLearner:      (*run).addLearner,
 	AdoptCluster:    (*run).adoptCluster,
+	TakeStore:       (*run).adoptStore,
 	AskTheStore:     (*run).askTheStore,
 	TellLoss:        (*run).tellLoss,
 	FlushSpool:      (*run).flushSpool,

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
@@ -47,7 +48,8 @@ func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
 	assert.Empty(t, w.leftovers())
 	all := w.generations()
 	require.Len(t, all, 2)
-	assert.Equal(t, hex(after.ClusterID), all[1].Cluster)
+	assert.Equal(t, ours, all[1].Cluster)
+	assert.Equal(t, hex(after.ClusterID), all[1].Etcd)
 	assert.Equal(t, before.Revision, all[1].ParentRevision)
 	reserved, err := w.archive.Reserved(t.Context())
 	require.NoError(t, err)
@@ -124,32 +126,29 @@ func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
 func TestNewIsSaidOnce(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run(), "nothing was ever kept")
-	_, err := w.archive.Found(t.Context(), founded(t, w), at)
+	first, err := w.archive.Cluster(t.Context())
 	require.NoError(t, err)
+	_, err = w.archive.Found(t.Context(), first)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	err = w.run()
 	require.ErrorContains(t, err, "nothing is kept that could be brought back")
 	assert.NoDirExists(t, w.member.DataDir)
 }
 
-func founded(t *testing.T, w *world) string {
-	t.Helper()
-	id, err := (&run{Recovery: w.recovery(), member: w.member}).seed().ClusterID()
-	require.NoError(t, err)
-	return hex(id)
-}
-
 func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.archive.Found(t.Context(), "abc123", at)
+	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at})
 	require.NoError(t, err)
 	err = w.run()
-	require.ErrorContains(t, err, "abc123")
-	require.ErrorContains(t, err, founded(t, w))
+	require.ErrorContains(t, err, "elsewhere/etcd")
+	require.ErrorContains(t, err, "this member is etcd-cluster's")
 
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
+	w.is(1)
 	err = w.run()
 	require.ErrorContains(t, err, "abc123")
-	require.ErrorContains(t, err, hex(stand(t, w.member.DataDir).ClusterID))
+	require.ErrorContains(t, err, ours)
 }
 
 func TestGoingBackHappensOnce(t *testing.T) {
@@ -257,7 +256,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	w.options.FlushSpool = func(ctx context.Context, _ datadir.Position) error {
+	w.options.FlushSpool = func(ctx context.Context, _ identity.Identity, _ int64) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}

@@ -42,7 +42,7 @@ var wayOut = map[Event]string{
 	RoomLacking: "make the volume larger, or move away what is not needed",
 	Unbuildable: "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
 	Grown:       "name all members in initial-cluster; or, if the others are gone for good, say so with --restore-to=latest and a --restore-id",
-	Diverged:    "point --backup-store at a place of this cluster's own; or, if its data are to be given up for those in the store, move the data directory away",
+	Diverged:    "point --backup-store at a place of their own; or, if they are to go on in that store, say so once with --adopt and the id of its cluster; or, if they are to be given up for those in the store, move the data directory away",
 	Unproved:    "name an earlier target with --restore-to and a --restore-id",
 }
 

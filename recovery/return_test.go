@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -54,9 +55,10 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 			assert.Equal(t, takenIn, start)
 			assert.Len(t, w.asides(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
-			assert.NoDirExists(t, w.member.DataDir)
+			assert.NoDirExists(t, filepath.Join(w.member.DataDir, "member"))
 			for _, call := range w.store.Calls()[asked:] { // whose cluster it is, and no more
-				assert.True(t, call.Op == memory.List || call == memory.Call{Op: memory.Get, Name: "gen/000001/generation.json"}, "%v", call)
+				names := []string{"cluster.json", "gen/000001/generation.json"}
+				assert.True(t, call.Op == memory.List || call.Op == memory.Get && slices.Contains(names, call.Name), "%v", call)
 			}
 		})
 	}
@@ -84,7 +86,7 @@ func TestAValidMemberOfSeveralStartsAsItIs(t *testing.T) {
 // The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
 func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Created: at}))
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
 	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
 	start, err := w.start(nil)
 	require.NoError(t, err)
@@ -112,7 +114,7 @@ func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 3, pauses)
 		assert.Equal(t, takenIn, start)
-		assert.Regexp(t, "the others are cluster beef, and .* is cluster "+hex(mine)+"'s: their members are not changed", w.log.String())
+		assert.Regexp(t, "the others are cluster beef by etcd, and .* is that of cluster "+hex(mine)+": their members are not changed", w.log.String())
 	}
 }
 

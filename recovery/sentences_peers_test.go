@@ -25,6 +25,7 @@ var (
 	putBack  = Facts{Peers: true, Store: true, Condition: Valid, Remains: true, Listing: peers.Gone, Outdated: true}
 	together = func(c Condition) Facts { return Facts{Peers: true, Store: true, Condition: c, Asked: true} }
 	unnamed  = Facts{Store: true, Condition: Empty}
+	anonym   = Facts{Peers: true, Store: true, Condition: Valid, Unidentified: true}
 	flushed  = []Action{FlushSpool, AskTheStore}
 	moveAway = []Action{TellReturn, SetVolumeAside}
 	askAgain = []Action{PacePeers}

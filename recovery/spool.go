@@ -8,9 +8,9 @@ import (
 	"syscall"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/bootstrap/datadir"
 )
 
 // flushSpool brings into the store what waits for it, beyond what a valid volume has itself. Where the store does not answer
@@ -20,13 +20,13 @@ func (r *run) flushSpool() (Event, Payload) {
 	if r.options.FlushSpool == nil {
 		return "", Payload{}
 	}
-	stands := r.stands
+	data := r.identity
 	if r.verdict != nil {
-		stands = datadir.Position{}
+		data = identity.Identity{}
 	}
 	ctx, cancel := r.beforeServing(math.MaxInt64)
 	defer cancel()
-	err := r.options.FlushSpool(ctx, stands)
+	err := r.options.FlushSpool(ctx, data, r.stands.HighestRevision)
 	switch {
 	case err == nil:
 		return "", Payload{}

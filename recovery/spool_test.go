@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
@@ -27,7 +27,7 @@ import (
 func (w *world) leavesWaiting(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
-	w.options.FlushSpool = func(context.Context, datadir.Position) error {
+	w.options.FlushSpool = func(context.Context, identity.Identity, int64) error {
 		if *asked++; *asked <= len(answers) {
 			return answers[*asked-1]
 		}
@@ -45,9 +45,9 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 		w.used()
 		disaster(w)
 		asked := w.leavesWaiting()
-		w.options.FlushSpool = func(_ context.Context, stands datadir.Position) error {
+		w.options.FlushSpool = func(_ context.Context, data identity.Identity, _ int64) error {
 			*asked++
-			assert.Zero(t, stands, "%s: there are no data of use", name)
+			assert.Zero(t, data, "%s: there are no data of use", name)
 			assert.Len(t, w.generations(), 1, name)
 			return nil
 		}
@@ -59,12 +59,16 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	want := stand(t, w.member.DataDir)
 	w.leavesWaiting()
-	var told datadir.Position
-	w.options.FlushSpool = func(_ context.Context, stands datadir.Position) error { told = stands; return nil }
+	var told identity.Identity
+	var reaches int64
+	w.options.FlushSpool = func(_ context.Context, data identity.Identity, reach int64) error {
+		told, reaches = data, reach
+		return nil
+	}
 	require.NoError(t, w.run())
-	assert.Equal(t, want, told)
+	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 1}, told)
+	assert.Equal(t, stand(t, w.member.DataDir).HighestRevision, reaches)
 }
 
 func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {

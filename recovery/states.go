@@ -20,6 +20,7 @@ var States = []statemachine.StateInfo{
 	{Name: Build, Meaning: "fetch the backup and make a data directory of it, beside the old one", Bound: statemachine.ByCalls, Deadline: "none while bytes come; the store gives up after a minute without any"},
 	{Name: Prove, Meaning: "validate what was built, all of it", Bound: statemachine.ByCalls, Deadline: "that of the validation"},
 	{Name: Claim, Meaning: "begin the next generation in the store, with a reservation of revisions", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
+	{Name: Adopt, Meaning: "begin a generation of its own for the data on the volume, in a store that a person has named", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
 	{Name: SetAside, Meaning: "move the old data directory out of the way", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Install, Meaning: "give the restored one its name, remember that it was done", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Ready, Meaning: "etcd may open the data directory", Bound: statemachine.AtEnd, Deadline: "final"},

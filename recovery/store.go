@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
@@ -25,7 +27,7 @@ const (
 
 // inStore is what the store has.
 type inStore struct {
-	known      bool // there is a birth certificate
+	known      bool // somebody has founded it
 	first      archive.Cluster
 	newest     archive.Generation  // the zero value if there is none
 	successor  archive.Generation  // that was restored from the volume's; the zero value if none was
@@ -33,8 +35,11 @@ type inStore struct {
 	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
 	path       archive.Path
 	notKept    error    // why there is no path
+	owner      string   // whose it is
 	restores   []string // ids of those that were done
+	adoptions  []string // owners that have adopted it, this one included if that is asked for
 	usedBefore bool     // the one that is asked for was
+	adopted    bool     // a person has named the store's cluster, and that was not done before
 }
 
 // askTheStore finds out whose the store is and what is kept.
@@ -54,7 +59,7 @@ func (r *run) askTheStore() (Event, Payload) {
 		r.asked = false
 		r.sayUsed()
 	}
-	if why := r.untrusted(now); why != nil && owner != Others {
+	if why := r.untrusted(now); why != nil && owner != Others && owner != NotOwned && owner != Unclaimed {
 		return KeysLacking, Payload{Err: why}
 	}
 	if owner == Ours && now.path.Revision > 0 {
@@ -79,7 +84,11 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 		return r.unnamed(ctx)
 	}
 	now.known, now.first = true, first
-	owner, err = r.owner(now.first, generations)
+	owner, err = r.owner(ctx, now.first, generations)
+	now.owner, now.adoptions = ownerOf(first, generations), archive.Adoptions(generations)
+	if now.adopted = r.adopts(first, generations); now.adopted {
+		now.adoptions = append(now.adoptions, r.owns())
+	}
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
 	}
@@ -129,12 +138,13 @@ func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 func (r *run) doubt(owner Owner) error {
 	switch {
 	case owner == Others:
-		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", hex(r.stands.ClusterID), r.options.Archive, r.kept.first.Cluster)
+		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
+	case owner == NotOwned:
+		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner, r.kept.first.Cluster, r.owns(), r.notAdopted())
+	case owner == Unclaimed:
+		return fmt.Errorf("%s is cluster %s's%s", r.options.Archive, r.kept.first.Cluster, r.notAdopted())
 	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
-	case owner == Doubtful && !r.asked:
-		founded, _ := r.seed().ClusterID()
-		return fmt.Errorf("the configuration is that of cluster %s, and %s is cluster %s's", hex(founded), r.options.Archive, r.kept.first.Cluster)
 	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
 	case r.census.Listing == peers.Partial && r.census.Silent != nil:
@@ -145,8 +155,19 @@ func (r *run) doubt(owner Owner) error {
 	return nil
 }
 
-// seed is the data directory that is to be made. Its token decides the cluster's id: the configuration's is that of the
-// cluster that was founded first.
+// notAdopted is a clause about an adoption that was asked for and is not done.
+func (r *run) notAdopted() string {
+	switch {
+	case r.options.Adopt == "":
+		return ""
+	case r.options.Adopt != r.kept.first.Cluster:
+		return ", which is not the one that --adopt names"
+	default:
+		return ", and was adopted by " + r.owns() + " before: --adopt does so once"
+	}
+}
+
+// seed is the data directory that is to be made. Its token decides which id etcd gives the cluster.
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
@@ -158,11 +179,11 @@ func (r *run) seed() seed.Seed {
 // come to.
 func (r *run) behind(now inStore) bool {
 	switch {
-	case r.stands.ClusterID == 0:
-		return now.known
 	case now.newest.Number == 0: // its first start was cut off before anything was kept
 		return false
-	case now.newest.Cluster != hex(r.stands.ClusterID):
+	case r.stands.ClusterID == 0:
+		return true
+	case now.newest.Number > r.identity.Generation:
 		return true
 	default:
 		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
@@ -218,10 +239,11 @@ func (r *run) buildData() (Event, Payload) {
 	if r.member.Alone && !r.asked && result.Voters > 1 {
 		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	}
-	if err := r.hold(); err != nil {
+	r.position = r.plan(result)
+	begun := identity.Identity{Cluster: r.position.Generation.Cluster, Generation: r.position.Generation.Number}
+	if err := cmp.Or(begun.Write(r.restoredDir()), r.hold()); err != nil {
 		return broke(err)
 	}
-	r.position = r.plan(result)
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
 	return Built, Payload{}
@@ -240,10 +262,11 @@ func (r *run) above() int64 {
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
-			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: hex(result.ClusterID),
+			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 			Session:  archive.NewSession(),
 			Restored: r.kept.restores, // retention may let the generations go that tell
+			Adopted:  r.kept.adoptions,
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),

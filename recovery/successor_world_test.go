@@ -78,14 +78,12 @@ func (w *world) emptyStore() {
 func (w *world) backUpAs(member string) {
 	w.t.Helper()
 	stands := stand(w.t, w.member.DataDir)
-	cluster := hex(stands.ClusterID)
-	_, err := w.archive.Found(w.t.Context(), cluster, at)
-	require.NoError(w.t, err)
+	w.found(at)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
+		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
@@ -93,6 +91,5 @@ func (w *world) backUpAs(member string) {
 // cameFurther has the store know that the cluster had come to a revision that the volume does not have.
 func (w *world) cameFurther() {
 	w.t.Helper()
-	cluster := hex(stand(w.t, w.member.DataDir).ClusterID)
-	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: cluster, Generation: 1, Revision: margin + 3, Created: at}))
+	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: ours, Generation: 1, Revision: margin + 3, Created: at}))
 }

@@ -11,7 +11,7 @@ type entry statemachine.Entry
 const always = statemachine.Always
 
 // working is where something blocks that the volume, or this program, may not be able to do.
-var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
 // weighing is where it shows that less would come back than the store has told of.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
@@ -48,12 +48,16 @@ var written = []entry{
 	{Decide, Rejoin, StillListed, Leave, []Action{TellReturn, RemoveMember}, "the member has lost its log, so it may never vote under its old identity again"},
 	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddLearner}, "the cluster takes the member in as a learner, which counts for no quorum until it has all data"},
 	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects the member, which gets its data from the others"},
+	{Decide, AdoptStore, always, Adopt, []Action{TakeStore}, "a person has named the store's cluster"},
 	{Decide, Refuse, always, Refused, nil, "a person has to do something"},
 	{Decide, Decline, always, Refused, nil, "what is asked for cannot be"},
 
 	{AskPeers, PeersTold, always, Decide, deciding, "what the peers know has been heard"},
 	{AskPeers, Elapsed, NotAllAsk, AskStore, []Action{AskTheStore}, "another member may have begun the restore by now"},
 	{AskPeers, Elapsed, always, AskPeers, askPeers, "time to ask again"},
+
+	{Adopt, Taken, always, Ready, nil, "the store knows the data by now"},
+	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "what was begun is completed, unless somebody else was faster"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the place is free"},
 	{Leave, Left, always, AskPeers, askPeers, "the old identity is gone for good"},
@@ -82,7 +86,7 @@ var written = []entry{
 
 	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "only what is valid gets a generation"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "what was built is not valid: it is never opened"},
-	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster id, and took different ways"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
 	{Claim, ClaimLost, always, Examine, validating, "another member was first, or is back with its data, or the store is not believed any more: what was built is dropped"},
@@ -112,7 +116,7 @@ var Elsewhere = []statemachine.Default{
 	{On: Left, Answer: statemachine.Reject, Why: "only Leave takes the member out"},
 	{On: Entered, Answer: statemachine.Reject, Why: "only Enter has it taken in"},
 	{On: Answered, Answer: statemachine.Reject, Why: "only AskStore asks what is kept"},
-	{On: StoreSilent, Answer: statemachine.Reject, Why: "only AskStore, MakeRoom, Build and Claim need the store"},
+	{On: StoreSilent, Answer: statemachine.Reject, Why: "only AskStore, Adopt, MakeRoom, Build and Claim need the store"},
 	{On: Stuck, Answer: statemachine.Reject, Why: "only FlushSpool brings what waits on the volume"},
 	{On: Alive, Answer: statemachine.Reject, Why: "only AskStore looks whether the backups go on"},
 	{On: Missing, Answer: statemachine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
@@ -127,6 +131,7 @@ var Elsewhere = []statemachine.Default{
 	{On: Proved, Answer: statemachine.Reject, Why: "only Prove validates what was built"},
 	{On: Unproved, Answer: statemachine.Reject, Why: "only Prove validates what was built"},
 	{On: Diverged, Answer: statemachine.Reject, Why: "only Prove compares what was built with the volume"},
+	{On: Taken, Answer: statemachine.Reject, Why: "only Adopt takes a store"},
 	{On: Claimed, Answer: statemachine.Reject, Why: "only Claim claims"},
 	{On: ClaimLost, Answer: statemachine.Reject, Why: "only Claim claims"},
 	{On: Moved, Answer: statemachine.Reject, Why: "only SetAside and GiveWay move what is replaced"},
@@ -140,6 +145,7 @@ var Elsewhere = []statemachine.Default{
 	{On: FlushFirst, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: RestoreData, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: Rejoin, Answer: statemachine.Reject, Why: onlyDecide},
+	{On: AdoptStore, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: Refuse, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: Decline, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: Broke, Answer: statemachine.Reject, Why: "the run has ended"},

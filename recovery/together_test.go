@@ -98,7 +98,7 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 			err := w.runWith(func(action Action) error {
 				if action == ClaimGeneration { // another one was faster, and runs
 					o.listing, o.cluster = peers.Unlisted, 0xbeef
-					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
+					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
 				}
 				return nil
 			})
@@ -152,8 +152,7 @@ func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
 	other.used()
 	other.put("a", "b")
 	other.archive = w.archive
-	cluster := w.generations()[0].Cluster
-	require.Equal(t, cluster, hex(stand(t, other.member.DataDir).ClusterID))
+	require.Equal(t, w.generations()[0].Etcd, hex(stand(t, other.member.DataDir).ClusterID))
 	other.backUp(1)
 	o.listing = peers.Started
 	start, err := w.start(nil)

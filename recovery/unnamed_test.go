@@ -26,13 +26,14 @@ func TestAnEmptyMemberOfSeveralThatAreNotNamedBeginsNoClusterASecondTime(t *test
 	w := newWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run(), "nothing was ever kept")
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.emptyStore()
 	w.used()
-	cluster := hex(stand(t, w.member.DataDir).ClusterID)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	for _, never := range []bool{false, true} {
 		w.options.Never = never
 		err := w.run()
-		require.ErrorContains(t, err, "is cluster "+cluster+"'s")
+		require.ErrorContains(t, err, "is cluster "+ours+"'s")
 		require.ErrorContains(t, err, "was founded before")
 		require.ErrorContains(t, err, "name all members in initial-cluster")
 		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))

@@ -23,7 +23,7 @@ func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 	if !disbelieved(why) {
 		return StoreSilent, Payload{Err: why}
 	}
-	if facts := r.core.Facts; facts.Alone && facts.Condition == Valid && !r.asked {
+	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Condition == Valid && !r.asked {
 		older, err := r.byNames(ctx, why)
 		switch {
 		case err != nil:

@@ -30,6 +30,7 @@ const (
 	Build    State = "Build"
 	Prove    State = "Prove"
 	Claim    State = "Claim"
+	Adopt    State = "Adopt"
 	SetAside State = "SetAside"
 	Install  State = "Install"
 	Ready    State = "Ready"
@@ -63,6 +64,7 @@ const (
 	Proved       Event = "proved"             // what was built is valid, all of it
 	Unproved     Event = "unproved"           // it is not
 	Diverged     Event = "diverged"           // it is valid, and the data in use are no earlier state of it
+	Taken        Event = "taken"              // the next generation in the store is that of the data on the volume
 	Claimed      Event = "claimed"            // the next generation in the store is this restore's, and has nothing yet
 	ClaimLost    Event = "claim lost"         // somebody else has begun it, its cluster has gone on already, or another member has data
 	Moved        Event = "moved"              // what was in the place of the data directory is set aside
@@ -94,6 +96,7 @@ const (
 	RemoveMember    Action = "remove member"    // take this one's old identity out of the cluster
 	AddLearner      Action = "add learner"      // have the cluster take this member in
 	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers have told, in a cluster that exists
+	TakeStore       Action = "take store"       // end the newest generation there, and begin one for the data on the volume
 	AskTheStore     Action = "ask the store"    //
 	TellLoss        Action = "tell loss"        // in numbers
 	FlushSpool      Action = "flush spool"      // bring into the store what waits for it on the volume

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/durable"
@@ -33,14 +34,11 @@ func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
 		return "built", err
 	}
-	stands, err := datadir.ReadPosition(r.member.DataDir)
-	switch {
-	case hex(stands.ClusterID) == r.position.Generation.Cluster:
+	is, err := identity.Read(r.member.DataDir)
+	if claimed := r.position.Generation; err == nil && is.Cluster == claimed.Cluster && is.Generation == claimed.Number {
 		return "installed", nil
-	case stands.ClusterID == 0 && err != nil:
-		return "", fmt.Errorf("cannot tell whether %s was restored: %w", r.member.DataDir, err)
 	}
-	return "", nil
+	return "", err
 }
 
 // holdsMember tells whether there is anything of etcd's in a data directory.
@@ -103,6 +101,7 @@ func (r *run) examined(there bool) (Event, Payload) {
 	}
 	return Examined, Payload{
 		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
+		Unidentified: found == Valid && r.stands.ClusterID != 0 && !r.identity.Known(),
 	}
 }
 
@@ -117,6 +116,12 @@ func (r *run) tellOfData() {
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Position{}, nil
+	if r.identity, err = identity.Read(r.member.DataDir); err != nil {
+		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
+	}
+	if r.own == "" {
+		r.own = r.identity.Cluster
+	}
 	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
 		r.stands, err = datadir.ReadPosition(r.member.DataDir)
 	}
@@ -172,7 +177,7 @@ func (r *run) proveData() (Event, Payload) {
 	case err != nil:
 		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
 	case revision != 0:
-		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with two clusters of one configuration", revision, r.options.Archive)}
+		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with a copy that was written to", revision, r.options.Archive)}
 	}
 	return Proved, Payload{}
 }
@@ -189,7 +194,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	if err != nil {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
-	r.stands, r.verdict = datadir.Position{}, nil
+	r.stands, r.identity, r.verdict = datadir.Position{}, identity.Identity{}, nil
 	return Moved, Payload{}
 }
 
@@ -200,6 +205,11 @@ func setAside(dir, to string) error {
 		return nil
 	case err != nil:
 		return err
+	case len(entries) == 1 && entries[0].Name() == identity.File: // a cluster was about to be founded
+		if err := os.Remove(filepath.Join(dir, identity.File)); err != nil {
+			return err
+		}
+		fallthrough
 	case len(entries) == 0:
 		return os.Remove(dir) // fails if something is in it by now
 	}

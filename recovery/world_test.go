@@ -18,6 +18,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store/memory"
@@ -31,6 +32,9 @@ func TestMain(m *testing.M) {
 	datadirtest.Clean()
 	os.Exit(status)
 }
+
+// ours is the id of the cluster of these tests.
+const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
 // world is a volume with the data of an etcd that was closed, and a store.
 type world struct {
@@ -70,10 +74,14 @@ func (w *world) used() {
 // backUp makes a full of what is on the volume.
 func (w *world) backUp(generation int) {
 	w.t.Helper()
+	w.found(time.Now())
+	w.putFull(ours, generation)
+}
+
+// putFull makes a full of what is on the volume, as of a cluster.
+func (w *world) putFull(cluster string, generation int) {
+	w.t.Helper()
 	stands := stand(w.t, w.member.DataDir)
-	cluster := hex(stands.ClusterID)
-	_, err := w.archive.Found(w.t.Context(), cluster, time.Now())
-	require.NoError(w.t, err)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
@@ -82,6 +90,23 @@ func (w *world) backUp(generation int) {
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)
 	require.NoError(w.t, err)
+}
+
+// found founds the store for the data on the volume, as the writer of their backups does.
+func (w *world) found(created time.Time) {
+	w.t.Helper()
+	_, err := w.archive.Found(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(w.t, w.member.DataDir).ClusterID), Created: created})
+	require.NoError(w.t, err)
+	if is, err := identity.Read(w.member.DataDir); !is.Known() {
+		require.NoError(w.t, err)
+		w.is(1)
+	}
+}
+
+// is has the volume say that it is of a generation.
+func (w *world) is(generation int) {
+	w.t.Helper()
+	require.NoError(w.t, identity.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
 }
 
 // stand is where a volume that can be read stands.
@@ -192,7 +217,11 @@ func (w *world) requireEnd(keys []string, asides int) {
 	require.Equal(w.t, keys, found)
 	require.Greater(w.t, revision, int64(margin))
 	newest := w.generations()[len(w.generations())-1]
-	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Cluster)
+	require.Equal(w.t, ours, newest.Cluster)
+	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Etcd)
+	is, err := identity.Read(w.member.DataDir)
+	require.NoError(w.t, err)
+	require.Equal(w.t, identity.Identity{Cluster: ours, Generation: newest.Number}, is)
 	reserved, err := w.archive.Reserved(w.t.Context())
 	require.NoError(w.t, err)
 	require.Greater(w.t, reserved.Revision, revision)

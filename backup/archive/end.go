@@ -159,8 +159,11 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewSession is what tells a process from all others: 128 random bits, hexadecimal.
-func NewSession() string {
+// NewSession is what tells a process from all others.
+func NewSession() string { return NewID() }
+
+// NewID is 128 random bits, hexadecimal: nobody else has them.
+func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // which never fails
 	return hex.EncodeToString(id[:])

@@ -16,7 +16,7 @@ import (
 // Full is the manifest of a snapshot of the whole database.
 type Full struct {
 	seal.Heading
-	Cluster    string           `json:"cluster"`           // etcd's cluster id, hexadecimal
+	Cluster    string           `json:"cluster"`           // the store's
 	Generation int              `json:"generation"`        //
 	Revision   int64            `json:"revision"`          // read in the transaction that the database comes from
 	Next       segment.Position `json:"next"`              // where the segment behind it begins

@@ -13,24 +13,28 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Cluster is the birth certificate of what is backed up: its first cluster. A restore makes another one, in a generation of its
-// own.
+// Cluster is the cluster manifest: whose a store is. It is created once, and every statement in the store names the same cluster.
 type Cluster struct {
 	seal.Heading
-	Cluster string    `json:"cluster"` // etcd's cluster id, hexadecimal
+	Cluster string    `json:"cluster"`                // made up when the store was founded: 128 random bits, hexadecimal
+	Owner   string    `json:"owner"`                  // who founded it, NAMESPACE/NAME
+	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; empty if it is not known
 	Created time.Time `json:"created"`
 }
 
-// Generation is the history of one cluster id: from the beginning, or from a restore on.
+// Generation is the history of a cluster between two restores, or an adoption.
 type Generation struct {
 	seal.Heading
-	Number         int       `json:"number"`             // from 1 on
-	Cluster        string    `json:"cluster"`            // etcd's cluster id, hexadecimal
-	Parent         int       `json:"parent"`             // the generation that was restored; 0 for none
-	ParentRevision int64     `json:"parent_revision"`    // and up to where; 0 for none
-	Restore        string    `json:"restore,omitempty"`  // the id of the restore that was asked for; none if data had been lost
-	Restored       []string  `json:"restored,omitempty"` // the ids of restores before that one, whose generations may be gone by now
-	Session        string    `json:"session,omitempty"`  // of the process that began it: random, hexadecimal
+	Number         int       `json:"number"`                 // from 1 on
+	Cluster        string    `json:"cluster"`                // the store's
+	Owner          string    `json:"owner"`                  // whose the cluster is from here on, NAMESPACE/NAME
+	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; every restore makes a new one
+	Parent         int       `json:"parent"`                 // the generation that was restored; 0 for none
+	ParentRevision int64     `json:"parent_revision"`        // and up to where; 0 for none
+	Restore        string    `json:"restore,omitempty"`      // the id of the restore that was asked for; none if data had been lost
+	Restored       []string  `json:"restored,omitempty"`     // the ids of restores before that one, whose generations may be gone by now
+	Adopted        []string  `json:"adopted,omitempty"`      // the owners that have taken the store by --adopt, in this generation or before
+	Session        string    `json:"session,omitempty"`      // of the process that began it: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -41,51 +45,53 @@ const (
 	generationKind = "generation"
 )
 
-// Found writes the birth certificate and the first generation, unless they are there, and returns the cluster's newest
-// generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
-// several members at once.
-func (w *Writer) Found(ctx context.Context, cluster string, at time.Time) (Generation, error) {
-	there, err := w.reader.Cluster(ctx)
-	if errors.Is(err, store.ErrNotFound) {
-		there, err = w.certify(ctx, cluster, at)
-	}
+// Found writes the cluster manifest and the first generation, unless they are there, and returns the cluster's newest generation.
+// ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by several members at
+// once.
+func (w *Writer) Found(ctx context.Context, cluster Cluster) (Generation, error) {
+	there, err := w.FoundCluster(ctx, cluster)
 	if err != nil {
 		return Generation{}, err
 	}
-	generation, err := w.reader.GenerationOf(ctx, cluster)
-	if there.Cluster == cluster && (errors.Is(err, ErrForeign) || errors.Is(err, errFirstNameless)) {
-		return w.first(ctx, cluster, at)
+	generation, err := w.reader.GenerationOf(ctx, cluster.Cluster)
+	if there.Cluster == cluster.Cluster && (errors.Is(err, ErrForeign) || errors.Is(err, errFirstNameless)) {
+		return w.first(ctx, cluster)
 	}
 	return generation, err
 }
 
-// certify writes the birth certificate. Where nothing but that is missing, it names whoever has begun the first generation.
-func (w *Writer) certify(ctx context.Context, cluster string, at time.Time) (Cluster, error) {
+// FoundCluster writes the cluster manifest, unless there is one, and returns what is there: of several that found a store at once, one
+// does. A lost reply is resolved by that, too.
+func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
+	there, err := w.reader.Cluster(ctx)
+	if !errors.Is(err, store.ErrNotFound) {
+		return there, err
+	}
 	all, err := w.reader.Generations(ctx)
 	if err != nil {
 		return Cluster{}, err
 	}
-	certificate := Cluster{Heading: heading(clusterKind), Cluster: cluster, Created: at.UTC().Truncate(time.Second)}
-	if len(all) > 0 {
-		if _, err := w.reader.newestOf(all, "", cluster); err != nil {
+	if len(all) > 0 { // nothing but the manifest is missing
+		if _, err := w.reader.newestOf(all, "", cluster.Cluster); err != nil {
 			return Cluster{}, err
 		}
-		certificate.Cluster = all[0].Cluster
+		cluster.Cluster, cluster.Owner, cluster.Etcd = all[0].Cluster, all[0].Owner, all[0].Etcd
 	}
-	err = w.state(ctx, ClusterName, certificate)
+	cluster.Heading, cluster.Created = heading(clusterKind), cluster.Created.UTC().Truncate(time.Second)
+	err = w.state(ctx, ClusterName, cluster)
 	if errors.Is(err, store.ErrExists) {
 		return w.reader.Cluster(ctx)
 	}
-	return certificate, err
+	return cluster, err
 }
 
-// first writes the first generation, of the cluster that the birth certificate names.
-func (w *Writer) first(ctx context.Context, cluster string, at time.Time) (Generation, error) {
-	err := w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster, Created: at})
+// first writes the first generation of the cluster that the manifest names.
+func (w *Writer) first(ctx context.Context, cluster Cluster) (Generation, error) {
+	err := w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		return Generation{}, err
 	}
-	return w.reader.GenerationOf(ctx, cluster)
+	return w.reader.GenerationOf(ctx, cluster.Cluster)
 }
 
 // BeginGeneration writes a generation. store.ErrExists says that its number is another's: of two that complete one end, one begins what
@@ -110,7 +116,7 @@ func (w *Writer) MayAdd(to Generation) error {
 	return nil
 }
 
-// Cluster returns the birth certificate. store.ErrNotFound says that nothing was ever kept here.
+// Cluster returns the cluster manifest. store.ErrNotFound says that nothing was ever kept here.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
 	err := r.statement(ctx, ClusterName, clusterKind, &cluster)
@@ -121,7 +127,7 @@ func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 }
 
 // Still looks whether a generation that was there is there, by names alone, since a listing may lack what there is. store.ErrNotFound
-// says that it, or the birth certificate, is gone, and ErrForeign that another cluster has begun in its place.
+// says that it, or the cluster manifest, is gone, and ErrForeign that another cluster has begun in its place.
 func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
@@ -134,7 +140,7 @@ func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	return err
 }
 
-// GenerationOf returns the newest generation of a cluster id. ErrForeign says that there is none, though there is a birth
+// GenerationOf returns the newest generation of a cluster. ErrForeign says that there is none, though there is a birth
 // certificate; store.ErrNotFound that there is neither.
 func (r *Reader) GenerationOf(ctx context.Context, cluster string) (Generation, error) {
 	certificate, err := r.Cluster(ctx)
@@ -255,6 +261,18 @@ func Restores(generations []Generation) (ids []string) {
 		}
 	}
 	return ids[max(0, len(ids)-mostRestored):]
+}
+
+// Adoptions are the owners that have taken the store by --adopt.
+func Adoptions(generations []Generation) (owners []string) {
+	for _, g := range generations {
+		for _, owner := range g.Adopted {
+			if !slices.Contains(owners, owner) {
+				owners = append(owners, owner)
+			}
+		}
+	}
+	return owners
 }
 
 const reservationKind = "reservation"

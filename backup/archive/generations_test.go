@@ -24,7 +24,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 5 {
 		group.Go(func() {
-			generation, err := archive.New(s, &seal.Keys{}).Found(t.Context(), cluster, At(int64(i)))
+			generation, err := archive.New(s, &seal.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))})
 			assert.NoError(t, err)
 			assert.Equal(t, 1, generation.Number)
 		})
@@ -41,10 +41,10 @@ func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
 	a := archive.New(s, &seal.Keys{})
 	_, err := a.GenerationOf(t.Context(), cluster)
 	assert.ErrorIs(t, err, store.ErrNotFound)
-	_, err = a.Found(t.Context(), cluster, Noon)
+	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err)
 
-	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, cluster)
 	assert.ErrorContains(t, err, "7e27652122e8b2ae")
@@ -57,11 +57,11 @@ func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
 	a := archive.New(s, &seal.Keys{})
-	_, err := a.Found(t.Context(), cluster, Noon)
+	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	assert.ErrorIs(t, err, store.ErrUnavailable)
-	_, err = a.Found(t.Context(), "7e27652122e8b2ae", Noon)
+	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
 	assert.ErrorIs(t, err, archive.ErrForeign, "it is the first one's all the same")
-	generation, err := a.Found(t.Context(), cluster, At(100))
+	generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)})
 	require.NoError(t, err)
 	assert.Equal(t, 1, generation.Number)
 }
@@ -74,11 +74,11 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
 
 	for id, number := range map[string]int{cluster: 1, renewed: 2} {
-		generation, err := w.Found(w.ctx, id, At(60))
+		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: At(60)})
 		require.NoError(t, err)
 		assert.Equal(t, number, generation.Number)
 	}
-	_, err := w.Found(w.ctx, "1", At(60))
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: At(60)})
 	assert.ErrorContains(t, err, "last written by cluster "+renewed)
 
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
@@ -129,9 +129,9 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
 	ours := sealtest.New(t)
 	s := memory.New()
-	_, err := archive.New(s, sealtest.New(t).Load(t)).Found(t.Context(), cluster, Noon)
+	_, err := archive.New(s, sealtest.New(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err)
-	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), cluster, Noon)
+	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	assert.ErrorIs(t, err, seal.ErrUntrusted)
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
@@ -148,13 +148,13 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
 	before := w.names("")
-	_, err := w.Found(w.ctx, stranger, Noon)
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon})
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, renewed)
 	assert.ErrorContains(t, err, stranger)
 	assert.Equal(t, before, w.names(""), "nothing was written")
 
-	generation, err := w.Found(w.ctx, renewed, Noon)
+	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon})
 	require.NoError(t, err)
 	assert.Equal(t, 2, generation.Number)
 	certificate, err := w.Cluster(w.ctx)
@@ -176,7 +176,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 		w.store.SetContent(name, content)
 	}
 	others := memory.New()
-	_, err = archive.New(others, &seal.Keys{}).Found(w.ctx, "beef", Noon)
+	_, err = archive.New(others, &seal.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon})
 	require.NoError(t, err)
 	theirs, _ := others.Content("gen/000001/generation.json")
 	w.store.SetContent("gen/000001/generation.json", theirs)
@@ -216,7 +216,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	in, made := memory.New(), sealtest.New(t)
 	signs, none := archive.New(in, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})), archive.New(in, &seal.Keys{})
-	_, err := signs.Found(t.Context(), "beef", At(1))
+	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
 	require.NoError(t, err)
 	signed, err := none.GenerationOf(t.Context(), "beef")
 	require.NoError(t, err, "anybody may read it")
@@ -224,7 +224,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
 
 	open := archive.New(memory.New(), &seal.Keys{})
-	unsigned, err := open.Found(t.Context(), "beef", At(1))
+	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
 }
@@ -274,9 +274,9 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 	_, err = w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNameless)
 
-	_, err = w.Found(w.ctx, "7e27652122e8b2ae", Noon)
+	_, err = w.Found(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
 	require.ErrorIs(t, err, archive.ErrNameless, "another cluster leaves it alone")
-	generation, err := w.Found(w.ctx, cluster, Noon)
+	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err, "the cluster that cluster.json names states it again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)

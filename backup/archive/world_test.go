@@ -43,7 +43,7 @@ func begin(t T, keys *seal.Keys) *world {
 	t.Helper()
 	s := memory.New()
 	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
-	_, err := w.Found(w.ctx, cluster, Noon)
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err)
 	w.gap(10)
 	return w

@@ -16,7 +16,10 @@ const (
 
 // Backups are how far what clients have written is in the store, and what the store can give back.
 type Backups struct {
-	Store           string    `json:"store"` // its URL, without query and secrets
+	Store           string    `json:"store"`                // its URL, without query and secrets
+	Cluster         string    `json:"cluster,omitempty"`    // the id of the cluster that etcd's data are of; empty if no store knows them
+	Owner           string    `json:"owner,omitempty"`      // whose the store says that it is; empty before it is known
+	Generation      int       `json:"generation,omitempty"` // of the store that etcd's data are of; 0 before it is known
 	Role            Role      `json:"role"`
 	Revision        int64     `json:"revision,omitempty"`      // the newest in the store; 0 before it is known
 	BehindRevisions int64     `json:"behind_revisions"`        // that etcd has and the store has not yet

@@ -37,7 +37,7 @@ func BenchmarkSecond(b *testing.B) {
 	writer, err := New(Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(memory.New(), keys), nil },
 		Keys: keys, Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
-		LineageFile: filepath.Join(b.TempDir(), "backups.json"), Log: zerolog.Nop(),
+		DataDir: b.TempDir(), Log: zerolog.Nop(),
 	})
 	require.NoError(b, err)
 	writer.core.Facts.leads = true

@@ -417,8 +417,10 @@ func (w *Writer) resume() error {
 	if _, ok := w.spool.First(); !ok || !w.queue() {
 		return nil
 	}
-	same, err := w.continues(*w.chain.tail)
-	if same && w.chain.tail.Cluster == w.options.Etcd.ClusterID() && w.chain.tail.Position.Revision <= w.options.Etcd.Revision()+1 {
+	tail := *w.chain.tail
+	compared, same, err := w.compare(tail)
+	ours := tail.Cluster == w.identity.Cluster && tail.Generation == w.identity.Generation
+	if err == nil && ours && (same || !compared) && tail.Position.Revision <= w.options.Etcd.Revision()+1 {
 		return nil
 	}
 	w.chain.tail, w.chain.waiting = nil, nil
@@ -427,13 +429,4 @@ func (w *Writer) resume() error {
 		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
 	}
 	return failed
-}
-
-// continues tells whether etcd's data go on from where a chain ends, be it as is remembered.
-func (w *Writer) continues(end segment.Start) (bool, error) {
-	compared, same, err := w.compare(end)
-	if err == nil && !compared {
-		same, _ = w.went(func(o origin) bool { return o.Cluster == end.Cluster && o.Generation == end.Generation })
-	}
-	return same, err
 }

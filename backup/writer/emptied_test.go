@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -33,7 +34,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	}, "another full begins another chain")
 	s.awaitStored(s.put("a", "3"))
 	s.requireAllKept()
-	generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), s.options.Etcd.ClusterID())
+	generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), clusterID)
 	require.NoError(t, err, "the birth certificate is there again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Contains(t, s.log.String(), "the store was emptied")
@@ -74,10 +75,10 @@ func (l leaking) Get(ctx context.Context, name string, offset, length int64) (io
 
 func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	kept := memory.New()
-	_, err := archive.New(kept, keys).Found(t.Context(), "c1", time.Now())
+	_, err := archive.New(kept, keys).Found(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
 	require.NoError(t, err)
 	for _, begin := range []bool{false, true} {
-		_, err = found{archive: archive.New(leaking{kept}, keys)}.find(t.Context(), nil, "c1", "session", begin, time.Now())
+		_, err = found{archive: archive.New(leaking{kept}, keys), own: identity.Identity{Cluster: "c1", Generation: 1}}.find(t.Context(), nil, "session", begin)
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }
@@ -92,7 +93,7 @@ func (s *stand) often() *stand {
 func (s *stand) foundedBy(cluster string) {
 	s.Helper()
 	theirs := memory.New()
-	_, err := archive.New(theirs, keys).Found(s.Context(), cluster, time.Now())
+	_, err := archive.New(theirs, keys).Found(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(s, err)
 	kept := map[string]bool{}
 	for object, err := range theirs.List(s.Context(), "", "") {
@@ -113,7 +114,7 @@ func TestAnIdleMemberNoticesThatAnotherClusterHasTakenItsEmptiedStore(t *testing
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.Flush(t.Context()))
 	s.foundedBy("beef")
-	s.requireUntouched("beef", s.options.Etcd.ClusterID())
+	s.requireUntouched("beef", clusterID)
 }
 
 func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
@@ -132,13 +133,13 @@ func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
 func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
 	s := begun(t)
 	s.end()
-	theirs, err := archive.New(s.store, keys).Found(t.Context(), s.options.Etcd.ClusterID(), time.Now())
+	theirs, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
 	require.NoError(t, err)
 	theirs.Cluster = "beef"
-	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "beef", "session", true, time.Now())
+	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "session", true)
 	require.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
-	assert.ErrorContains(t, err, s.options.Etcd.ClusterID())
+	assert.ErrorContains(t, err, clusterID)
 }
 
 func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {

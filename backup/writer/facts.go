@@ -16,7 +16,8 @@ const (
 type Facts struct {
 	Store      string // for people; empty until it could be opened
 	Role       Role
-	Cluster    string // etcd's cluster id, hexadecimal
+	Cluster    string // the id of the cluster that etcd's data are of; empty if no store knows them
+	Owner      string // whose the store says that it is; empty until it is known
 	Generation int    // 0 until it is known
 
 	Revision  int64         // etcd's
@@ -86,7 +87,7 @@ func (w *Writer) publish() {
 	if w.remote.archive != nil {
 		facts.Store = w.remote.archive.String()
 	}
-	facts.Cluster, facts.Generation = w.options.Etcd.ClusterID(), w.remote.generation.Number
+	facts.Cluster, facts.Owner, facts.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
 	facts.Revision, facts.NextFull, facts.CreateIfAbsent = w.revision, w.fulls.next, w.remote.abilities.CreateIfAbsent
 	facts.SpoolLimit = w.spool.Limit()
 	for _, waiting := range w.chain.waiting {

@@ -14,11 +14,6 @@ import (
 	"etcd-wrapper/internal/preserved"
 )
 
-// restored is an etcd with the data of another one, under a cluster id of its own.
-type restored struct{ Etcd }
-
-func (restored) ClusterID() string { return "c0ffee" }
-
 // segmentsOf are the names of those in a spool.
 func (s *stand) segmentsOf(dir string) (names []string) {
 	s.Helper()
@@ -48,7 +43,7 @@ func waitingStand(t *testing.T) *stand {
 func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
-	s.options.Etcd = restored{s.options.Etcd}
+	s.is(clusterID, 2)
 	again, err := New(s.options)
 	require.NoError(t, err)
 	assert.Zero(t, again.Facts().SpoolBytes)
@@ -64,7 +59,7 @@ func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
-	s.options.Etcd = restored{s.options.Etcd}
+	s.is(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
 	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
 	s.options.SpoolDir = moved

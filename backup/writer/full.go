@@ -328,7 +328,7 @@ func (w *Writer) storeFull(ctx context.Context) {
 	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
 	f.told = f.tried
 	if f.opens {
-		w.goAlong() // nothing else would tell if the process were killed once the store has it
+		w.note() // before the store has it
 	}
 	to, making, copied, may, generation := w.remote.archive, f.Full, f.copied, w.mayCount(f), w.remote.generation
 	w.job(func() func() {

@@ -32,6 +32,9 @@ const (
 
 var keys = &seal.Keys{}
 
+// clusterID is the cluster that data are of, unless a test says otherwise.
+const clusterID = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
+
 // stand is a real etcd and a store in memory, with a writer in between.
 type stand struct {
 	*testing.T
@@ -55,8 +58,9 @@ func newStand(t *testing.T) *stand {
 	s.options = Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
 		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
-		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, LineageFile: filepath.Join(dir, "member", "backups.json"), Log: zerolog.New(s.log),
+		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, DataDir: dir, Log: zerolog.New(s.log),
 	}
+	s.is(clusterID, 1)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log:\n%s", s.log)

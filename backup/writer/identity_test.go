@@ -16,10 +16,10 @@ import (
 
 func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
 	s := newStand(t)
-	_, err := archive.New(s.store, keys).Found(t.Context(), "beef", time.Now())
+	_, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: "beef", Created: time.Now()})
 	require.NoError(t, err)
 	s.run()
-	s.requireUntouched("beef", s.options.Etcd.ClusterID())
+	s.requireUntouched("beef", clusterID)
 }
 
 // names are those of all objects.
@@ -55,16 +55,16 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 	s := begun(t)
 	s.end()
 	a := archive.New(s.store, keys)
-	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 1, Created: time.Now()}))
+	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Created: time.Now()}))
 	s.run()
-	s.requireUntouched("generation 2", "beef")
+	s.requireUntouched("generation 2", clusterID)
 }
 
 // other stores a segment of one row as a member with another history would.
 func (s *stand) other(rows ...segment.Row) {
 	s.Helper()
 	a := archive.New(s.store, keys)
-	generation, err := a.GenerationOf(s.Context(), s.options.Etcd.ClusterID())
+	generation, err := a.GenerationOf(s.Context(), clusterID)
 	require.NoError(s, err)
 	head, err := a.Head(s.Context(), generation.Number)
 	require.NoError(s, err)
@@ -88,7 +88,7 @@ func TestDataThatTookAnotherWayThanItsBackupsIsNotMixedWithThem(t *testing.T) {
 	s.other(row)
 	last := s.put("a", "of this one")
 	s.run()
-	s.requireUntouched(fmt.Sprintf("revision %d", last), s.options.Etcd.ClusterID())
+	s.requireUntouched(fmt.Sprintf("revision %d", last), "another copy of these data")
 }
 
 func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
@@ -99,5 +99,5 @@ func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
 	row.Key[7] += 100
 	s.other(row)
 	s.run()
-	s.requireUntouched("older than its backups", fmt.Sprint("data ends at revision ", s.etcd.Revision()))
+	s.requireUntouched("another copy of these data", fmt.Sprint("data end at revision ", s.etcd.Revision()))
 }

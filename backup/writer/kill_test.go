@@ -59,8 +59,8 @@ func child(dir, client, peer string, end bool) error {
 	writer, err := New(Options{
 		Open: func(context.Context) (*archive.Archive, error) { return archive.New(places, keys), nil },
 		Keys: keys, Etcd: Server(etcd.Server), Interval: 20 * time.Millisecond, SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 1 << 30,
-		LineageFile: filepath.Join(dir, "data", "member", "backups.json"),
-		Schedule:    func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
+		DataDir:  filepath.Join(dir, "data"),
+		Schedule: func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
@@ -71,16 +72,17 @@ func (w *Writer) look(ctx context.Context) {
 	}
 	w.ask()
 	seen := found{
-		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation,
-		vet: time.Since(w.remote.vetted) >= w.pace.knows, last: w.remote.last, full: w.remote.newest,
+		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity, dataDir: w.options.DataDir,
+		founding: archive.Cluster{Owner: w.options.Owner, Etcd: w.options.Etcd.ClusterID(), Created: w.options.Now()},
+		vet:      time.Since(w.remote.vetted) >= w.pace.knows, last: w.remote.last, full: w.remote.newest,
 	}
 	session := w.options.Session
-	open, cluster, now := w.options.Open, w.options.Etcd.ClusterID(), w.options.Now()
+	open := w.options.Open
 	begins := (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, lookPatience)
 		defer cancel()
-		seen, err := seen.find(patient, open, cluster, session, begins, now)
+		seen, err := seen.find(patient, open, session, begins)
 		return func() { w.saw(ctx, seen, err) }
 	})
 }
@@ -157,9 +159,10 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 
 func (w *Writer) identified(seen found) {
 	if w.remote.generation.Number == 0 {
-		w.options.Log.Info().Str("store", seen.archive.String()).Int("generation", seen.generation.Number).
-			Msg("backups: " + seen.abilities.String())
+		w.options.Log.Info().Str("store", seen.archive.String()).Str("cluster", seen.generation.Cluster).Str("owner", seen.generation.Owner).
+			Int("generation", seen.generation.Number).Msg("backups: " + seen.abilities.String())
 	}
+	w.identity = seen.own
 	if seen.vet {
 		w.remote.vetted = time.Now()
 	}
@@ -216,8 +219,8 @@ func (w *Writer) surpassed(head archive.Head) bool {
 	return w.options.Reconciled && (by > 0 || by == 0 && head.Writer() != w.options.Etcd.MemberID()) || w.options.SegmentsOnly && by >= 0
 }
 
-// lags tells whether the chain has revisions that this member has not. A follower may be slow; a leader that stays so
-// runs on data that are older than its backups.
+// lags tells whether the chain has revisions that this member has not. A follower may be slow. A leader that stays so, or a member that
+// is alone, runs on data that are older than its backups: another copy of them has written these.
 func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
 	if head.Empty() || head.Revision() <= w.revision {
 		w.remote.ahead = time.Time{}
@@ -226,13 +229,11 @@ func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
 	if w.remote.ahead.IsZero() {
 		w.remote.ahead = time.Now()
 	}
-	if !w.core.Facts.leads || time.Since(w.remote.ahead) <= w.pace.ahead {
+	if !w.core.Facts.leads || w.options.Etcd.Members() > 1 && time.Since(w.remote.ahead) <= w.pace.ahead {
 		w.take(ctx, storeAhead, payload{head: head})
 		return true
 	}
-	w.goAstray()
-	w.take(ctx, refused, payload{err: fmt.Errorf("%s has backups up to revision %d of cluster %s, and etcd's data ends at revision %d: it is older than its backups, as after its volume was rolled back; restore the newest backup, or point --backup-store at another place",
-		w.remote.archive, head.Revision(), head.Cluster, w.revision)})
+	w.take(ctx, succeeded, payload{err: w.otherCopy(head, fmt.Sprintf("etcd's data end at revision %d", w.revision))})
 	return true
 }
 
@@ -317,7 +318,7 @@ func (w *Writer) remember(head archive.Head) {
 // clearChain is for a store that has no chain: what waits goes on from a full snapshot that is not there.
 func (w *Writer) clearChain() {
 	w.remember(archive.Head{})
-	if w.remote.link = nil; w.remote.generation.Parent != 0 {
+	if w.remote.link = nil; w.remote.generation.Number > 1 {
 		next := archive.Head{}.Next(w.remote.generation)
 		w.remote.link = &next
 	}
@@ -417,6 +418,10 @@ type found struct {
 	generation archive.Generation
 	head       archive.Head
 
+	own      identity.Identity // of etcd's data
+	dataDir  string
+	founding archive.Cluster // that the store is founded for if it has none, but for the id
+
 	vet  bool             // whether the generation is to be looked at, too
 	last segment.Position // the newest segment that is known; zero if none is
 	full string           // the newest full snapshot that is known; empty if none is
@@ -427,7 +432,7 @@ var errSuperseded = errors.New("backups of this cluster have ended")
 
 // find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
 // if this is the member to do so.
-func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), cluster, session string, begin bool, at time.Time) (found, error) {
+func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), session string, begin bool) (found, error) {
 	var err error
 	if f.archive == nil {
 		if f.archive, err = open(ctx); err != nil {
@@ -444,7 +449,7 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 		}
 	}
 	if f.generation.Number == 0 {
-		if err := f.identify(ctx, cluster, begin, at); err != nil {
+		if err := f.identify(ctx, begin); err != nil {
 			return f, err
 		}
 	}
@@ -463,13 +468,8 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 	return f, err
 }
 
-func (f *found) identify(ctx context.Context, cluster string, begin bool, at time.Time) (err error) {
-	if begin {
-		f.generation, err = f.archive.Found(ctx, cluster, at)
-	} else {
-		f.generation, err = f.begun(ctx, cluster)
-	}
-	if err == nil {
+func (f *found) identify(ctx context.Context, begin bool) (err error) {
+	if f.generation, err = f.begun(ctx, begin); err == nil {
 		err = f.ours(ctx)
 	}
 	if err != nil {
@@ -480,17 +480,81 @@ func (f *found) identify(ctx context.Context, cluster string, begin bool, at tim
 	return err
 }
 
-// begun is the generation that another member has begun. store.ErrNotFound says that none has; between the cluster manifest and
-// the first generation is an instant at which somebody may have died.
-func (f *found) begun(ctx context.Context, cluster string) (archive.Generation, error) {
-	generation, err := f.archive.GenerationOf(ctx, cluster)
-	if !errors.Is(err, archive.ErrForeign) {
-		return generation, err
+// begun is the generation that etcd's data are of. Where nobody has founded the store, it is founded if begin is set; otherwise
+// store.ErrNotFound says so, as it does in the instant between the cluster manifest and the first generation.
+func (f *found) begun(ctx context.Context, begin bool) (archive.Generation, error) {
+	there, err := f.archive.Cluster(ctx)
+	if errors.Is(err, store.ErrNotFound) && begin {
+		there, err = f.found(ctx)
 	}
-	if manifest, failed := f.archive.Cluster(ctx); failed == nil && manifest.Cluster == cluster {
-		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster)
+	switch {
+	case err != nil:
+		return archive.Generation{}, err
+	case !f.own.Known():
+		return archive.Generation{}, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.archive, archive.ErrForeign, there.Cluster, there.Cluster)
+	case f.own.Cluster != there.Cluster:
+		return archive.Generation{}, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
 	}
-	return generation, err
+	if begin {
+		if err := f.begin(ctx, there); err != nil {
+			return archive.Generation{}, err
+		}
+	}
+	all, err := f.archive.Generations(ctx)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, there.Cluster)
+	}
+	if err != nil {
+		return archive.Generation{}, err
+	}
+	at := slices.IndexFunc(all, func(g archive.Generation) bool { return g.Number == f.own.Generation })
+	switch newest := all[len(all)-1]; {
+	case at >= 0:
+		return all[at], nil
+	case newest.Number > f.own.Generation:
+		return archive.Generation{}, f.superseded(newest)
+	default:
+		return archive.Generation{}, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.archive, f.own.Generation)
+	}
+}
+
+// found founds the store. The volume is told first: whatever happens in between, the next start founds it with the same id.
+func (f *found) found(ctx context.Context) (archive.Cluster, error) {
+	if !f.own.Known() {
+		all, err := f.archive.Generations(ctx)
+		if err != nil {
+			return archive.Cluster{}, err
+		}
+		if len(all) > 0 {
+			return archive.Cluster{Cluster: all[0].Cluster}, nil
+		}
+		f.own = identity.Identity{Cluster: archive.NewID(), Generation: 1}
+		if err := f.own.Write(f.dataDir); err != nil {
+			return archive.Cluster{}, err
+		}
+	}
+	f.founding.Cluster = f.own.Cluster
+	return f.archive.FoundCluster(ctx, f.founding)
+}
+
+// begin begins the generation of etcd's data in a store that has none.
+func (f *found) begin(ctx context.Context, there archive.Cluster) error {
+	f.founding.Cluster, f.founding.Owner = there.Cluster, there.Owner
+	if f.own.Generation == 1 {
+		_, err := f.archive.Found(ctx, f.founding)
+		return err
+	}
+	all, err := f.archive.Generations(ctx)
+	if err != nil || len(all) > 0 {
+		return err
+	}
+	err = f.archive.BeginGeneration(ctx, archive.Generation{
+		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.founding.Etcd, Created: f.founding.Created,
+	})
+	if errors.Is(err, store.ErrExists) {
+		err = nil
+	}
+	return err
 }
 
 // ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.
@@ -504,10 +568,14 @@ func (f *found) ours(ctx context.Context) error {
 	}
 	newest := generations[len(generations)-1]
 	if newest.Number > f.generation.Number {
-		return fmt.Errorf("%w: this is cluster %s of generation %d, and %s went on with generation %d of cluster %s, which was restored from it; stop this cluster, or point --backup-store at another place",
-			errSuperseded, f.generation.Cluster, f.generation.Number, f.archive, newest.Number, newest.Cluster)
+		return f.superseded(newest)
 	}
 	return f.archive.MayAdd(newest)
+}
+
+func (f *found) superseded(by archive.Generation) error {
+	return fmt.Errorf("%w: these data are of generation %d of cluster %s, and %s went on with generation %d; stop this cluster, or point --backup-store at another place",
+		errSuperseded, f.own.Generation, f.own.Cluster, f.archive, by.Number)
 }
 
 // believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,

@@ -117,7 +117,7 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 }
 
 // Of two clusters of one configuration, say, whose last rows happen to be the same.
-func TestASegmentWithOtherRowsThatEndsAlikeIsOfAnotherWay(t *testing.T) {
+func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 	c := newCluster(t, 1)
 	c.requireEventuallyStored(c.put("a", "1"))
 	member := c.members[0]
@@ -134,6 +134,6 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfAnotherWay(t *testing.T) {
 	theirs[0].Value = []byte("of the other one")
 	c.other(theirs...)
 	resume()
-	require.ErrorContains(t, <-flushed, "took another way than its backups")
+	require.ErrorContains(t, <-flushed, "another copy of these data")
 	member.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
 }

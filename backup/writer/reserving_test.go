@@ -40,7 +40,7 @@ func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
 func TestAServingMemberRenewsItsReservation(t *testing.T) {
 	s := newStand(t)
 	a := archive.New(s.store, keys)
-	_, err := a.Found(t.Context(), s.options.Etcd.ClusterID(), time.Now())
+	_, err := a.Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
 	require.NoError(t, err)
 	near := s.etcd.Revision() + archive.Renewal
 	require.NoError(t, a.Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))

@@ -17,10 +17,10 @@ func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, archive.New(s.store, keys).BeginGeneration(t.Context(),
-		archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 2, Created: time.Now()}))
+		archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
 	require.Eventually(t, func() bool {
 		s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
 		return s.Facts().Trouble != nil
 	}, patience, poll)
-	s.requireUntouched("generation 1", "generation 2", s.options.Etcd.ClusterID(), "beef")
+	s.requireUntouched("generation 1", "generation 2", clusterID)
 }

@@ -58,7 +58,6 @@ const (
 	noChain      Event = "no chain"      // the store is this cluster's, and has no full snapshot
 	endDamaged   Event = "end damaged"   // what lies at the end of the backups is damaged
 	refused      Event = "refused"       // the store is another cluster's, or its backups are not of these data
-	unrelated    Event = "unrelated"     // whether the backups are of these data cannot be told
 	storeAhead   Event = "store ahead"   // the store has revisions that this member has not
 	emptied      Event = "emptied"       // what the store had is gone
 	surpassed    Event = "surpassed"     // the store has all that a closed etcd can bring
@@ -222,8 +221,6 @@ var written = []entry{
 	{looking, endDamaged, always, aligning, []Action{keepWatching}, "to begin a chain is for the leader"},
 	{looking, refused, always, foreign, []Action{refuse}, "two clusters do not share a store"},
 	{beginning, refused, always, foreign, []Action{leaveChain, refuse}, "two clusters do not share a store"},
-	{looking, unrelated, ours, foreign, []Action{refuse}, "what may be another cluster's is not extended"},
-	{looking, unrelated, always, foreign, []Action{keepWatching}, "another member may know"},
 	{watching, storeAhead, always, watching, []Action{await}, "a member that does not lead may be slow"},
 	{unknown, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
 	{aligning, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
@@ -233,7 +230,7 @@ var written = []entry{
 	{looking, emptied, always, unknown, []Action{forgetStore}, "the store is founded again"},
 	{looking, surpassed, always, drained, []Action{finish}, "another member goes on with the rest"},
 
-	{serving, succeeded, always, ended, []Action{endHere}, "of two clusters that go on with one, the one that the store has counts"},
+	{serving, succeeded, always, ended, []Action{endHere}, "of two that go on with one, the one whose object came first counts"},
 
 	{settled, expired, always, aligning, nil, "what is known of the end holds for so long"},
 	{settled, doubted, always, aligning, []Action{doubtStore}, "somebody has emptied the store, or taken it"},
@@ -260,7 +257,6 @@ var Elsewhere = []statemachine.Default{
 	{On: noChain, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: endDamaged, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: refused, Answer: statemachine.Ignore, Why: "the generation has ended"},
-	{On: unrelated, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: storeAhead, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: emptied, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: surpassed, Answer: statemachine.Ignore, Why: "the look began before the chain did"},

@@ -147,8 +147,6 @@ var sentences = []sentence{
 	{"a store of another cluster is left alone", looking, leader, refused, payload{}, foreign, []Action{refuse}},
 	{"also by a follower", looking, follower, refused, payload{}, foreign, []Action{refuse}},
 	{"and what was about to begin is given up", beginning, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
-	{"what may be another cluster's is left alone", looking, leader, unrelated, payload{}, foreign, []Action{refuse}},
-	{"quietly by a follower", looking, follower, unrelated, payload{}, foreign, []Action{keepWatching}},
 	{"a slow follower goes on watching", watching, follower, storeAhead, payload{}, watching, []Action{await}},
 	{"a leader applies what it has first", statemachine.Group{unknown, aligning, writing, opening, foreign}, leader, storeAhead, payload{}, aligning, []Action{await}},
 	{"a store that was emptied is founded again", looking, leader, emptied, payload{}, unknown, []Action{forgetStore}},

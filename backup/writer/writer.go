@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
@@ -39,9 +40,10 @@ type Options struct {
 	// there.
 	SpoolDir   string
 	SpoolLimit int64
-	// LineageFile is where it is remembered which backups etcd's data go with. It lies among these, so that it is moved, copied, put
-	// back and removed with them.
-	LineageFile string
+	// DataDir is etcd's data directory, in which it is remembered whose the data are.
+	DataDir string
+	// Owner is whom a store is founded for, NAMESPACE/NAME.
+	Owner string
 	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where other members have
 	// gone on since, there is nothing to bring, and Flush says ErrRowsOnly.
 	Reconciled bool
@@ -72,6 +74,8 @@ var (
 	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users is for the member that writes the backups to bring")
 	// ErrSucceeded says that the generation of this cluster has ended: another cluster was restored from its backups, and goes on.
 	ErrSucceeded = errors.New("another cluster was restored from the backups of this one, and goes on in its place")
+	// ErrCopied says that another copy of etcd's data goes on with the backups: the volume was cloned, or rolled back.
+	ErrCopied = errors.New("another copy of these data goes on with their backups")
 	// ErrEnded says that Run has ended.
 	ErrEnded = errors.New("backups have ended")
 )
@@ -101,7 +105,7 @@ type Writer struct {
 	remote    remote
 	chain     chain
 	fulls     fulls
-	lineage   lineage
+	identity  identity.Identity // of etcd's data, as the volume tells
 	merging   merging
 	reserving reserving
 
@@ -141,7 +145,9 @@ func New(options Options) (*Writer, error) {
 	}
 	w.work = w.actions()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
-	w.recall()
+	if w.identity, err = identity.Read(options.DataDir); err != nil {
+		return nil, err
+	}
 	if former := options.Former; former != nil {
 		w.inherit(former)
 	}
@@ -155,7 +161,6 @@ func New(options Options) (*Writer, error) {
 
 // inherit goes on with what a writer that has ended knew of the store.
 func (w *Writer) inherit(former *Writer) {
-	w.lineage = former.lineage
 	was := &former.remote
 	w.remote = remote{
 		archive: was.archive, abilities: was.abilities, generation: was.generation, vetted: was.vetted,
@@ -328,6 +333,7 @@ func (w *Writer) drain() {
 			event()
 		case <-idle:
 			w.giveUp()
+			w.noteEnd()
 			w.publish()
 			return
 		}

@@ -104,7 +104,8 @@ func newMembers(t *testing.T, size int) *cluster {
 		member := &stand{T: t, etcd: c.etcd, store: c.store, log: c.log, options: c.options}
 		paused := &pausing{Store: c.store}
 		member.options.Etcd = one{Etcd: c.options.Etcd, cluster: c, number: int32(number + 1)}
-		member.options.SpoolDir, member.options.LineageFile = filepath.Join(t.TempDir(), "spool"), filepath.Join(t.TempDir(), "backups.json")
+		member.options.SpoolDir, member.options.DataDir = filepath.Join(t.TempDir(), "spool"), t.TempDir()
+		member.is(clusterID, 1)
 		member.options.Open = func(context.Context) (*archive.Archive, error) { return archive.New(paused, keys), nil }
 		c.members, c.pauses = append(c.members, member), append(c.pauses, paused)
 	}

@@ -68,7 +68,7 @@ func TestAPlaceWithSomethingElseIsNotMixed(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	anothers := memory.New()
-	_, err := archive.New(anothers, settings.Keys).Found(t.Context(), "another", time.Now())
+	_, err := archive.New(anothers, settings.Keys).Found(t.Context(), archive.Cluster{Cluster: "another", Created: noon})
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)

@@ -159,7 +159,7 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	kept := settings.Archive()
-	_, err := kept.Found(t.Context(), "c1", noon.Add(time.Hour))
+	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)})
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "out.db")
 	for _, target := range []archive.Target{{}, {Time: noon.Add(2 * time.Hour)}} {

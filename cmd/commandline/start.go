@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -131,6 +133,17 @@ type Recovery struct {
 	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"What happens with data that are broken, lost or were put back to an older state: auto brings them back, from --backup-store or from the other members, where that is safe, never leaves them alone."`
 	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Go back once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
 	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of that restore; one that was done is not done again."`
+
+	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Whose the store is: a member without data takes none that is another one's; default is POD_NAMESPACE and initial-cluster-token."`
+	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take the store of the cluster with that id, once: with data that no store knows, or that are a copy, a generation of their own begins; an empty volume gets what the store has."`
+}
+
+// Owner is whose the store is of a cluster with that token.
+func (f *Recovery) Owner(token string) string {
+	if f.ClusterName != "" {
+		return f.ClusterName
+	}
+	return path.Join(os.Getenv("POD_NAMESPACE"), token)
 }
 
 // maxRestoreID is how long the name of a restore may be.
@@ -139,6 +152,8 @@ const maxRestoreID = 100
 // validateFor says what is wrong with the flags, beside those of a store.
 func (f *Recovery) validateFor(store string) error {
 	switch {
+	case store == "" && (f.ClusterName != "" || f.Adopt != ""):
+		return errors.New("--cluster-name and --adopt: only with --backup-store")
 	case f.RestoreTo == "" && f.RestoreID == "":
 		return nil
 	case f.RestoreTo == "" || f.RestoreID == "":

@@ -78,7 +78,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
 	if c.Standalone {
 		initializer := standalone.New(standalone.Options{
-			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Log: log, Verify: verifyInChild(),
+			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE"), Log: log, Verify: verifyInChild(),
 			Recover: recoverer.Recover,
 		})
 		if err := initializer.CheckConfig(); err != nil {
@@ -210,9 +210,6 @@ const (
 	verifyDir = "backup.verify"
 )
 
-// wayFile is among etcd's data: which backups they go with.
-const wayFile = "member/backups.json"
-
 // backups returns what makes the backups of the run; nil without a store.
 func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
@@ -221,8 +218,7 @@ func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, l
 	return backup.New(backup.Options{
 		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
-		WayFile: filepath.Join(c.DataDir(), wayFile),
-		Verify:  verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
+		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/recovery"
@@ -25,6 +26,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
 	}
 	if settings.Store != nil {
+		options.Owner, options.Adopt = c.Recovery.Owner, c.Recovery.Adopt
 		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), spoolFlusher(kept)
 		options.SpoolDir = filepath.Join(c.VolumeDir, spoolDir)
 	}
@@ -48,8 +50,6 @@ func flusher(kept *backup.Backups) func(context.Context, string, datadir.Positio
 }
 
 // spoolFlusher brings into the store what waits for it.
-func spoolFlusher(kept *backup.Backups) func(context.Context, datadir.Position) error {
-	return func(ctx context.Context, stands datadir.Position) error {
-		return kept.FlushSpool(ctx, stands.ClusterID, stands.HighestRevision)
-	}
+func spoolFlusher(kept *backup.Backups) func(context.Context, identity.Identity, int64) error {
+	return kept.FlushSpool
 }

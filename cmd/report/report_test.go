@@ -236,6 +236,7 @@ func (*place) Leases() []status.Lease {
 func (*place) Backup() *facts.Backups {
 	at := time.Unix(1.7e9, 0)
 	return &facts.Backups{
+		Cluster: "c1", Owner: "shop/etcd", Generation: 1,
 		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
 		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},

@@ -38,7 +38,8 @@ func (r *Runtime) beforeCompaction() func(context.Context) {
 // beginBackups makes backups of an etcd that has become ready.
 func (r *Runtime) beginBackups() {
 	if r.backups != nil {
-		r.backups.Begin(writer.Server(r.etcd.Server()))
+		etcd := r.config.Etcd
+		r.backups.Begin(writer.Server(r.etcd.Server()), backup.Data{Dir: etcd.Dir, Owner: r.flags.Recovery.Owner(etcd.InitialClusterToken)})
 	}
 }
 

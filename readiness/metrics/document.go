@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster *prometheus.Desc
 
 	backup backup
 	upkeep upkeep
@@ -35,6 +36,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
+		cluster:     desc("cluster_info", "Which cluster of the store etcd's data are of, whose that is, and which generation; always 1.", "cluster", "owner", "generation"),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
 		leases:      newLeases(),
@@ -47,7 +49,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -76,6 +78,9 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
 	gauge(d.configured, is.Backup != nil)
+	if b := is.Backup; b != nil && b.Cluster != "" {
+		gauge(d.cluster, true, b.Cluster, b.Owner, strconv.Itoa(b.Generation))
+	}
 	d.backup.collect(is.Backup, to)
 	d.upkeep.collect(is.Upkeep, to)
 	d.leases.collect(is.Leases, to)

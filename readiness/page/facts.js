@@ -82,6 +82,7 @@ function backups(now) {
   const full = b.last_full, run = b.full_running, proof = b.last_verified, range = b.window;
   return [
     ["backups", [b.store + ", this member " + b.role]],
+    b.cluster && ["backups of", [b.cluster + (b.owner ? " of " + b.owner : "") + (b.generation ? ", generation " + b.generation : "")]],
     b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + (b.trouble.times === 1 ? "once" : b.trouble.times + " times") + "; next try ",
       ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
     b.revision && ["in the store", [(b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)

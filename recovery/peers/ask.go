@@ -42,6 +42,9 @@ func (p *Peers) Ask(ctx context.Context, self Self) Census {
 	if c.Listing == Started || c.Listing == Unlisted {
 		c.InTheWay = p.inTheWay(ctx, &c, by)
 	}
+	if several := p.identify(ctx, &c); several != nil {
+		c.InTheWay = several
+	}
 	return c
 }
 

@@ -42,9 +42,12 @@ type Self struct {
 // Census is what the others have answered.
 type Census struct {
 	Listing Listing
-	Cluster string   // the cluster's id, hexadecimal; empty without a quorum
-	Members []Member // of the cluster, this one included
-	Own     Member   // this one, as they have it
+	Cluster string // etcd's id of the cluster, hexadecimal; empty without a quorum
+	// ID is the id that the cluster has in its store, as those tell that run it with one; empty if none does. Generation goes with it.
+	ID         string
+	Generation int
+	Members    []Member // of the cluster, this one included
+	Own        Member   // this one, as they have it
 	// Outdated says why the data on the volume are not those that this member had last; nil if nothing speaks against them.
 	Outdated error
 	// InTheWay says what keeps this member from being replaced, or added, now; nil if nothing does.

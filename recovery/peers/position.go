@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"etcd-wrapper/backup/archive/identity"
 )
 
 // opened is what a member that runs tells others of the data that it was started with, where etcd serves its own metrics: etcd tells
@@ -18,10 +20,48 @@ var opened = prometheus.NewGauge(prometheus.GaugeOpts{
 	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
 })
 
-func init() { prometheus.MustRegister(opened) } //nolint:gochecknoinits // etcd serves the default registry
+// identified is whose the data are, for other members: etcd's own cluster id is computed of the configuration, so that another cluster may
+// have the same.
+var identified = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "etcd_wrapper_opened_cluster",
+	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
+}, []string{"cluster", "generation"})
 
-// Opens notes how far the data go that etcd is about to open.
-func Opens(revision int64) { opened.Set(float64(revision)) }
+func init() { prometheus.MustRegister(opened, identified) } //nolint:gochecknoinits // etcd serves the default registry
+
+// Opens notes how far the data go that etcd is about to open, and whose they are.
+func Opens(revision int64, of identity.Identity) {
+	opened.Set(float64(revision))
+	identified.Reset()
+	if of.Known() {
+		identified.WithLabelValues(of.Cluster, strconv.Itoa(of.Generation)).Set(1)
+	}
+}
+
+var openedCluster = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
+
+// identify asks those that run which cluster of a store they are of. The error says that they are of several.
+func (p *Peers) identify(ctx context.Context, c *Census) error {
+	for _, m := range c.Members {
+		if m.ID == c.Own.ID {
+			continue
+		}
+		page, err := p.page(ctx, m, "/metrics")
+		if err != nil {
+			continue // another one tells, or nobody
+		}
+		told := openedCluster.FindStringSubmatch(page)
+		if told == nil {
+			continue
+		}
+		if c.ID != "" && c.ID != told[1] {
+			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", called(m), told[1], c.ID)
+		}
+		generation, _ := strconv.Atoi(told[2]) // which has digits only
+		c.ID, c.Generation = told[1], max(c.Generation, generation)
+	}
+	return nil
+}
 
 // positions asks how far those have come that run without a quorum, of the cluster of this member's volume. That needs no vote. The
 // words are for people: who runs, and how far that one is.

@@ -2,11 +2,14 @@ package peers
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive/identity"
 )
 
 // What it holds counts, by database and log: running says nothing.
@@ -37,7 +40,7 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 }
 
 func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
-	Opens(77)
+	Opens(77, identity.Identity{})
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
@@ -50,4 +53,27 @@ func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
 		}
 	}
 	assert.Fail(t, "it is not told")
+}
+
+// Etcd's own cluster id is computed of the configuration, and two clusters may have one.
+func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
+	Opens(77, identity.Identity{Cluster: "0a1b", Generation: 3})
+	families, err := prometheus.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	var page string
+	for _, family := range families {
+		if family.GetName() == "etcd_wrapper_opened_cluster" {
+			require.Len(t, family.GetMetric(), 1)
+			label := family.GetMetric()[0].GetLabel()
+			page = fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
+		}
+	}
+	w := newTown(t)
+	assert.Empty(t, w.ask().ID, "nobody tells")
+	w.fakes[0].metrics = page
+	c := w.ask()
+	assert.Equal(t, "0a1b", c.ID)
+	assert.Equal(t, 3, c.Generation)
+	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
+	require.ErrorContains(t, w.ask().InTheWay, "the others are not of one cluster")
 }

@@ -59,7 +59,7 @@ func (o Options) loadConfig() (etcdConfig, error) {
 	if err != nil {
 		return etcdConfig{}, fmt.Errorf("cannot read etcd configuration: %w", err)
 	}
-	raw, err = etcdconf.ForMember(raw, o.PodName)
+	raw, err = etcdconf.ForMember(expanded(raw, o.PodName, o.Namespace), o.PodName)
 	if err != nil {
 		return etcdConfig{}, fmt.Errorf("%w %s: %w", ErrConfig, o.ConfigFile, err)
 	}
@@ -72,6 +72,17 @@ func (o Options) loadConfig() (etcdConfig, error) {
 		return etcdConfig{}, fmt.Errorf("%w %s: %w", ErrConfig, o.ConfigFile, err)
 	}
 	return etcdConfig{yaml: raw, dataDir: found.DataDir}, nil
+}
+
+// expanded puts the pod's name and namespace in the place of $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where
+// they are not known the text stays.
+func expanded(raw []byte, pod, namespace string) []byte {
+	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
+		if value != "" {
+			raw = bytes.ReplaceAll(raw, []byte(variable), []byte(value))
+		}
+	}
+	return raw
 }
 
 // parseDirectories refuses a WAL outside the data directory: a validation would look for it in the wrong place.

@@ -128,3 +128,17 @@ advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:237
 	require.ErrorIs(t, stranger.CheckConfig(), ErrConfig)
 	require.ErrorContains(t, stranger.CheckConfig(), path)
 }
+
+// Token and URLs carry the namespace, so that two clusters of one configuration are two for etcd as well.
+func TestAConfigFileMayNameThePodAndItsNamespace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etcd.yaml")
+	write(t, path, "name: $(POD_NAME)\ninitial-cluster-token: $(POD_NAMESPACE)/etcd\n")
+	for namespace, token := range map[string]string{"shop": "shop/etcd", "": "$(POD_NAMESPACE)/etcd"} {
+		initializer := New(Options{DataDir: "/data/new.etcd", ConfigFile: path, PodName: "etcd-1", Namespace: namespace})
+		defer initializer.Close()
+		served, err := initializer.Config(t.Context())
+		require.NoError(t, err)
+		require.Contains(t, string(served), "name: etcd-1\n")
+		require.Contains(t, string(served), "initial-cluster-token: "+token+"\n")
+	}
+}

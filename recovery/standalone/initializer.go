@@ -30,6 +30,7 @@ type Options struct {
 	DataDir    string         // absolute path of etcd's data directory, unless ConfigFile names another
 	ConfigFile string         // etcd's YAML configuration; "" serves that of a single member on loopback
 	PodName    string         // which member this is, where ConfigFile is for several; "" if nobody knows
+	Namespace  string         // of the pod; "" if nobody knows
 	Log        zerolog.Logger // told when a validation begins and how it ended
 	Verify     VerifyFunc     // how a validation is run; nil runs datadir.Verify in this process
 	Recover    RecoverFunc    // what decides after a validation; nil takes its verdict

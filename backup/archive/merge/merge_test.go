@@ -37,7 +37,7 @@ func newWriter(t *testing.T) *writer {
 	w.store.Now = w.time
 	w.archive = archive.New(w.store, keys)
 	w.restart()
-	_, err := w.archive.Found(t.Context(), cluster, w.now)
+	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: w.now})
 	require.NoError(t, err)
 	w.full(1)
 	return w

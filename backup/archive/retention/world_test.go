@@ -40,7 +40,7 @@ func newWorld(t testing.TB) *world {
 	w.store.Now = func() time.Time { return segmenttest.At(w.clock) }
 	w.archive = archive.New(w.store, &seal.Keys{})
 	var err error
-	w.generation, err = w.archive.Found(context.Background(), "c1", segmenttest.At(w.clock))
+	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: segmenttest.At(w.clock)})
 	require.NoError(t, err)
 	w.full(true)
 	return w

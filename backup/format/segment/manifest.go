@@ -14,7 +14,7 @@ const Kind = "segment"
 // Manifest is the statement that every segment begins with.
 type Manifest struct {
 	seal.Heading
-	Cluster    string    `json:"cluster"`            // etcd's cluster id, hexadecimal
+	Cluster    string    `json:"cluster"`            // the store's
 	Generation int       `json:"generation"`         // the history between two restores
 	Position   Position  `json:"position"`           // where it begins
 	End        int64     `json:"end"`                // the last revision that it covers; Position.Revision-1 without rows

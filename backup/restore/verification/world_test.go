@@ -43,7 +43,7 @@ func newWorld(t *testing.T, s store.Store, keys *seal.Keys) *world {
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*segment.Row) {}, decay: bytes.Clone}
-	_, err = w.Found(t.Context(), cluster, time.Now())
+	_, err = w.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(t, err)
 	return w
 }

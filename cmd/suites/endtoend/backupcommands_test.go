@@ -26,7 +26,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	opened, err := folder.New(dir)
 	require.NoError(p.T, err)
 	kept := archive.New(opened, &seal.Keys{})
-	_, err = kept.Found(p.T.Context(), "c1", time.Now())
+	_, err = kept.Found(p.T.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
 	require.NoError(p.T, err)
 	database, err := os.Open(p.Database())
 	require.NoError(p.T, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -58,7 +59,7 @@ var stores = map[string]func(l *lived){
 	"unreachable": func(l *lived) { l.away() },
 	"another's": func(l *lived) {
 		other := newDepot(l.T)
-		_, err := other.archive().Found(l.T.Context(), "abc123", time.Now())
+		_, err := other.archive().Found(l.T.Context(), archive.Cluster{Cluster: "abc123", Created: time.Now()})
 		require.NoError(l.T, err)
 		l.Flags = append(l.Flags, other.flag())
 	},

@@ -163,7 +163,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
 	cluster := strconv.FormatUint(stands.ClusterID, 16)
-	_, err = other.archive().Found(t.Context(), cluster, time.Now())
+	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",

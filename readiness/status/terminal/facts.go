@@ -218,6 +218,9 @@ func backup(d status.Document, now time.Time) (all []fact) {
 	}
 	add := func(name, is string) { all = append(all, fact{name, is}) }
 	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
+	if b.Cluster != "" {
+		add("backups of", clusterOf(b))
+	}
 	if trouble := b.Trouble; trouble != nil {
 		add("backup trouble", trouble.Message)
 		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now)))
@@ -241,6 +244,18 @@ func backup(d status.Document, now time.Time) (all []fact) {
 		add("spool", fmt.Sprintf("%s of %s wait on the volume", size(b.SpoolBytes), size(b.SpoolLimit)))
 	}
 	return all
+}
+
+// clusterOf names the cluster that etcd's data are of.
+func clusterOf(b *facts.Backups) string {
+	text := b.Cluster
+	if b.Owner != "" {
+		text += " of " + b.Owner
+	}
+	if b.Generation > 0 {
+		text += fmt.Sprintf(", generation %d", b.Generation)
+	}
+	return text
 }
 
 func making(run *facts.Run) string {

@@ -1,0 +1,75 @@
+// Package identity is who etcd's data are: a small file in the data directory, which is moved, copied and put back with the data.
+// Recovery writes it before etcd is opened, and the writer of the backups keeps it up to date.
+package identity
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/smallfile"
+)
+
+// Identity is which cluster data are of, and how far they are known to have come in its store. The zero value is that of data that no
+// store knows, as of a plain etcd or of etcdutl snapshot restore.
+type Identity struct {
+	Cluster    string           `json:"cluster"`           // as in the store's cluster.json
+	Generation int              `json:"generation"`        //
+	Position   segment.Position `json:"position,omitzero"` // where the store was seen to end last, when that was of these data
+	Session    string           `json:"session,omitempty"` // of the last process that has written backups of these data
+}
+
+// File is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.
+const File = "etcd-wrapper.json"
+
+// limit is how many bytes of the file are read.
+const limit = 4 << 10
+
+// Known tells whether a store knows the data.
+func (i Identity) Known() bool { return i.Cluster != "" }
+
+// String names the generation for people.
+func (i Identity) String() string {
+	if !i.Known() {
+		return "no cluster that a store knows"
+	}
+	return fmt.Sprintf("generation %d of cluster %s", i.Generation, i.Cluster)
+}
+
+// Read returns the identity of the data in a data directory; the zero value if there is no file.
+func Read(dataDir string) (is Identity, err error) {
+	content, err := smallfile.ReadHere(filepath.Join(dataDir, File), limit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Identity{}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &is)
+	}
+	if err == nil && (is.Cluster == "" || is.Generation <= 0) {
+		err = errors.New("it names no cluster")
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("cannot read in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, File), err)
+	}
+	return is, nil
+}
+
+// Write keeps it durably, and makes the data directory if there is none.
+func (i Identity) Write(dataDir string) error {
+	content, err := json.Marshal(i)
+	if err == nil {
+		err = os.MkdirAll(dataDir, 0o700)
+	}
+	if err == nil {
+		err = durable.Replace(filepath.Join(dataDir, File), append(content, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, File), err)
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package identity_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
+)
+
+func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	none, err := identity.Read(dir)
+	require.NoError(t, err)
+	assert.False(t, none.Known())
+
+	is := identity.Identity{Cluster: "c1", Generation: 3, Position: segment.Position{Revision: 7}, Session: "s"}
+	require.NoError(t, is.Write(dir))
+	read, err := identity.Read(dir)
+	require.NoError(t, err)
+	assert.Equal(t, is, read)
+	info, err := os.Stat(filepath.Join(dir, identity.File))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode())
+}
+
+// What is damaged is not taken for data that no store knows.
+func TestAnIdentityThatCannotBeReadIsNotTakenForNone(t *testing.T) {
+	for _, content := range []string{"", "{", "{}", `{"cluster":"c1"}`} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, identity.File), []byte(content), 0o600))
+		_, err := identity.Read(dir)
+		require.ErrorContains(t, err, filepath.Join(dir, identity.File), content)
+	}
+}

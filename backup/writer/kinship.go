@@ -1,0 +1,125 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/writer/capture"
+)
+
+// note has the volume remember whose etcd's data are, and which process has written backups of them last. It comes before anything is
+// stored, so that the volume tells even if the process is killed then.
+func (w *Writer) note() {
+	is := identity.Identity{
+		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Position: w.remote.stored, Session: w.identity.Session,
+	}
+	if w.writes() {
+		is.Session = w.options.Session
+	}
+	known := w.identity
+	if known.Position = is.Position; known == is {
+		return
+	}
+	w.keepIdentity(is)
+}
+
+// noteEnd remembers where the store ends, for the next process.
+func (w *Writer) noteEnd() {
+	if w.remote.generation.Number == w.identity.Generation && !w.remote.stored.IsZero() && w.remote.stored != w.identity.Position && !w.refuses() {
+		is := w.identity
+		is.Position = w.remote.stored
+		w.keepIdentity(is)
+	}
+}
+
+func (w *Writer) keepIdentity(is identity.Identity) {
+	w.identity = is
+	if err := is.Write(w.options.DataDir); err != nil {
+		w.options.Log.Warn().Err(err).Msg("backups: the next start may not know whose etcd's data are")
+	}
+}
+
+// related tells whether the end of the chain is of the history that this member's data are of. Members of one cluster have the same rows.
+// Data of the same identity with other rows are a copy of a volume, or of a whole cluster, that has written on its own: whose object came
+// first goes on. Where etcd has compacted the rows, as it does while a store is away for long, the identity tells.
+func (w *Writer) related(ctx context.Context, head archive.Head) bool {
+	if head.Empty() && head.PastEnd.IsZero() {
+		return true
+	}
+	compared, same, err := w.compare(head.Start)
+	if err == nil && same && head.Segment != nil {
+		same, err = w.alike(*head.Segment)
+	}
+	switch {
+	case err != nil:
+		w.failed(aboutLook, "cannot compare etcd's data with its backups", err)
+		return false
+	case compared && !same:
+		w.take(ctx, succeeded, payload{err: w.otherCopy(head, fmt.Sprintf("revision %d there is not the one in etcd's data", head.Revision()))})
+		return false
+	}
+	w.note()
+	return true
+}
+
+// otherCopy says that another copy of the data goes on with the backups.
+func (w *Writer) otherCopy(head archive.Head, how string) error {
+	cluster := w.remote.generation.Cluster
+	return fmt.Errorf("%w: %s has backups of cluster %s up to revision %d, and %s; what came into the store first goes on; "+
+		"to go on with these data instead start once with --adopt=%s, or point --backup-store at another place; to go on with the backups, move the data directory away",
+		ErrCopied, w.remote.archive, cluster, max(0, head.Revision()), how, cluster)
+}
+
+// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
+// and etcd may have compacted some. Every history begins without any: a chain that has none is of data that have none, either, and says
+// nothing about others.
+func (w *Writer) compare(end segment.Start) (compared, same bool, err error) {
+	if end.Last == (segment.Digest{}) {
+		none := end.Position.Revision == segment.After(1).Revision && w.options.Etcd.Revision() == 1
+		return none, none, nil
+	}
+	own, whole, err := w.digest(end.Position.Revision - 1)
+	same = err == nil && own == end.Last
+	return same || err == nil && whole, same, err
+}
+
+// alike compares all rows of a segment with etcd's, as far as these are not compacted: copies that do the same may have a last revision
+// that is the same.
+func (w *Writer) alike(with segment.Manifest) (bool, error) {
+	chain := segment.Continue(with.Before, with.Position)
+	for more := true; more; {
+		rows, err := w.reader.Since(capture.Request{From: chain.Revision() + 1, UpTo: with.End, Limit: chunk})
+		var gap *capture.GapError
+		if errors.As(err, &gap) {
+			return true, nil
+		}
+		for _, row := range rows.Rows {
+			if err == nil {
+				err = chain.Add(row)
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+		more = rows.More
+	}
+	own, _ := chain.End()
+	return own == with.After, nil
+}
+
+// digest is that of the rows of a revision, as far as they are left, and tells whether all are.
+func (w *Writer) digest(revision int64) (own segment.Digest, whole bool, err error) {
+	rows, whole, err := w.reader.Left(revision)
+	chain := segment.Continue(segment.Digest{}, segment.Position{Revision: revision})
+	for _, row := range rows {
+		if err == nil {
+			err = chain.Add(row)
+		}
+	}
+	_, own = chain.End()
+	return own, whole, err
+}

@@ -1,0 +1,259 @@
+package writer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
+)
+
+// twin is a stand with data of its own and the same store, whose data say that they are of a cluster: of another one, or of this one, as
+// a copy says. The first one has ended.
+func (s *stand) twin(cluster string) *stand {
+	s.Helper()
+	s.end()
+	dir := s.TempDir()
+	other := &stand{T: s.T, etcd: etcdtest.Start(s.T, dir), store: s.store, log: s.log, options: s.options, tune: s.tune}
+	other.options.Etcd = Server(other.etcd.Server)
+	other.options.SpoolDir, other.options.DataDir = filepath.Join(dir, "spool"), dir
+	other.is(cluster, 1)
+	return other
+}
+
+// is has the data say whose they are; of no cluster if that is empty.
+func (s *stand) is(cluster string, generation int) {
+	s.Helper()
+	if cluster == "" {
+		require.NoError(s, os.Remove(filepath.Join(s.options.DataDir, identity.File)))
+		return
+	}
+	require.NoError(s, identity.Identity{Cluster: cluster, Generation: generation}.Write(s.options.DataDir))
+}
+
+// identified is what the data say.
+func (s *stand) identified() identity.Identity {
+	s.Helper()
+	is, err := identity.Read(s.options.DataDir)
+	require.NoError(s, err)
+	return is
+}
+
+// write makes a number of revisions, and returns the last.
+func (s *stand) write(count int, value string) (last int64) {
+	s.Helper()
+	for i := range count {
+		last = s.put(fmt.Sprint("key", i), value)
+	}
+	return last
+}
+
+// Both have one configuration, and so one cluster id of etcd's.
+func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
+	for name, cluster := range map[string]string{"another cluster": "beef", "data that no store knows": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			require.NoError(t, s.Flush(t.Context()))
+			other := s.twin("c0ffee")
+			other.put("a", "1")
+			other.is(cluster, 1)
+			other.run()
+			other.requireUntouched("it is cluster "+clusterID+"'s", cluster)
+		})
+	}
+}
+
+func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) {
+	for name, test := range map[string]struct {
+		behind bool // whether the first one's chain has segments behind its full
+		goes   func(other *stand)
+	}{
+		"segments":             {true, func(*stand) {}},
+		"the chain is a full":  {false, func(*stand) {}},
+		"its end is damaged":   {true, func(other *stand) { other.damage(archive.SegmentName(1, other.head().Segment.Position)) }},
+		"the last row is same": {true, func(other *stand) { other.put("a", "2") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.write(5, "first")
+			s.run()
+			s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full")
+			if test.behind {
+				s.awaitStored(s.put("a", "1"))
+				s.awaitStored(s.put("a", "2"))
+			}
+			require.NoError(t, s.Flush(t.Context()))
+			other := s.twin(clusterID)
+			other.write(20, "other")
+			test.goes(other)
+			other.run()
+			other.requireUntouched("another copy of these data", "--adopt="+clusterID)
+			assert.Equal(t, ended, other.core.State)
+		})
+	}
+}
+
+// Both run, and the volume of one is a copy of the other's.
+func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
+	s := newStand(t)
+	s.write(5, "first")
+	s.run()
+	s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Role == Writing }, "a full")
+	copied := s.twin(clusterID)
+	copied.write(5, "first")
+	require.Equal(t, s.etcd.Revision(), copied.etcd.Revision())
+	copied.tune = append(copied.tune, func(w *Writer) { w.pace.beat = poll })
+	s.run()
+	copied.run()
+	copied.eventually(func(f Facts) bool { return f.Role == Writing }, "it has the same rows, as a second member has")
+	last := s.put("a", "of the first")
+	s.awaitStored(last)
+	select {
+	case why := <-copied.Superseded():
+		require.ErrorIs(t, why, ErrCopied)
+	case <-time.After(patience):
+		require.Fail(t, "the copy goes on")
+	}
+	s.awaitStored(s.put("a", "goes on"))
+	s.requireAllKept()
+}
+
+// Nothing else would tell if the process were killed once the store has its first object.
+func TestAVolumeTellsWhichProcessWritesBeforeTheStoreHasAnything(t *testing.T) {
+	s := newStand(t)
+	s.options.Session = "this process"
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Hang: true})
+	s.run()
+	s.eventually(storesItsCopy, "its data are in the store, and its manifest is not")
+	assert.Equal(t, "this process", s.identified().Session)
+}
+
+func TestAVolumeTellsWhereTheStoreEnded(t *testing.T) {
+	s := begun(t)
+	last := s.put("a", "1")
+	s.awaitStored(last)
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	assert.Equal(t, segment.After(last), s.identified().Position)
+	assert.Equal(t, clusterID, s.identified().Cluster)
+}
+
+func TestAStoreThatNobodyHasUsedIsFoundedWithAnIDOfItsOwn(t *testing.T) {
+	s := newStand(t)
+	s.is("", 0)
+	s.options.Owner = "shop/etcd"
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	is := s.identified()
+	assert.Len(t, is.Cluster, 32)
+	assert.NotEqual(t, s.options.Etcd.ClusterID(), is.Cluster)
+	first, err := archive.New(s.store, keys).Cluster(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, is.Cluster, first.Cluster)
+	assert.Equal(t, "shop/etcd", first.Owner)
+	assert.Equal(t, s.options.Etcd.ClusterID(), first.Etcd)
+	facts := s.Facts()
+	assert.Equal(t, []any{is.Cluster, "shop/etcd"}, []any{facts.Cluster, facts.Owner})
+}
+
+// The volume has the id before the store has, and whoever was killed in between begins with that.
+func TestAFoundationThatWasCutOffIsCompletedWithTheSameID(t *testing.T) {
+	for name, which := range map[string]string{"the cluster manifest": "cluster.json", "the generation": "gen/"} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.is("", 0)
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: which, Err: memory.ErrUnreachable})
+			s.run()
+			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
+			s.end()
+			is := s.identified()
+			s.store.Heal()
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			first, err := archive.New(s.store, keys).Cluster(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, is.Cluster, first.Cluster)
+		})
+	}
+}
+
+// compactedMeanwhile stops the stand, and compacts beyond all that the store has.
+func (s *stand) compactedMeanwhile() {
+	s.Helper()
+	s.end()
+	s.put("first", "meanwhile")
+	s.put("a", "meanwhile")
+	s.compact(s.write(10, "meanwhile"))
+}
+
+// requireGoesOn says that another chain begins behind the gap, with all there is.
+func (s *stand) requireGoesOn() {
+	s.Helper()
+	s.awaitStored(s.put("a", "afterwards"))
+	require.NoError(s, s.Flush(s.Context()))
+	s.requireAllKept()
+}
+
+func TestDataGoOnBehindAGapInTheStoreThatTheyAreOf(t *testing.T) {
+	s := begun(t)
+	first, second := s.store, memory.New()
+	for _, s.store = range []*memory.Store{first, second, first} {
+		s.compactedMeanwhile()
+		s.run()
+		s.requireGoesOn()
+	}
+}
+
+// isRestored begins a generation that a restore has made.
+func (s *stand) isRestored() {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	_, err := a.Found(s.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
+	require.NoError(s, err)
+	require.NoError(s, a.BeginGeneration(s.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Created: time.Now()}))
+	s.is(clusterID, 2)
+}
+
+func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
+	s := newStand(t)
+	s.isRestored()
+	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
+	assert.Contains(t, s.Facts().Trouble.Text, "put its generation.json back")
+}
+
+func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
+	s := newStand(t)
+	s.is(clusterID, 3)
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), clusterID)
+	require.NoError(t, err)
+	assert.Equal(t, 3, generation.Number)
+}
+
+// What waits is the volume's, and goes on where compaction has left nothing to compare.
+func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
+	s.put("a", "waits")
+	s.BeforeCompaction(t.Context())
+	s.end()
+	s.compact(s.put("a", "meanwhile"))
+	waited := s.segmentsOf(s.options.SpoolDir)
+	_, err := New(s.options)
+	require.NoError(t, err)
+	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
+}
