@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// Two clusters of one configuration have one cluster id, and so has a volume that was put back and written to since.
+// A volume that was put back, or copied, and written to since has the same identity.
 func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
 	w := newWorld(t)
 	w.used()

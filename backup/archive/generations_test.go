@@ -281,3 +281,16 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 	assert.Equal(t, 1, generation.Number)
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
+
+// Both have looked, and there was none.
+func TestOfTwoThatFoundAStoreAtOnceBothReadWhoDid(t *testing.T) {
+	s := memory.New()
+	a := archive.New(s, &seal.Keys{})
+	faster, err := a.FoundCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})
+	require.NoError(t, err)
+	s.Inject(memory.Fault{Op: memory.Get, Prefix: "cluster.json", Err: store.ErrNotFound, Times: 1})
+	there, err := a.FoundCluster(t.Context(), archive.Cluster{Cluster: "2", Owner: "b", Created: Noon})
+	require.NoError(t, err)
+	assert.Equal(t, faster.Cluster, there.Cluster)
+	assert.Equal(t, faster.Owner, there.Owner)
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,8 @@ type scene struct {
 	history   []string
 	confirmed int64   // the last revision that a writer was told is stored
 	begun     []int64 // what each successor that has begun has of generation 1
+	told      string  // which copy was told that something of its own is stored
+	founded   string  // the cluster that was told that the store is its own
 	broken    string  // a promise
 }
 
@@ -58,11 +61,13 @@ func writes(from segment.Start, left int) step {
 }
 
 // row is a segment with the next revision.
-func (s *scene) row(from segment.Start) segment.Object {
+func (s *scene) row(from segment.Start) segment.Object { return s.rowOf("value ", from) }
+
+func (s *scene) rowOf(who string, from segment.Start) segment.Object {
 	builder, err := segment.NewBuilder(&seal.Keys{}, from)
 	require.NoError(s.t, err)
-	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint("value ", from.Position.Revision))))
-	object, err := builder.Finish(segment.Source{Session: "writer"})
+	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))))
+	object, err := builder.Finish(segment.Source{Session: who})
 	require.NoError(s.t, err)
 	return object
 }
@@ -74,6 +79,75 @@ func (s *scene) confirm(revision int64) {
 			s.broken = fmt.Sprintf("revision %d was told as stored, and the successor has %d", revision, has)
 		}
 	}
+}
+
+// copies is a copy of the volume that has rows of its own. Where its object collides with other rows, it ends.
+func copies(who string, from segment.Start, left int) step {
+	if left == 0 {
+		return step{}
+	}
+	return step{fmt.Sprint(who, " writes ", from.Position, left), func(s *scene) step {
+		object := s.rowOf(who, from)
+		err := archivetest.PutSegment(s.ctx, s.Archive, object)
+		if errors.Is(err, store.ErrExists) {
+			there, failed := s.Manifest(s.ctx, 1, from.Position)
+			if failed != nil || there.After != object.After {
+				return step{}
+			}
+			err = nil
+		}
+		if err != nil {
+			s.broken = err.Error()
+			return step{}
+		}
+		if s.told != "" && s.told != who {
+			s.broken = "objects of " + who + " are behind those of " + s.told
+		}
+		s.told = who
+		s.confirm(object.End)
+		return copies(who, object.Start(), left-1)
+	}}
+}
+
+// adopts ends the generation where it is, and begins one with the data of a copy, which has nothing to do with what was stored.
+func adopts(session string) step {
+	return step{"looks, to adopt", func(s *scene) step {
+		read := s.head()
+		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
+			err := s.End(s.ctx, first, read, session, ending(session))
+			if errors.Is(err, archive.ErrMoved) {
+				return adopts(session)
+			}
+			return step{"begins, as " + session, func(s *scene) step {
+				if s.BeginGeneration(s.ctx, archive.Generation{Number: 2, Cluster: cluster, Adopted: []string{"o"}, Session: session, Created: Noon}) == nil {
+					s.begin(math.MaxInt64) // a person says that what is not in it is given up
+				}
+				return step{}
+			}}
+		}}
+	}}
+}
+
+// founds is a member of a new cluster.
+func founds(id, owner string) step {
+	return step{"founds as " + id + owner, func(s *scene) step {
+		there, err := s.FoundCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
+		if err != nil || there.Owner != owner {
+			return step{}
+		}
+		return step{"begins as " + there.Cluster + owner, func(s *scene) step {
+			generation, err := s.Found(s.ctx, there)
+			if err != nil {
+				return step{}
+			}
+			switch {
+			case s.founded != "" && s.founded != generation.Cluster, generation.Cluster != there.Cluster, generation.Owner != owner:
+				s.broken = fmt.Sprintf("%s of %s takes the store of %s for its own", there.Cluster, owner, s.founded)
+			}
+			s.founded = generation.Cluster
+			return step{}
+		}}
+	}}
 }
 
 // opens begins another chain behind a gap, and goes on in it.
@@ -157,7 +231,7 @@ func (s *scene) after(i int, replyLost bool) *scene {
 	for name, content := range s.objects() {
 		require.NoError(s.t, world.store.Put(s.ctx, name, strings.NewReader(content)))
 	}
-	then := &scene{world: &world, actors: slices.Clone(s.actors), confirmed: s.confirmed, begun: slices.Clone(s.begun)}
+	then := &scene{world: &world, actors: slices.Clone(s.actors), confirmed: s.confirmed, begun: slices.Clone(s.begun), told: s.told, founded: s.founded}
 	if replyLost {
 		world.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
 	}
@@ -182,7 +256,7 @@ func (s *scene) objects() map[string]string {
 
 // key tells scenes apart that can go on differently.
 func (s *scene) key() string {
-	key := fmt.Sprint(s.confirmed, s.begun, s.objects())
+	key := fmt.Sprint(s.confirmed, s.begun, s.told, s.founded, s.objects())
 	for _, actor := range s.actors {
 		key += "\n" + actor.knows
 	}
@@ -206,32 +280,55 @@ func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
 		"two chains that begin, a member that completes one, and a restore": func(segment.Start) []step {
 			return []step{opens(20), opens(30), looks(), restores("a")}
 		},
+		"two copies of a volume, and a restore": func(from segment.Start) []step {
+			return []step{copies("a", from, 2), copies("b", from, 2), restores("r")}
+		},
+		"two copies of which one is adopted": func(from segment.Start) []step {
+			return []step{copies("a", from, 2), copies("b", from, 1), adopts("b")}
+		},
+		"two adoptions and a restore": func(from segment.Start) []step {
+			return []step{writes(from, 1), adopts("a"), adopts("b"), restores("r")}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			beginning := &scene{world: begin(t, &seal.Keys{})}
 			beginning.actors = actors(beginning.next)
-			seen, queue := map[string]bool{}, []*scene{beginning}
-			for len(queue) > 0 {
-				s := queue[len(queue)-1]
-				queue = queue[:len(queue)-1]
-				require.Empty(t, s.broken, "after %q", s.history)
-				key := s.key()
-				if seen[key] {
-					continue
-				}
-				seen[key] = true
-				for i, actor := range s.actors {
-					if actor.do == nil {
-						continue
-					}
-					queue = append(queue, s.after(i, false))
-					if !strings.Contains(actor.knows, "looks") && !strings.Contains(actor.knows, "reads") {
-						queue = append(queue, s.after(i, true))
-					}
-				}
-			}
-			t.Logf("%d places", len(seen))
+			beginning.explore(t)
 		})
 	}
+}
+
+// Members of one cluster found a store at once, and so does another cluster, that of another namespace.
+func TestAStoreIsFoundedByOneCluster(t *testing.T) {
+	s := memory.New()
+	beginning := &scene{world: &world{Archive: archive.New(s, &seal.Keys{}), t: t, ctx: t.Context(), store: s}}
+	beginning.actors = []step{founds("1", "a"), founds("2", "a"), founds("3", "b"), founds("4", "b")}
+	beginning.explore(t)
+}
+
+// explore goes on from a scene in every order.
+func (s *scene) explore(t *testing.T) {
+	t.Helper()
+	seen, queue := map[string]bool{}, []*scene{s}
+	for len(queue) > 0 {
+		here := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		require.Empty(t, here.broken, "after %q", here.history)
+		key := here.key()
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		for i, actor := range here.actors {
+			if actor.do == nil {
+				continue
+			}
+			queue = append(queue, here.after(i, false))
+			if !strings.Contains(actor.knows, "looks") && !strings.Contains(actor.knows, "reads") {
+				queue = append(queue, here.after(i, true))
+			}
+		}
+	}
+	t.Logf("%d places", len(seen))
 }

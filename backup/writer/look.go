@@ -41,8 +41,7 @@ type remote struct {
 // looked is what a member that does not lead saw last.
 type looked struct {
 	at      time.Time
-	none    bool      // there was no chain
-	counted time.Time // when that last counted
+	counted time.Time // when it last counted that there was no chain
 	behind  bool      // the chain had less than this member's data
 	times   int       // in a row that this was so and the chain had not grown, or that there was none
 }
@@ -66,8 +65,7 @@ const (
 
 // look finds out where the chain ends, if it is time.
 func (w *Writer) look(ctx context.Context) {
-	if !w.mayAsk() || w.core.State == watching && time.Since(w.remote.looked.at) < w.lookInterval() ||
-		w.core.State == writing && time.Since(w.remote.looked.at) < w.watchInterval() {
+	if !w.mayAsk() || (w.core.State == watching || w.core.State == writing) && time.Since(w.remote.looked.at) < w.watchInterval() {
 		return
 	}
 	w.ask()
@@ -109,15 +107,6 @@ func (w *Writer) lookSoon() {
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
-}
-
-// lookInterval is shorter where there is no chain yet: the sooner it is seen, the sooner it is known to be the one that etcd's data go
-// with. Should this member lead when its rows are compacted, nothing would show that any more.
-func (w *Writer) lookInterval() time.Duration {
-	if w.remote.looked.none {
-		return w.pace.young
-	}
-	return w.watchInterval()
 }
 
 // settled tells whether the end of the chain is known well enough to go on from there.
@@ -273,14 +262,13 @@ func (w *Writer) watchGrowth(head archive.Head, grew bool) {
 	} else {
 		seen.times++
 	}
-	seen.behind, seen.none = lacks, false
+	seen.behind = lacks
 	w.silence(stalls)
 }
 
 // countSilence counts how often nobody had begun a chain.
 func (w *Writer) countSilence() {
 	seen := &w.remote.looked
-	seen.none = true
 	if time.Since(seen.counted) >= w.watchInterval() {
 		seen.times++
 		seen.counted = time.Now()

@@ -143,8 +143,8 @@ const compared = 10_000
 const revisionBytes = 17
 
 // Divergence returns the newest revision that both data directories have rows of which are not equal, or 0 if there is none.
-// A revision has the same rows for ever, so then the data are no earlier state of the others: two clusters of one
-// configuration have one cluster id, too, and data that were rolled back and written to have another lineage. Rows that one
+// A revision has the same rows for ever, so then the data are no earlier state of the others: they were rolled back, or
+// copied, and written to. Rows that one
 // of them has not, or not any more, say nothing. Neither may be open for writing.
 func Divergence(dataDir, other string) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database

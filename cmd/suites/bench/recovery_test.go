@@ -72,21 +72,7 @@ func (l *lostVolume) fill(revisions int64) {
 	in, err := folder.New(l.store)
 	require.NoError(l.t, err)
 	l.archive = archive.New(in, &seal.Keys{})
-	l.end = restoretest.PutFull(l.t, l.archive, l.cluster(), l.full, revisions, 900)
-}
-
-// cluster is the id of the one that the pod's configuration founds.
-func (l *lostVolume) cluster() string {
-	l.t.Helper()
-	config := maps.Clone(l.pod.Config)
-	config["data-dir"] = l.pod.DataDir()
-	text, err := yaml.Marshal(config)
-	require.NoError(l.t, err)
-	seed, err := recovery.SeedOf(text, l.pod.DataDir(), fmt.Sprint(l.pod.Config["initial-cluster-token"]))
-	require.NoError(l.t, err)
-	id, err := seed.ClusterID()
-	require.NoError(l.t, err)
-	return strconv.FormatUint(id, 16)
+	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
 // addHour puts an hour's segments behind the full, merged as the program merges them.

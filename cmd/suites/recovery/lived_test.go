@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -46,6 +47,10 @@ var volumes = map[string]func(l *lived){
 	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
 	"broken":      func(l *lived) { breakDatabase(l.Pod) },
 	"empty":       func(l *lived) { lose(l.Pod) },
+	"of no cluster": func(l *lived) {
+		require.NoError(l.T, os.Remove(filepath.Join(l.DataDir(), identity.File)))
+		require.NoError(l.T, os.RemoveAll(filepath.Join(l.Volume, "backup.spool")))
+	},
 }
 
 // stores are how a store can be found.

@@ -71,7 +71,7 @@ func (s *stricken) requireEnd(t *testing.T, where string) {
 	require.NoError(t, err)
 	assert.NotContains(t, string(position), `"claim"`, where)
 	generations := s.generations()
-	assert.Equal(t, run.Status().ClusterID, generations[len(generations)-1].Cluster, where)
+	assert.Equal(t, run.Status().ClusterID, generations[len(generations)-1].Etcd, where)
 	assert.LessOrEqual(t, len(generations), 3, fmt.Sprint(where, ": at most what was begun, and what it came to"))
 	run.Kill()
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -40,6 +40,8 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "another's", "another cluster's backups are never restored here"},
 	{"valid", "damaged", troubled},
 	{"valid", "not trusted", troubled},
+	{"of no cluster", "this cluster's", "the volume names no cluster"},
+	{"of no cluster", "empty", starts},
 	{"broken", "damaged", "put that object back"},
 	{"empty", "damaged", "put that object back"},
 	{"empty", "not trusted", "add the key"},
@@ -56,7 +58,7 @@ var cells = []struct{ volume, store, end string }{
 	{"empty", "empty", founds},
 	{"empty", "none", founds},
 	{"empty", "unreachable", waits},
-	{"empty", "another's", "the configuration is not that of the cluster in the store"},
+	{"empty", "another's", "an empty volume does not take the store of another owner"},
 }
 
 func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
@@ -162,8 +164,10 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	datadirtest.Contradict(database)
 	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
-	cluster := strconv.FormatUint(stands.ClusterID, 16)
-	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
+	is, err := identity.Read(l.DataDir())
+	require.NoError(t, err)
+	cluster := is.Cluster
+	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()})
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",

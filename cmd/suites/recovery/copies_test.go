@@ -1,0 +1,79 @@
+package recovery_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// copied is another pod whose volume is a copy of this one's, with the same store.
+func (l *lived) copied() *harness.Pod {
+	l.T.Helper()
+	other := harness.NewStandalonePod(l.T, nil)
+	other.Flags = append(other.Flags, l.flag())
+	require.NoError(l.T, os.RemoveAll(other.Volume))
+	require.NoError(l.T, os.CopyFS(other.Volume, os.DirFS(l.Volume)))
+	return other
+}
+
+// Both have the same rows at first, as two members of one cluster have: who writes finds what the other one has written.
+func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	pods := []*harness.Pod{l.Pod, l.copied()}
+	runs := []*harness.Run{pods[0].StartReady(), pods[1].StartReady()}
+	pods[0].Put("key", "of the first")
+	pods[1].Put("key", "of the second")
+	ended, goesOn := 0, 1
+	select {
+	case <-runs[0].Ended:
+	case <-runs[1].Ended:
+		ended, goesOn = 1, 0
+	case <-time.After(time.Minute):
+		require.Fail(t, "both go on")
+	}
+	assert.Equal(t, 70, runs[ended].Exit(time.Second))
+	runs[ended].AwaitLine(harness.Line{"message": "another copy of these data goes on with their backups", "level": "error"})
+	runs[ended].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
+	assert.Equal(t, 200, runs[goesOn].Readyz())
+	pods[goesOn].Put("key", "afterwards")
+	runs[goesOn].StopCleanly()
+	runs[goesOn].AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+}
+
+// Its data are kept, and come back into the store when a person says so, once.
+func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	other := l.copied()
+	run := l.StartReady()
+	l.Put("key", "of the first")
+	run.StopCleanly()
+	other.Flags = append(other.Flags, "--recover=never")
+	run = other.StartReady()
+	other.Put("key", "of the copy")
+	assert.Equal(t, 70, run.Exit(time.Minute))
+
+	is, err := identity.Read(other.DataDir())
+	require.NoError(t, err)
+	other.Flags = append(other.Flags, "--recover=auto", "--adopt="+is.Cluster)
+	run = other.StartReady()
+	assert.Equal(t, "of the copy", other.Get("key"))
+	harness.Eventually(t, "it makes backups of its own", func() bool {
+		b := run.Status().Backup
+		return b.Generation == 2 && b.LastFull != nil && b.Trouble == nil
+	})
+	run.StopCleanly()
+	require.NoError(t, os.RemoveAll(filepath.Join(other.Volume)))
+	require.NoError(t, os.Mkdir(other.Volume, 0o700))
+	run = other.StartReady()
+	assert.Equal(t, "of the copy", other.Get("key"), "and comes back with them, though the flag is left in its place")
+	harness.Eventually(t, "in the next generation", func() bool { return run.Status().Backup.Generation == 3 })
+}
