@@ -158,18 +158,24 @@ func heir(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
 	return best, ok
 }
 
-// progress is what the leader knows of its followers' logs. etcd shows it to nobody but the variable that it publishes
-// for people who debug it, which is that of the etcd started last in the process; nil if it is another's.
+// progress is what the leader knows of its followers' logs; nil if that cannot be seen.
 func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
+	status, _ := RaftStatus(server)
+	return status.Progress
+}
+
+// RaftStatus is raft's own. etcd shows it to nobody but the variable that it publishes for people who debug it, which is that of the etcd
+// started last in the process; ok is false if it is another's.
+func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status, ok bool) {
 	published, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
-		return nil
+		return raft.Status{}, false
 	}
-	status, ok := published.Value().(raft.Status)
+	status, ok = published.Value().(raft.Status)
 	if !ok || status.ID != uint64(server.MemberID()) {
-		return nil
+		return raft.Status{}, false
 	}
-	return status.Progress
+	return status, true
 }
 
 // handOver moves leadership to another member and returns once that leads.
