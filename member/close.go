@@ -96,7 +96,7 @@ var endless = map[string]bool{
 }
 
 // drain ends endless requests when etcd is about to close. All others have the time that etcd's close gives them. By then
-// upkeep has given leadership away, while all members held their writes back. Where that was not possible, etcd's close does
+// maintenance has given leadership away, while all members held their writes back. Where that was not possible, etcd's close does
 // it when clients were sent away and have what they had asked for: raft would drop their writes the other way round.
 type drain struct {
 	ctx    context.Context //nolint:containedctx // it is the signal that AfterFunc waits for

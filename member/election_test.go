@@ -63,7 +63,7 @@ func TestALogThatGoesOnToASecondVoterLetsNobodyLeadAtOnce(t *testing.T) {
 }
 
 func TestARemovedMemberIsNotToldToLead(t *testing.T) {
-	members := threeWith(t, member.Upkeep{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
+	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
 	members[2] = newBench(t, t.TempDir()) // to be closed in its place

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Options configure a Member. All fields but DataVersion, Upkeep, FindsPlace, AskForVote and BeforeCompaction are required.
+// Options configure a Member. All fields but DataVersion, Maintenance, FindsPlace, AskForVote and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -36,8 +36,8 @@ type Options struct {
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
-	// Upkeep is when the database is defragmented.
-	Upkeep Upkeep
+	// Maintenance is when the database is defragmented.
+	Maintenance Maintenance
 	// FindsPlace has the member tell the cluster its peer URLs, if they have changed, and ask for a vote while it is a
 	// learner. A backup-restore sidecar does that itself.
 	FindsPlace bool
@@ -73,7 +73,7 @@ type Member struct {
 	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
 	startErr error               // valid once started is closed
 
-	upkeep     *maintenance.Keeper
+	maintainer *maintenance.Maintainer
 	compaction autoCompaction // etcd's own, if the member runs it
 	keeping    keeping
 	catchingUp sync.WaitGroup // from when etcd runs until it stops
@@ -103,9 +103,9 @@ func New(config *embed.Config, options Options) *Member {
 		crashed: make(chan struct{}),
 	}
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
-	m.upkeep = m.newUpkeep()
+	m.maintainer = m.newMaintainer()
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream, m.upkeep.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.upkeep.Unary, again))
+		grpc.ChainStreamInterceptor(m.drain.stream, m.maintainer.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.maintainer.Unary, again))
 	if options.BeforeCompaction != nil {
 		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,

@@ -54,7 +54,7 @@ func (m *Member) View() (v View, ok bool) {
 	}
 	server := m.etcd.Server
 	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota()}
-	v.DBSize, v.DBInUse = m.upkeep.Sizes(server)
+	v.DBSize, v.DBInUse = m.maintainer.Sizes(server)
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()
 	}

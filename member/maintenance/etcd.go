@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cluster is what a Keeper needs of etcd.
+// cluster is what a Maintainer needs of etcd.
 type cluster interface {
 	facts() facts
 	defragment() error // etcd's own, which stands still until it is done
