@@ -266,7 +266,9 @@ func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	}
 	grant(t, members[2], reservedID(handoverKind, 7, leads))
 	require.Eventually(t, func() bool { return took(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
-	assert.Less(t, took(t, client), 700*time.Millisecond, "but not for longer, by a leader that stays, however long the lease lasts")
+	for range 100 {
+		require.Less(t, took(t, client), 700*time.Millisecond, "but not for longer, by a leader that stays, however long the lease lasts")
+	}
 	for _, b := range members {
 		assert.True(t, <-confirmed, "member %s has said that it does", b.ID())
 	}

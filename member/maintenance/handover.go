@@ -126,8 +126,8 @@ var writes = []string{
 const (
 	// lookout is how often a member looks whether a change of leadership is announced.
 	lookout = 10 * time.Millisecond
-	// aloneLookout is how often one does that has nobody to hear of.
-	aloneLookout = time.Second
+	// seldomLookout is how often it does when nobody writes.
+	seldomLookout = 100 * time.Millisecond
 )
 
 // listen hears of every change of leadership that the leader announces, and holds this member's writes back meanwhile.
@@ -139,18 +139,17 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 			return
 		case <-time.After(pause):
 		}
-		if now := server.AppliedIndex(); now == applied {
-			continue
-		} else if applied = now; len(server.Cluster().Members()) == 1 {
-			pause = aloneLookout
+		before := applied
+		if applied = server.AppliedIndex(); applied == before {
+			pause = min(2*pause, seldomLookout)
 			continue
 		}
 		pause = lookout
 		changed := server.LeaderChangedNotify() // before the look at who leads, so that no change is missed
-		before := heard
+		known := heard
 		heard = there.all(handover)
 		for _, announced := range heard { // each once, however long its lease is, and only the leader's
-			if !slices.Contains(before, announced) && announced.names(server.Leader()) {
+			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.hush(ctx, changed, func(ctx context.Context) {
 					confirmed := there.own(quiet)
 					confirmed.nonce = announced.nonce
