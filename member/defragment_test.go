@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"go.etcd.io/raft/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
@@ -147,6 +148,10 @@ func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
 			_, err := kv.Txn(soon(t), &etcdserverpb.TxnRequest{Failure: []*etcdserverpb.RequestOp{nested}})
 			return err
 		},
+		"lock": func() error {
+			_, err := v3lockpb.NewLockClient(client.ActiveConnection()).Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock"), Lease: id})
+			return err
+		},
 	} {
 		err := ask()
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
@@ -154,7 +159,7 @@ func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
 	}
 	granted, err := client.Grant(soon(t), 60)
 	require.NoError(t, err)
-	_, err = client.Put(soon(t), "key", "value", clientv3.WithLease(granted.ID))
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value", clientv3.WithLease(granted.ID))).Commit()
 	require.NoError(t, err)
 	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value"), clientv3.OpTxn(nil, nil, nil)).Commit()
 	require.NoError(t, err)

@@ -14,55 +14,79 @@ import (
 	"etcd-wrapper/member"
 )
 
-// asked reports whether a member was told to lead at once.
-func asked(b *bench) bool { return strings.Contains(b.log.String(), "received MsgTimeoutNow") }
+// Raft's status is that of the etcd that was begun last in a process, so these tests are not run beside others.
 
-// reopened is a member with the data of another, after two elections' time at most.
-func reopened(t *testing.T, of *embed.Config) *bench {
+// unhurried is a configuration by which raft itself elects nobody before a test has ended.
+func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
-	config := config(t, of.Dir)
-	config.Name, config.InitialCluster = of.Name, of.InitialCluster
-	config.ListenPeerUrls, config.AdvertisePeerUrls = of.ListenPeerUrls, of.AdvertisePeerUrls
-	b := benchWith(t, config)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	_ = b.Open(ctx)
-	_, _ = b.Close()
-	return b
+	of := config(t, dir)
+	of.TickMs, of.ElectionMs = 10_000, 50_000 // etcd's longest
+	return benchWith(t, of)
 }
 
-func TestTheOnlyVoterLeadsAtOnceWhateverLearnersThereAre(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+func TestAMemberThatIsAloneDoesNotWaitForAnElection(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	for _, start := range []string{"first", "again"} {
+		b := unhurried(t, dir)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		require.NoError(t, b.Open(ctx), start)
+		cancel()
+		_, err := b.client(t).Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		_, err = b.Close()
+		require.NoError(t, err)
+	}
+}
+
+// Its log ends with a second voter, who has never started: there is no quorum, and nobody is asked to campaign without one.
+func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
-	assert.True(t, asked(b))
-	_, err := b.client(t).MemberAddAsLearner(soon(t), []string{freeURLText(t)})
+	other := freeURL(t)
+	_, err := b.client(t).MemberAdd(soon(t), []string{other.String()})
 	require.NoError(t, err)
 	_, err = b.Close()
 	require.NoError(t, err)
-	again := reopened(t, b.config)
-	assert.True(t, asked(again))
-	assert.Contains(t, again.log.String(), "became leader")
-}
 
-func freeURLText(t *testing.T) string {
-	t.Helper()
-	url := freeURL(t)
-	return url.String()
-}
-
-// What the log has is applied entry by entry: on the way the member is the only voter once more.
-func TestALogThatGoesOnToASecondVoterLetsNobodyLeadAtOnce(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
-	_, err := b.client(t).MemberAdd(soon(t), []string{freeURLText(t)})
+	again := newBench(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan error, 1)
+	go func() { opened <- again.Open(ctx) }()
+	require.Eventually(t, func() bool { return strings.Count(again.log.String(), "is starting a new") >= 2 }, patience, tick)
+	cancel()
+	require.Error(t, <-opened)
+	_, err = again.Close()
 	require.NoError(t, err)
-	_, _ = b.Close() // which no quorum takes part in
-	again := reopened(t, b.config)
-	assert.False(t, asked(again))
-	assert.NotContains(t, again.log.String(), "became leader")
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-func TestARemovedMemberIsNotToldToLead(t *testing.T) {
+// Before raft campaigns it reads what it has not applied, and etcd, which is ahead of it when it starts, drops most of that.
+func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	of := config(t, dir)
+	of.SnapshotCatchUpEntries = 1
+	b := benchWith(t, of)
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	for range 500 {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+	}
+	_, err := b.Close()
+	require.NoError(t, err)
+	for range 20 {
+		of := config(t, dir)
+		of.SnapshotCatchUpEntries = 1
+		again := benchWith(t, of)
+		require.NoError(t, again.Open(soon(t)))
+		_, err = again.Close()
+		require.NoError(t, err)
+	}
+}
+
+// It would campaign among those that have removed it.
+func TestARemovedMemberIsNotElected(t *testing.T) {
 	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
@@ -71,5 +95,11 @@ func TestARemovedMemberIsNotToldToLead(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, removed.Watch(soon(t)))
 	_, _ = removed.Close()
-	assert.False(t, asked(reopened(t, removed.config)))
+	of := config(t, removed.config.Dir)
+	of.Name, of.InitialCluster = removed.config.Name, removed.config.InitialCluster
+	of.ListenPeerUrls, of.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
+	again := benchWith(t, of)
+	require.Error(t, again.Open(soon(t)))
+	_, _ = again.Close()
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }

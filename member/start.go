@@ -15,6 +15,55 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
+// inspect refuses data that etcd would take without a word.
+func (m *Member) inspect(found *datadir.Findings) error {
+	return found.Inspect(datadir.Identity{
+		Name:           m.config.Name,
+		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
+		InitialCluster: m.config.InitialCluster,
+	}, m.options.Log)
+}
+
+const (
+	// electPause is how long a member waits before it looks again whether it is the only voter, and asks again for its election.
+	electPause = 2 * time.Millisecond
+	// electPatience is how long it asks. Raft's own election comes within two election timeouts, a second each by default.
+	electPatience = 2 * time.Second
+)
+
+// electItself spares a member that nobody else votes with raft's wait, which is there for other members to be heard: 0.1 to 1 s by
+// default, most of a start. It asks raft for what a leader asks the member for that it hands over to (MsgTimeoutNow), and ends with the
+// first leader. Raft campaigns without a pre-vote then; a single voter disturbs nobody with that.
+func (m *Member) electItself() {
+	server := m.etcd.Server
+	self := uint64(server.MemberID())
+	ctx, cancel := context.WithTimeout(context.Background(), electPatience)
+	defer cancel()
+	again := time.NewTicker(electPause)
+	defer again.Stop()
+	for server.Leader() == 0 {
+		if applied := server.AppliedIndex(); votesAlone(applied, maintenance.RaftStatus(server)) {
+			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is asked again
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return
+		case <-server.StoppingNotify():
+			return
+		}
+	}
+}
+
+// votesAlone tells by raft's own configuration whether the member is its cluster's only voter. etcd's list of members would not do: it
+// may be ahead of raft, or behind. As far as the log is committed, etcd and raft must have applied it: it may still bring another voter,
+// and before it campaigns raft reads what it has not applied, which etcd may have dropped from memory already.
+func votesAlone(applied uint64, status raft.Status) bool {
+	voters := status.Config.Voters
+	_, votes := voters[0][status.ID]
+	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
+}
+
 const (
 	// refusesBehind is how far an etcd may be behind what is committed before it refuses its own requests with "too many requests":
 	// maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
@@ -24,40 +73,6 @@ const (
 	// catchUpPause is the longest pause between two entries that are proposed for a member that stays behind.
 	catchUpPause = 5 * time.Second
 )
-
-// electionLook is the pause between two looks whether a member can lead at once.
-const electionLook = 2 * time.Millisecond
-
-// electSoleVoter has a member lead at once that needs nobody's vote. raft waits for up to its whole election timeout, alone as the
-// member is; what a leader sends that hands its leadership over ends that wait. Afterwards raft asks for the election by itself.
-func (m *Member) electSoleVoter() {
-	server := m.etcd.Server
-	self := uint64(server.MemberID())
-	clock := time.NewTicker(electionLook)
-	defer clock.Stop()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(server.Cfg.ElectionTicks)*time.Duration(server.Cfg.TickMs)*time.Millisecond)
-	defer cancel()
-	for server.Leader() == 0 {
-		if status, ok := maintenance.RaftStatus(server); ok && needsNobody(status) {
-			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self})
-		}
-		select {
-		case <-clock.C:
-		case <-server.StoppingNotify():
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// needsNobody reports whether raft's own configuration has this member as its only voter, with everything applied that is known to be
-// committed: while a log is replayed, a cluster of several passes through the time when it was of one.
-func needsNobody(status raft.Status) bool {
-	voters := status.Config.Voters
-	_, votes := voters[0][status.ID]
-	return votes && len(voters[0]) == 1 && len(voters[1]) == 0 && status.Commit > 0 && status.Applied >= status.Commit
-}
 
 // catchUp keeps an etcd from waiting for a writer that may never come. An etcd that takes over its leader's snapshot does not count
 // the entries in it as applied: only an entry behind it moves the applied index (applySnapshot and setAppliedIndex in etcd v3.6.16,
@@ -112,13 +127,4 @@ func (m *Member) proposeOwnAttributes() {
 	}
 	m.options.Log.Info().AnErr("error", err).Uint64("applied", server.AppliedIndex()).Uint64("committed", server.CommittedIndex()).
 		Msg("etcd has taken over its leader's snapshot and waits for an entry behind it, which was proposed")
-}
-
-// inspect refuses data that etcd would take without a word.
-func (m *Member) inspect(found *datadir.Findings) error {
-	return found.Inspect(datadir.Identity{
-		Name:           m.config.Name,
-		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
-		InitialCluster: m.config.InitialCluster,
-	}, m.options.Log)
 }

@@ -76,10 +76,10 @@ func usesReserved(asked any) bool {
 		return isReserved(r.ID)
 	case *etcdserverpb.LeaseKeepAliveRequest:
 		return isReserved(r.ID)
-	case *etcdserverpb.PutRequest:
-		return isReserved(r.Lease)
 	case *etcdserverpb.TxnRequest:
-		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure())
+		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure()) // r may be nil
+	case interface{ GetLease() int64 }: // a put, a lock, or a candidacy
+		return isReserved(r.GetLease())
 	default:
 		return false
 	}

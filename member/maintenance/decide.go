@@ -17,12 +17,13 @@ type facts struct {
 	quota       int64 // bytes; 0 if there is no limit
 	room        int64 // bytes that are free on the volume; negative if unknown
 	self        types.ID
-	leader      types.ID // 0 if none is known
-	members     []peer   // this one included
-	noSpace     bool     // the alarm NOSPACE is raised by a member of the cluster
-	ownNoSpace  bool     // it is raised by this one
-	corrupt     bool     // the alarm CORRUPT is raised
-	sending     bool     // a snapshot is on its way to a member that lags behind
+	leader      types.ID   // 0 if none is known
+	members     []peer     // this one included
+	noSpace     bool       // the alarm NOSPACE is raised by a member of the cluster
+	ownNoSpace  bool       // it is raised by this one
+	full        []types.ID // the members that have raised it, in order
+	corrupt     bool       // the alarm CORRUPT is raised
+	sending     bool       // a snapshot is on its way to a member that lags behind
 	readers     []gate.Reader
 }
 

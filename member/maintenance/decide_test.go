@@ -84,9 +84,9 @@ func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
 
 func TestTurnsByTheClockNeverMeetAndAreAsLongAsTheWork(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for inUse, every := range map[int64]time.Duration{mebibyte: 30 * time.Second, 900 * mebibyte: time.Minute, 4 * gibibyte: 8 * time.Minute} {
+	for inUse, every := range map[int64]time.Duration{mebibyte: 15 * time.Second, 900 * mebibyte: time.Minute, 4 * gibibyte: 8 * time.Minute} {
 		f := healthy()
-		f.inUse = inUse
+		f.inUse, f.full = inUse, []types.ID{1, 2, 3}
 		turns := map[types.ID]int{}
 		for s := range int(every.Seconds()) {
 			have := 0
@@ -100,7 +100,10 @@ func TestTurnsByTheClockNeverMeetAndAreAsLongAsTheWork(t *testing.T) {
 			require.LessOrEqual(t, have, 1)
 		}
 		assert.Len(t, turns, 3, "with %d in use each has its turn within %s", inUse, every)
-		f.members, f.self = f.members[:1], 1
+		f.full, f.self = f.full[1:], 2
+		assert.True(t, byClock(began, f), "who has lifted the alarm leaves the round")
 		assert.False(t, byClock(began.Add(every/3-time.Second), f), "late in its slot nobody begins")
+		f.self = 1
+		assert.False(t, byClock(began, f))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -45,11 +46,12 @@ func (e embedded) facts() facts {
 		case etcdserverpb.AlarmType_CORRUPT:
 			f.corrupt = true
 		case etcdserverpb.AlarmType_NOSPACE:
-			f.noSpace = true
+			f.noSpace, f.full = true, append(f.full, types.ID(alarm.MemberID))
 			f.ownNoSpace = f.ownNoSpace || types.ID(alarm.MemberID) == f.self
 		case etcdserverpb.AlarmType_NONE:
 		}
 	}
+	slices.Sort(f.full)
 	f.size, f.inUse = e.sizes(f.noSpace)
 	return f
 }
@@ -158,24 +160,21 @@ func heir(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
 	return best, ok
 }
 
-// progress is what the leader knows of its followers' logs; nil if that cannot be seen.
+// progress is what the leader knows of its followers' logs.
 func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
-	status, _ := RaftStatus(server)
-	return status.Progress
+	return RaftStatus(server).Progress
 }
 
-// RaftStatus is raft's own. etcd shows it to nobody but the variable that it publishes for people who debug it, which is that of the etcd
-// started last in the process; ok is false if it is another's.
-func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status, ok bool) {
-	published, ok := expvar.Get("raft.status").(expvar.Func)
-	if !ok {
-		return raft.Status{}, false
+// RaftStatus is how raft sees itself in an etcd of this process; the zero value if another etcd was begun later. etcd shows it to nobody
+// but the variable that it publishes for people who debug it (raft.go in etcdserver).
+func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
+	if published, there := expvar.Get("raft.status").(expvar.Func); there {
+		status, _ = published.Value().(raft.Status)
 	}
-	status, ok = published.Value().(raft.Status)
-	if !ok || status.ID != uint64(server.MemberID()) {
-		return raft.Status{}, false
+	if status.ID != uint64(server.MemberID()) {
+		return raft.Status{}
 	}
-	return status, true
+	return status
 }
 
 // handOver moves leadership to another member and returns once that leads.

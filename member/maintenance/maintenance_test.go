@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
 func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
@@ -153,7 +154,7 @@ func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
 
 func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 	full := func(s *stand) {
-		s.cluster.now.noSpace, s.cluster.now.ownNoSpace = true, true
+		s.cluster.now.noSpace, s.cluster.now.ownNoSpace, s.cluster.now.full = true, true, []types.ID{s.cluster.now.self}
 		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
 	}
 	kept(t, full, func(s *stand) {

@@ -155,22 +155,17 @@ func (p *place) drop(ctx context.Context, all ...claim) {
 }
 
 // shortestSlot is that of a member whose database has little in use.
-const shortestSlot = 10 * time.Second
+const shortestSlot = 5 * time.Second
 
-// byClock says, where the alarm NOSPACE lets nobody claim anything, whether it is this member's turn: each has a slot of its
-// own in turns, by the order of IDs, which is twice as long as the work and begun only early. Clocks that differ cost nothing but
-// that two members may stand still at once, while writes are refused anyway.
+// byClock says, where the alarm NOSPACE lets nobody claim anything, whether it is this member's turn: those that have raised it have slots
+// of the clock in turns, by the order of IDs, each at least twice as long as the work and begun only early. Whoever has lifted it leaves
+// the round. Clocks that differ cost nothing but that two members may stand still at once, while writes are refused anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
 	for slot < 2*new(pace).expected(f.inUse) { // in steps, so that members come to the same
 		slot *= 2
 	}
-	rank := 0
-	for _, p := range f.members {
-		if p.id < f.self {
-			rank++
-		}
-	}
+	rank := slices.Index(f.full, f.self)
 	since := now.UnixNano()
-	return since/int64(slot)%int64(len(f.members)) == int64(rank) && since%int64(slot) < int64(slot)/3
+	return rank >= 0 && since/int64(slot)%int64(len(f.full)) == int64(rank) && since%int64(slot) < int64(slot)/2
 }

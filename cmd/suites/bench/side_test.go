@@ -42,12 +42,6 @@ var wrapped = &side{
 	},
 }
 
-// alone is the wrapper without a sidecar, in a pod that stands alone.
-var alone = &side{
-	command: func(p *harness.Pod) *exec.Cmd { return exec.Command(harness.Program, p.Arguments()...) },
-	healthy: wrapped.healthy,
-}
-
 // both are the sides in the order in which they are measured, alternating.
 var both = []*side{plain, wrapped}
 

@@ -104,13 +104,6 @@ func (r row) atMost(limit float64, unit string) row {
 	return r
 }
 
-// atMostAndShare bounds the median of the wrapper, and its share of plain's.
-func (r row) atMostAndShare(limit float64, unit string, share float64) row {
-	r.target = fmt.Sprintf("≤ %s %s, ≤ %.2f × plain", short(limit), unit, share)
-	r.met = r.wrapper.median() <= limit && r.wrapper.median() <= share*r.plain.median()
-	return r
-}
-
 // neverMoreThan bounds the worst value of the wrapper.
 func (r row) neverMoreThan(limit float64, unit string) row {
 	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
