@@ -60,7 +60,7 @@ func (k *Maintainer) quietly(ctx context.Context, asked any) (done func()) {
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !permitted(ctx, s) {
+	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !s.cluster.permits(ctx) {
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
@@ -173,8 +173,11 @@ func (k *Maintainer) hush(ctx context.Context, changed <-chan struct{}, confirm 
 		case <-ctx.Done():
 		}
 	})
-	defer k.tellOfQuiet(time.Now())
-	defer k.quiet.begin("leadership moves")()
+	began, end := time.Now(), k.quiet.begin("leadership moves")
+	defer func() {
+		end()
+		k.options.Log.Debug().Dur("took_ms", time.Since(began)).Msg("writes were held back while leadership moved")
+	}()
 	if k.settled(ctx) {
 		confirm(ctx) // which the leader may drop, on its way out
 		<-ctx.Done()
@@ -182,10 +185,6 @@ func (k *Maintainer) hush(ctx context.Context, changed <-chan struct{}, confirm 
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		k.options.Log.Info().Dur("after_ms", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
 	}
-}
-
-func (k *Maintainer) tellOfQuiet(since time.Time) {
-	k.options.Log.Debug().Dur("took_ms", time.Since(since)).Msg("writes were held back while leadership moved")
 }
 
 // settled waits until no write is under way. It says no if that does not matter any more.

@@ -72,7 +72,7 @@ func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServe
 // client to know; what would freeze etcd, or two members at once, is refused.
 func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.served()
-	if s == nil || !permitted(ctx, s) {
+	if s == nil || !s.cluster.permits(ctx) {
 		return handle() // which refuses, or there is nobody yet to take turns with
 	}
 	if k.busy() { // to ask etcd for facts would have to wait
@@ -99,22 +99,6 @@ func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) 
 // refused is what a client is told that has to wait.
 func refused(why error) error {
 	return status.Error(codes.FailedPrecondition, "etcd-wrapper: not defragmented: "+why.Error())
-}
-
-// guarded is implemented by a cluster that has authentication.
-type guarded interface {
-	permits(ctx context.Context) bool
-}
-
-// permitted reports whether a client may defragment or move leadership, as etcd will find, too.
-func permitted(ctx context.Context, s *service) bool {
-	g, is := s.cluster.(guarded)
-	return !is || g.permits(ctx)
-}
-
-func (e embedded) permits(ctx context.Context) bool {
-	who, err := e.AuthInfoFromCtx(ctx)
-	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
 func client(ctx context.Context) string {
