@@ -317,3 +317,26 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	assert.False(t, excused(members), "all have held their writes back")
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
+
+// Its database was replaced beneath those who look at it.
+func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
+	defer members[0].Close()
+	leads, behind := members[0], members[2]
+	client := leads.client(t)
+	apart := func(change func(a, b *bench)) {
+		for _, b := range members[:2] {
+			change(b, behind)
+			change(behind, b)
+		}
+	}
+	apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
+	for range 100 {
+		took(t, client)
+	}
+	apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
+	require.Eventually(t, says(behind, "closed old backend file"), patience, tick)
+	grant(t, leads, reservedID(handoverKind, 9, types.ID(leads.Server().Lead())))
+	assert.True(t, appears(t, leads, reservedID(quietKind, 9, behind.ID())))
+}
