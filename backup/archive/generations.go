@@ -72,7 +72,7 @@ func (w *Writer) certify(ctx context.Context, cluster string, at time.Time) (Clu
 		}
 		certificate.Cluster = all[0].Cluster
 	}
-	err = w.state(ctx, clusterName, certificate)
+	err = w.state(ctx, ClusterName, certificate)
 	if errors.Is(err, store.ErrExists) {
 		return w.reader.Cluster(ctx)
 	}
@@ -113,9 +113,9 @@ func (w *Writer) MayAdd(to Generation) error {
 // Cluster returns the birth certificate. store.ErrNotFound says that nothing was ever kept here.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
-	err := r.statement(ctx, clusterName, clusterKind, &cluster)
+	err := r.statement(ctx, ClusterName, clusterKind, &cluster)
 	if err == nil && cluster.Cluster == "" {
-		err = r.damaged(clusterName)
+		err = r.damaged(ClusterName)
 	}
 	return cluster, err
 }
