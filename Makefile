@@ -20,7 +20,7 @@ PUSH ?=
 DEPLOY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-robustness test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -72,6 +72,9 @@ test-backup: ## Run the backup tests, with real servers of object stores, which 
 
 test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
+
+test-robustness: ## Run etcd's own robustness suite against clusters of ours, ROUNDS (10) standalone with backups and as many beside sidecars, with kills, stops, pauses, lost volumes and maintenance
+	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -rounds $(ROUNDS)
 
 test-downgrade: fetch ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v

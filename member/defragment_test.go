@@ -22,9 +22,9 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// eager is an upkeep that looks often and finds little enough.
-func eager() member.Upkeep {
-	return member.Upkeep{
+// eager is an maintenance that looks often and finds little enough.
+func eager() member.Maintenance {
+	return member.Maintenance{
 		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
 	}
 }
@@ -61,7 +61,7 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 
 // The order is that of the moments at which the databases stood still: followers, one after the other, and the leader.
 func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.T) {
-	members := threeKept(t, eager())
+	members := threeMaintained(t, eager())
 	defer members[0].Close()
 	leadLastStarted(t, members)
 	leads := leader(t, members)
@@ -73,15 +73,15 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
 		puts++
-		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Upkeep().Done == 0 })
+		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintenance().Done == 0 })
 	}, patience, tick)
 
-	ends := func(i int) time.Time { return members[i].Upkeep().Last.At }
+	ends := func(i int) time.Time { return members[i].Maintenance().Last.At }
 	last := []int{0, 1, 2}
 	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
 	assert.Equal(t, leads, last[2], "the leader goes last")
 	for i, of := range last[1:] {
-		is := members[of].Upkeep().Last
+		is := members[of].Maintenance().Last
 		assert.True(t, is.At.Add(-is.Took).After(ends(last[i])), "one after the other")
 	}
 	published, _ := members[leads].View()
@@ -98,13 +98,13 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 
 func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
 	t.Parallel()
-	members := threeKept(t, member.Upkeep{MaxPause: time.Minute})
+	members := threeMaintained(t, member.Maintenance{MaxPause: time.Minute})
 	defer members[0].Close()
 	ask := func() string {
-		before := members[1].Upkeep().Last
+		before := members[1].Maintenance().Last
 		require.NoError(t, members[1].Defragment())
-		require.Eventually(t, func() bool { return members[1].Upkeep().Last != before }, patience, tick)
-		return members[1].Upkeep().Last.Error
+		require.Eventually(t, func() bool { return members[1].Maintenance().Last != before }, patience, tick)
+		return members[1].Maintenance().Last.Error
 	}
 	grant(t, members[1], reservedID(turnKind, 1, 77))
 	assert.Empty(t, ask(), "the turn of nobody")
@@ -177,10 +177,10 @@ func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
 	client := root(t, []*bench{b})
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.ErrorContains(t, err, "user name is empty")
-	assert.Zero(t, b.Upkeep().Done+b.Upkeep().Failed, "it never came to a turn")
+	assert.Zero(t, b.Maintenance().Done+b.Maintenance().Failed, "it never came to a turn")
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	assert.Equal(t, 1, b.Upkeep().Done)
+	assert.Equal(t, 1, b.Maintenance().Done)
 }
 
 // lifts reports whether the alarm ends while its keeper looks a number of times.
@@ -198,8 +198,8 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	t.Parallel()
 	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 	config.QuotaBackendBytes = 24 << 20
-	never := member.Upkeep{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
-	b := benchKept(t, config, never)
+	never := member.Maintenance{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
+	b := benchMaintained(t, config, never)
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
 	client := b.client(t)
@@ -209,7 +209,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
-	lifted := b.Upkeep().Lifted
+	lifted := b.Maintenance().Lifted
 	// What somebody still reads while it is compacted is free with the next commit only, and where no key can be put there is none.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
@@ -218,7 +218,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	assert.Equal(t, lifted+1, b.Upkeep().Lifted)
+	assert.Equal(t, lifted+1, b.Maintenance().Lifted)
 	assert.Contains(t, b.log.String(), "the alarm NOSPACE is lifted: the database has")
 	alarms, err := client.AlarmList(soon(t))
 	require.NoError(t, err)
@@ -238,14 +238,14 @@ func TestADatabaseIsDefragmentedBeforeItsMemberServes(t *testing.T) {
 	asBefore := newBench(t, dir)
 	require.NoError(t, asBefore.Open(soon(t)))
 	view, _ := asBefore.View()
-	require.Greater(t, view.DBSize, int64(16<<20), "the zero Upkeep leaves it alone")
+	require.Greater(t, view.DBSize, int64(16<<20), "the zero Maintenance leaves it alone")
 	_, err = asBefore.Close()
 	require.NoError(t, err)
 
-	kept := benchKept(t, config(t, dir), eager())
+	kept := benchMaintained(t, config(t, dir), eager())
 	require.NoError(t, kept.Open(soon(t)))
 	defer kept.Close()
 	view, _ = kept.View()
 	assert.Less(t, view.DBSize, int64(1<<20))
-	assert.Zero(t, kept.Upkeep().Done, "it was done before")
+	assert.Zero(t, kept.Maintenance().Done, "it was done before")
 }

@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/member"
 )
 
 // Raft's status is that of the etcd that was begun last in a process, so these tests are not run beside others.
@@ -80,4 +83,23 @@ func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
 		_, err = again.Close()
 		require.NoError(t, err)
 	}
+}
+
+// It would campaign among those that have removed it.
+func TestARemovedMemberIsNotElected(t *testing.T) {
+	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
+	defer members[0].Close()
+	removed := members[2]
+	members[2] = newBench(t, t.TempDir()) // to be closed in its place
+	_, err := members[0].client(t).MemberRemove(soon(t), uint64(removed.ID()))
+	require.NoError(t, err)
+	require.Error(t, removed.Watch(soon(t)))
+	_, _ = removed.Close()
+	of := config(t, removed.config.Dir)
+	of.Name, of.InitialCluster = removed.config.Name, removed.config.InitialCluster
+	of.ListenPeerUrls, of.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
+	again := benchWith(t, of)
+	require.Error(t, again.Open(soon(t)))
+	_, _ = again.Close()
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }

@@ -29,15 +29,15 @@ import (
 // three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
-	return threeKept(t, member.Upkeep{})
+	return threeMaintained(t, member.Maintenance{})
 }
 
-func threeKept(t *testing.T, upkeep member.Upkeep) (members []*bench) {
+func threeMaintained(t *testing.T, maintenance member.Maintenance) (members []*bench) {
 	t.Helper()
-	return threeWith(t, upkeep, func(*embed.Config) {})
+	return threeWith(t, maintenance, func(*embed.Config) {})
 }
 
-func threeWith(t *testing.T, upkeep member.Upkeep, change func(*embed.Config)) (members []*bench) {
+func threeWith(t *testing.T, maintenance member.Maintenance, change func(*embed.Config)) (members []*bench) {
 	t.Helper()
 	var names []string
 	for i := range 3 {
@@ -45,7 +45,7 @@ func threeWith(t *testing.T, upkeep member.Upkeep, change func(*embed.Config)) (
 		config.Name = fmt.Sprintf("etcd-%d", i)
 		change(config)
 		names = append(names, config.InitialClusterFromName(config.Name))
-		members = append(members, benchKept(t, config, upkeep))
+		members = append(members, benchMaintained(t, config, maintenance))
 	}
 	opened := make(chan error, len(members))
 	for _, b := range members {
@@ -266,7 +266,9 @@ func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	}
 	grant(t, members[2], reservedID(handoverKind, 7, leads))
 	require.Eventually(t, func() bool { return took(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
-	assert.Less(t, took(t, client), 700*time.Millisecond, "but not for longer, by a leader that stays, however long the lease lasts")
+	for range 100 {
+		require.Less(t, took(t, client), 700*time.Millisecond, "but not for longer, by a leader that stays, however long the lease lasts")
+	}
 	for _, b := range members {
 		assert.True(t, <-confirmed, "member %s has said that it does", b.ID())
 	}
@@ -294,7 +296,7 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
-	members := threeWith(t, member.Upkeep{MaxPause: time.Minute}, func(c *embed.Config) { c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public })
+	members := threeWith(t, member.Maintenance{MaxPause: time.Minute}, func(c *embed.Config) { c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public })
 	leadLastStarted(t, members)
 	leads := leader(t, members)
 	members[0], members[leads] = members[leads], members[0]
@@ -307,11 +309,34 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	require.NoError(t, err)
 	revision := members[1].Server().KV().Rev()
 	require.NoError(t, members[2].Defragment())
-	require.Eventually(t, func() bool { return members[2].Upkeep().Last != nil }, patience, tick)
-	assert.Empty(t, members[2].Upkeep().Last.Error)
+	require.Eventually(t, func() bool { return members[2].Maintenance().Last != nil }, patience, tick)
+	assert.Empty(t, members[2].Maintenance().Last.Error)
 	_, err = members[0].Close()
 	require.NoError(t, err)
 	assert.True(t, strings.Contains(members[0].log.String(), "leadership was moved before the stop"))
 	assert.False(t, excused(members), "all have held their writes back")
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
+}
+
+// Its database was replaced beneath those who look at it.
+func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
+	defer members[0].Close()
+	leads, behind := members[0], members[2]
+	client := leads.client(t)
+	apart := func(change func(a, b *bench)) {
+		for _, b := range members[:2] {
+			change(b, behind)
+			change(behind, b)
+		}
+	}
+	apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
+	for range 100 {
+		took(t, client)
+	}
+	apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
+	require.Eventually(t, says(behind, "closed old backend file"), patience, tick)
+	grant(t, leads, reservedID(handoverKind, 9, types.ID(leads.Server().Lead())))
+	assert.True(t, appears(t, leads, reservedID(quietKind, 9, behind.ID())))
 }

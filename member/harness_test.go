@@ -38,16 +38,16 @@ func newBench(t *testing.T, dir string) *bench {
 
 func benchWith(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	return benchKept(t, config, member.Upkeep{})
+	return benchMaintained(t, config, member.Maintenance{})
 }
 
-// benchKept is a bench whose database is kept small.
-func benchKept(t *testing.T, config *embed.Config, upkeep member.Upkeep) *bench {
+// benchMaintained is a bench whose database is kept small.
+func benchMaintained(t *testing.T, config *embed.Config, maintenance member.Maintenance) *bench {
 	t.Helper()
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
-		Upkeep: upkeep,
+		Maintenance: maintenance,
 	})
 	return b
 }

@@ -101,7 +101,7 @@ func (m *Member) keep() {
 	k := &m.keeping
 	ctx, stop := context.WithCancel(context.Background())
 	k.stop = stop
-	k.over.Go(func() { m.upkeep.Run(ctx, m.etcd.Server) })
+	k.over.Go(func() { m.maintainer.Run(ctx, m.etcd.Server) })
 	if m.compaction.retention > 0 {
 		k.over.Go(func() { m.compact(ctx) })
 	}

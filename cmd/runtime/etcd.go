@@ -40,7 +40,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 	root := peers.OptionsOf("", "")
 	r.etcd = member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
-		DataVersion: dataversion.Parse(r.flags.DataVersion()), Upkeep: r.upkeep(),
+		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
 		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(),
 	})
 	r.opening.Store(r.etcd)
@@ -71,8 +71,8 @@ func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, memb
 }
 
 // upkeep is when the flags have the database defragmented.
-func (r *Runtime) upkeep() member.Upkeep {
-	return member.Upkeep{
+func (r *Runtime) maintenance() member.Maintenance {
+	return member.Maintenance{
 		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
 		MaxPause:  r.flags.DefragMaxPause, Gate: r.Gate(),
 	}

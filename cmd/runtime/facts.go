@@ -96,7 +96,7 @@ func (r *Runtime) Upkeep() *status.Upkeep {
 	if etcd == nil {
 		return nil
 	}
-	is := etcd.Upkeep()
+	is := etcd.Maintenance()
 	shown := &status.Upkeep{
 		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
 		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,

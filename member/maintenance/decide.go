@@ -154,7 +154,7 @@ func (t Threshold) exceeded(size, inUse int64) bool {
 // defragment it before it serves, has to be so that a database of size bytes, in a directory, is treated by the threshold; 0
 // turns it off. It is 0, too, where the copy would find too little room on the volume, since etcd does not start when its
 // defragmentation fails, and where it could be expected to take longer than the longest pause.
-func (k *Keeper) AtStart(dir string, size int64) uint {
+func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
 	kept := size - needed // at most, if etcd defragments at all

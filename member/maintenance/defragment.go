@@ -18,7 +18,7 @@ type failure struct{ error }
 
 // defragment has the database defragmented, beside nobody who reads it and no other member. An error that is no failure says
 // what to wait for: nothing has been done.
-func (k *Keeper) defragment(ctx context.Context, f facts, r request) error {
+func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
 	if err != nil {
@@ -48,7 +48,7 @@ func (k *Keeper) defragment(ctx context.Context, f facts, r request) error {
 
 // handOff sends clients to others and gives leadership away. A client that defragments has chosen the member itself, and may
 // go by who leads: it loses no leadership.
-func (k *Keeper) handOff(ctx context.Context, f facts, r request) error {
+func (k *Maintainer) handOff(ctx context.Context, f facts, r request) error {
 	if f.alone() {
 		return nil
 	}
@@ -68,7 +68,7 @@ func breathe(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) giveLeadershipAway(ctx context.Context, f facts, r request) error {
+func (k *Maintainer) giveLeadershipAway(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	to, ok := cluster.successor()
 	if !ok {
@@ -88,7 +88,7 @@ func (k *Keeper) giveLeadershipAway(ctx context.Context, f facts, r request) err
 }
 
 // standStill is the time in which nothing can be read nor written.
-func (k *Keeper) standStill(ctx context.Context, f facts, r request) error {
+func (k *Maintainer) standStill(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	do := r.do
 	if do == nil {
@@ -119,7 +119,7 @@ func (k *Keeper) standStill(ctx context.Context, f facts, r request) error {
 }
 
 // note keeps how a defragmentation ended, and says it.
-func (k *Keeper) note(o Outcome) {
+func (k *Maintainer) note(o Outcome) {
 	k.mu.Lock()
 	k.state.Last = &o
 	if o.Error == "" {
@@ -138,7 +138,7 @@ func (k *Keeper) note(o Outcome) {
 }
 
 // enter makes a phase the present one, and says why the member waits if it is for another reason than before.
-func (k *Keeper) enter(phase Phase, reason string, f facts) {
+func (k *Maintainer) enter(phase Phase, reason string, f facts) {
 	k.mu.Lock()
 	before := k.state.Phase
 	if before != phase {
@@ -153,7 +153,7 @@ func (k *Keeper) enter(phase Phase, reason string, f facts) {
 }
 
 // State is what there is to know now.
-func (k *Keeper) State() State {
+func (k *Maintainer) State() State {
 	k.mu.Lock()
 	state, serving := k.state, k.serving
 	k.mu.Unlock()
@@ -165,7 +165,7 @@ func (k *Keeper) State() State {
 }
 
 // progress goes by what has been copied, which etcd writes in steps of ten thousand keys, and between the steps by the clock.
-func (k *Keeper) progress(running State, copied int64) float64 {
+func (k *Maintainer) progress(running State, copied int64) float64 {
 	expected := max(running.Expected.Seconds(), 0.001)
 	written := float64(copied) / (expected * float64(k.pace.perSecond()))
 	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cluster is what a Keeper needs of etcd.
+// cluster is what a Maintainer needs of etcd.
 type cluster interface {
 	facts() facts
 	defragment() error // etcd's own, which stands still until it is done
@@ -28,6 +28,7 @@ type cluster interface {
 	handOver(ctx context.Context, to peer) error
 	catchUp(ctx context.Context) error // returns when what was committed is applied
 	lift(ctx context.Context) error    // ends the member's alarm NOSPACE
+	permits(ctx context.Context) bool  // a client to defragment or to move leadership, as etcd will find, too
 }
 
 // embedded is the etcd in this process. Its own objects are asked, so that certificates and authentication have no part.
@@ -139,6 +140,11 @@ func (e embedded) lift(ctx context.Context) error {
 		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(e.MemberID()),
 	})
 	return err
+}
+
+func (e embedded) permits(ctx context.Context) bool {
+	who, err := e.AuthInfoFromCtx(ctx)
+	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
 // closely is how many entries of the log a member may lack to be given leadership: what is under way at any moment. raft

@@ -159,9 +159,9 @@ func (s *table) seats(turn string) {
 	s.turn, s.waiting = turn, nil
 }
 
-// stand is a Keeper that keeps a fake.
+// stand is a Maintainer that keeps a fake.
 type stand struct {
-	*Keeper
+	*Maintainer
 	cluster *fake
 	table   *table
 	gate    *gate.Gate
@@ -169,14 +169,14 @@ type stand struct {
 	busy    bool // with a defragmentation
 }
 
-// kept runs a Keeper beside do, which sleeps for what it waits for.
+// kept runs a Maintainer beside do, which sleeps for what it waits for.
 func kept(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate.Gate{}
 		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &logtest.Lines{}}
 		change(s)
-		s.Keeper = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
+		s.Maintainer = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {

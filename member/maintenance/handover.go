@@ -26,7 +26,7 @@ const confirming = time.Second
 // leave gives leadership away, if this member has it. raft drops what comes to a leader on its way out, so all members hold
 // their writes back for that moment. Where that is not possible, etcd does it at the end of its close, when this member has
 // no clients left.
-func (k *Keeper) leave(ctx context.Context, s *service) {
+func (k *Maintainer) leave(ctx context.Context, s *service) {
 	if k.busy() { // for a client; to ask etcd for facts would have to wait
 		return
 	}
@@ -54,13 +54,13 @@ func (k *Keeper) leave(ctx context.Context, s *service) {
 
 // quietly has all members hold their writes back for a client that is about to move leadership, until what it returns is
 // called. If that is not possible, leadership moves all the same. Nobody waits for what etcd will refuse.
-func (k *Keeper) quietly(ctx context.Context, asked any) (done func()) {
+func (k *Maintainer) quietly(ctx context.Context, asked any) (done func()) {
 	s := k.served()
 	to, is := asked.(*etcdserverpb.MoveLeaderRequest)
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !permitted(ctx, s) {
+	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !s.cluster.permits(ctx) {
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
@@ -126,12 +126,12 @@ var writes = []string{
 const (
 	// lookout is how often a member looks whether a change of leadership is announced.
 	lookout = 10 * time.Millisecond
-	// aloneLookout is how often one does that has nobody to hear of.
-	aloneLookout = time.Second
+	// seldomLookout is how often it does when nobody writes.
+	seldomLookout = 100 * time.Millisecond
 )
 
 // listen hears of every change of leadership that the leader announces, and holds this member's writes back meanwhile.
-func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
+func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	there, heard, applied := claims{server}, []claim{}, uint64(0)
 	for pause := lookout; ; {
 		select {
@@ -139,18 +139,17 @@ func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 			return
 		case <-time.After(pause):
 		}
-		if now := server.AppliedIndex(); now == applied {
-			continue
-		} else if applied = now; len(server.Cluster().Members()) == 1 {
-			pause = aloneLookout
+		before := applied
+		if applied = server.AppliedIndex(); applied == before {
+			pause = min(2*pause, seldomLookout)
 			continue
 		}
 		pause = lookout
 		changed := server.LeaderChangedNotify() // before the look at who leads, so that no change is missed
-		before := heard
+		known := heard
 		heard = there.all(handover)
 		for _, announced := range heard { // each once, however long its lease is, and only the leader's
-			if !slices.Contains(before, announced) && announced.names(server.Leader()) {
+			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.hush(ctx, changed, func(ctx context.Context) {
 					confirmed := there.own(quiet)
 					confirmed.nonce = announced.nonce
@@ -162,7 +161,7 @@ func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 }
 
 // hush holds writes back until the leader has changed, and confirms once none is under way any more.
-func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+func (k *Maintainer) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -174,8 +173,11 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func
 		case <-ctx.Done():
 		}
 	})
-	defer k.tellOfQuiet(time.Now())
-	defer k.quiet.begin("leadership moves")()
+	began, end := time.Now(), k.quiet.begin("leadership moves")
+	defer func() {
+		end()
+		k.options.Log.Debug().Dur("took_ms", time.Since(began)).Msg("writes were held back while leadership moved")
+	}()
 	if k.settled(ctx) {
 		confirm(ctx) // which the leader may drop, on its way out
 		<-ctx.Done()
@@ -185,12 +187,8 @@ func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func
 	}
 }
 
-func (k *Keeper) tellOfQuiet(since time.Time) {
-	k.options.Log.Debug().Dur("took_ms", time.Since(since)).Msg("writes were held back while leadership moved")
-}
-
 // settled waits until no write is under way. It says no if that does not matter any more.
-func (k *Keeper) settled(ctx context.Context) bool {
+func (k *Maintainer) settled(ctx context.Context) bool {
 	clock := time.NewTicker(lookAgain)
 	defer clock.Stop()
 	for k.writes.Load() > 0 {
@@ -204,7 +202,7 @@ func (k *Keeper) settled(ctx context.Context) bool {
 }
 
 // admit counts a write as under way, until left is called, once it may go on. The error is the context's, as gRPC has it.
-func (k *Keeper) admit(ctx context.Context) error {
+func (k *Maintainer) admit(ctx context.Context) error {
 	for {
 		k.writes.Add(1) // before it is looked at, so that whoever begins a quiet and waits misses none
 		over := k.quiet.over()
@@ -220,4 +218,4 @@ func (k *Keeper) admit(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) left() { k.writes.Add(-1) }
+func (k *Maintainer) left() { k.writes.Add(-1) }

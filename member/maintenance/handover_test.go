@@ -21,7 +21,7 @@ func left(t *testing.T, change func(*stand)) *stand {
 	s := &stand{cluster: &fake{now: healthy(), readable: g}, table: &table{}, gate: g, log: log}
 	s.cluster.now.leader = s.cluster.now.self
 	change(s)
-	s.Keeper = New(Options{Gate: g, Log: zerolog.New(log), Name: "etcd-0"})
+	s.Maintainer = New(Options{Gate: g, Log: zerolog.New(log), Name: "etcd-0"})
 	if s.busy {
 		s.enter(Running, "etcd copies", facts{})
 	}

@@ -2,12 +2,12 @@
 // one member of the cluster at a time, and lifts the alarm NOSPACE when there is room again.
 //
 // etcd's defragmentation copies the database while every read and write of that member waits, a few seconds for each
-// gigabyte in use. So a Keeper asks, in this order: is it worth it (decide.go), does anybody read the whole database (package
+// gigabyte in use. So a Maintainer asks, in this order: is it worth it (decide.go), does anybody read the whole database (package
 // gate), is it this member's turn in the cluster (turn.go), and can somebody else lead (handover.go). While it runs, the
 // member is not ready, and clients that know how to try again are sent to another member (requests.go). A defragmentation
 // that a client asks for goes the same way, as far as that is the cluster's business and not the client's own.
 //
-// Package member makes one Keeper for each etcd, hands its interceptors to etcd, and runs it between the member's being
+// Package member makes one Maintainer for each etcd, hands its interceptors to etcd, and runs it between the member's being
 // ready and its close.
 package maintenance
 
@@ -37,7 +37,7 @@ const (
 	catchingUp = time.Minute
 )
 
-// Options configure a Keeper. All fields but Interval are required.
+// Options configure a Maintainer. All fields but Interval are required.
 type Options struct {
 	Threshold Threshold
 	MaxPause  time.Duration // a defragmentation that is expected to take longer is not begun, but by a client
@@ -50,9 +50,9 @@ type Options struct {
 	Sending   func() bool                           // a snapshot is on its way to another member; answers from memory
 }
 
-// Keeper keeps one member's database small. Its interceptors are for etcd's gRPC server; they let everything through
+// Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; they let everything through
 // before Run and after its end. State, Away and Ask may be called from any goroutine.
-type Keeper struct {
+type Maintainer struct {
 	options Options
 	pace    pace
 	asked   chan struct{} // holds one
@@ -67,21 +67,21 @@ type Keeper struct {
 	serving     *service // nil unless Run runs
 }
 
-// service is what a Keeper has of an etcd that serves.
+// service is what a Maintainer has of an etcd that serves.
 type service struct {
 	cluster cluster
 	seat    func() seat // a new one
 }
 
-// New returns a Keeper that does nothing before Run.
-func New(options Options) *Keeper {
+// New returns a Maintainer that does nothing before Run.
+func New(options Options) *Maintainer {
 	options.Interval = cmp.Or(options.Interval, usualInterval)
-	return &Keeper{options: options, asked: make(chan struct{}, 1), state: State{Phase: Idle, Since: time.Now()}}
+	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: State{Phase: Idle, Since: time.Now()}}
 }
 
 // Run keeps the database of a server that has joined its cluster small until ctx ends, and gives its leadership away then.
 // Call it once, and let it return before etcd is closed: a defragmentation that runs can't be interrupted.
-func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
+func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -95,10 +95,10 @@ func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	k.leave(context.WithoutCancel(ctx), s)
 }
 
-func (k *Keeper) run(ctx context.Context, s *service) {
+func (k *Maintainer) run(ctx context.Context, s *service) {
 	k.serve(s)
 	defer k.serve(nil)
-	w := &want{Keeper: k, service: s, seat: s.seat()}
+	w := &want{Maintainer: k, service: s, seat: s.seat()}
 	defer w.seat.end(ctx)
 	for {
 		pause := w.look(ctx)
@@ -112,13 +112,13 @@ func (k *Keeper) run(ctx context.Context, s *service) {
 	}
 }
 
-func (k *Keeper) serve(s *service) {
+func (k *Maintainer) serve(s *service) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.serving = s
 }
 
-func (k *Keeper) served() *service {
+func (k *Maintainer) served() *service {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.serving
@@ -132,7 +132,7 @@ var (
 
 // Ask has the database defragmented now, whatever the threshold says, and returns at once; State tells how it ends. The
 // error says why it cannot be now.
-func (k *Keeper) Ask() error {
+func (k *Maintainer) Ask() error {
 	s := k.served()
 	if s == nil {
 		return errNotServing
@@ -152,7 +152,7 @@ func (k *Keeper) Ask() error {
 
 // Sizes are the bytes of a server's database and those of them that are in use. While a defragmentation is under way they
 // are those before it.
-func (k *Keeper) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
+func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.state.Phase.busy() {
@@ -163,17 +163,17 @@ func (k *Keeper) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 
 // busy reports whether a defragmentation is under way. While the database stands still, etcd's answers to what is in it
 // have to wait.
-func (k *Keeper) busy() bool {
+func (k *Maintainer) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Phase.busy()
 }
 
-func (k *Keeper) limits() limits {
+func (k *Maintainer) limits() limits {
 	return limits{maxPause: k.options.MaxPause, expected: k.pace.expected}
 }
 
-// Phase is what a Keeper is about.
+// Phase is what a Maintainer is about.
 type Phase string
 
 // The phases, in their order.
@@ -188,7 +188,7 @@ const (
 // busy reports whether a defragmentation is under way.
 func (p Phase) busy() bool { return p == HandingOff || p == Running || p == CatchingUp }
 
-// State is what there is to know about upkeep at one moment.
+// State is what there is to know about maintenance at one moment.
 type State struct {
 	Phase    Phase
 	Since    time.Time     // when the phase began

@@ -60,7 +60,7 @@ func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
 }
 
 // slow is a write that takes its time.
-func slow(t *testing.T, k *Keeper, takes time.Duration) {
+func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 	t.Helper()
 	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
 		time.Sleep(takes)

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The requests that upkeep has a word in.
+// The requests that maintenance has a word in.
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
@@ -26,7 +26,7 @@ const (
 
 // Stream is for etcd's gRPC server: a client's snapshot is one of the readers of the whole database, and waits while that is
 // defragmented.
-func (k *Keeper) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case keepAliveMethod:
 		return handler(service, unreserved{stream})
@@ -44,7 +44,7 @@ func (k *Keeper) Stream(service any, stream grpc.ServerStream, info *grpc.Stream
 
 // Unary is for etcd's gRPC server: a client's defragmentation is refused where plain etcd would freeze, and while the database
 // stands still, clients that try again by themselves are sent to another member.
-func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if err := refuseReserved(asked); err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInf
 
 // forClient defragments for a client. Whether it is worth it, and whether the others can do without this member, is for the
 // client to know; what would freeze etcd, or two members at once, is refused.
-func (k *Keeper) forClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
+func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.served()
-	if s == nil || !permitted(ctx, s) {
+	if s == nil || !s.cluster.permits(ctx) {
 		return handle() // which refuses, or there is nobody yet to take turns with
 	}
 	if k.busy() { // to ask etcd for facts would have to wait
@@ -99,22 +99,6 @@ func (k *Keeper) forClient(ctx context.Context, handle func() (any, error)) (rep
 // refused is what a client is told that has to wait.
 func refused(why error) error {
 	return status.Error(codes.FailedPrecondition, "etcd-wrapper: not defragmented: "+why.Error())
-}
-
-// guarded is implemented by a cluster that has authentication.
-type guarded interface {
-	permits(ctx context.Context) bool
-}
-
-// permitted reports whether a client may defragment or move leadership, as etcd will find, too.
-func permitted(ctx context.Context, s *service) bool {
-	g, is := s.cluster.(guarded)
-	return !is || g.permits(ctx)
-}
-
-func (e embedded) permits(ctx context.Context) bool {
-	who, err := e.AuthInfoFromCtx(ctx)
-	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
 func client(ctx context.Context) string {
@@ -180,7 +164,7 @@ func (a *away) elsewhere(ctx context.Context) error {
 }
 
 // Away says why clients should turn to other members now; empty if they need not, or there are none.
-func (k *Keeper) Away() string {
+func (k *Maintainer) Away() string {
 	if p := k.away.period.Load(); p != nil {
 		return p.why
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // put is a client's request; knowing has it come from etcd's own client.
-func put(k *Keeper, method string, knowing bool) error {
+func put(k *Maintainer, method string, knowing bool) error {
 	ctx := context.Background()
 	if knowing {
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("client-api-version", "3.6"))

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/internal/gate"
 )
 
-func keeperWith(threshold Threshold, maxPause time.Duration) *Keeper {
+func keeperWith(threshold Threshold, maxPause time.Duration) *Maintainer {
 	return New(Options{Threshold: threshold, MaxPause: maxPause, Gate: &gate.Gate{}})
 }
 

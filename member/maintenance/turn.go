@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -33,14 +34,19 @@ const (
 	farewell = time.Second
 )
 
-// place is a seat in a cluster. One goroutine at a time uses it.
+// place is a seat in a cluster. One goroutine at a time uses it, beside the one that keep begins.
 type place struct {
 	claims
 	active func(self types.ID) map[types.ID]bool // the members that there is a connection to
 	log    zerolog.Logger
-	made   []claim   // since the last end
-	wished time.Time // when the last wish among them was made
+	wished time.Time // when the last wish was made; zero if there is none since the last end
+
+	mu   sync.Mutex
+	made []claim // since the last end
 }
+
+// mostMade is how many of a place's claims may last at a time: what is made before these has ended by itself.
+const mostMade = 16
 
 func newPlace(server *etcdserver.EtcdServer, options *Options) *place {
 	return &place{claims: claims{server}, active: options.Active, log: options.Log}
@@ -50,11 +56,18 @@ func newPlace(server *etcdserver.EtcdServer, options *Options) *place {
 func (p *place) say(ctx context.Context, said claim, lasts time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p.made = append(p.made, said)
-	if err := p.propose(ctx, said, lasts); err != nil {
+	if err := p.make(ctx, said, lasts); err != nil {
 		return err
 	}
 	return p.await(ctx, said, true)
+}
+
+// make makes a claim and does not wait for it.
+func (p *place) make(ctx context.Context, said claim, lasts time.Duration) error {
+	p.mu.Lock()
+	p.made = append(p.made[max(0, len(p.made)+1-mostMade):], said)
+	p.mu.Unlock()
+	return p.propose(ctx, said, lasts)
 }
 
 func (p *place) wish(ctx context.Context) error {
@@ -110,31 +123,28 @@ func (p *place) taken(members []peer) error {
 
 func (p *place) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		clock := time.NewTicker(renewal)
-		defer clock.Stop()
+	var keeping sync.WaitGroup
+	keeping.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-clock.C:
-				again := p.own(turn) // its own apply, which would tell whether it is known, may stand still
-				p.made = append(p.made, again)
-				_ = p.propose(ctx, again, claimed)
+			case <-time.After(renewal):
+				_ = p.make(ctx, p.own(turn), claimed) // its own apply, which would tell whether it is known, may stand still
 			}
 		}
-	}()
+	})
 	return func() {
 		cancel()
-		<-ended
+		keeping.Wait()
 	}
 }
 
 func (p *place) end(ctx context.Context) {
+	p.mu.Lock()
 	made := p.made
 	p.made, p.wished = nil, time.Time{}
+	p.mu.Unlock()
 	p.drop(ctx, made...)
 }
 

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// want is the Keeper's own goroutine's: what it wants, and since when.
+// want is the Maintainer's own goroutine's: what it wants, and since when.
 type want struct {
-	*Keeper
+	*Maintainer
 	*service
 	seat  seat
 	since time.Time // since when a defragmentation is wanted and nothing of this member's own is in its way

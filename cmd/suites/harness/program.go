@@ -91,9 +91,10 @@ func provide(path string) error {
 	return exec.Command("cp", built, path).Run()
 }
 
+// moduleRoot is where this module's sources are, also for a suite in a module of its own.
 func moduleRoot() (string, error) {
-	file, err := exec.Command("go", "env", "GOMOD").Output()
-	return filepath.Dir(strings.TrimSpace(string(file))), err
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "etcd-wrapper").Output()
+	return strings.TrimSpace(string(dir)), err
 }
 
 // Stillness is how long a lost volume waits in the program that is built here, in the place of 90 s, after whoever wrote the backups has

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Upkeep is when the member's database is defragmented. The zero Upkeep is never, but for clients that ask etcd for it.
-type Upkeep struct {
+// Maintenance is when the member's database is defragmented. The zero Maintenance is never, but for clients that ask etcd for it.
+type Maintenance struct {
 	Threshold maintenance.Threshold
 	MaxPause  time.Duration // what is expected to take longer is not begun
 	// Gate is where those who read the whole database tell of it; nil for one that only clients' snapshots go through.
@@ -20,23 +20,23 @@ type Upkeep struct {
 	Interval time.Duration // how often the database's size is looked at; 0 stands for 10 s
 }
 
-func (m *Member) newUpkeep() *maintenance.Keeper {
-	options := m.options.Upkeep
+func (m *Member) newMaintainer() *maintenance.Maintainer {
+	options := m.options.Maintenance
 	return maintenance.New(maintenance.Options{
 		Threshold: options.Threshold, MaxPause: options.MaxPause, Log: m.options.Log, Gate: cmp.Or(options.Gate, &gate.Gate{}),
 		Name: m.config.Name, Quota: m.quota(), Active: activePeers, Sending: sendsSnapshot, Interval: options.Interval,
 	})
 }
 
-// Upkeep is what is known of the upkeep of the database. It may be called from any goroutine.
-func (m *Member) Upkeep() maintenance.State { return m.upkeep.State() }
+// Maintenance is what is known of the maintenance of the database. It may be called from any goroutine.
+func (m *Member) Maintenance() maintenance.State { return m.maintainer.State() }
 
 // Defragment has the database defragmented now, whatever the threshold says, and returns at once. The error says why it
 // cannot be now. It may be called from any goroutine.
-func (m *Member) Defragment() error { return m.upkeep.Ask() }
+func (m *Member) Defragment() error { return m.maintainer.Ask() }
 
 // Away says why clients should turn to other members now; empty if they need not. It may be called from any goroutine.
-func (m *Member) Away() string { return m.upkeep.Away() }
+func (m *Member) Away() string { return m.maintainer.Away() }
 
 // defragmentAtStart has etcd defragment its database before it serves, if that is worth it and nobody has said otherwise in
 // etcd's configuration.
@@ -45,7 +45,7 @@ func (m *Member) defragmentAtStart() {
 	if err != nil || m.config.BootstrapDefragThresholdMegabytes != 0 {
 		return
 	}
-	m.config.BootstrapDefragThresholdMegabytes = m.upkeep.AtStart(layout.ToSnapDir(m.config.Dir), about.Size())
+	m.config.BootstrapDefragThresholdMegabytes = m.maintainer.AtStart(layout.ToSnapDir(m.config.Dir), about.Size())
 }
 
 // orDefragments tells an etcd that opens its data from one that defragments them first.

@@ -1,0 +1,162 @@
+// Package robustness runs etcd's own robustness suite against members of ours: its clients' traffic, and its validators, which replay
+// what the members have in their logs and hold every answer and every event against that. It is a module of its own, as nothing of it
+// belongs to the program. make test-robustness runs it.
+package robustness
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/tests/v3/framework/e2e"
+	"go.etcd.io/etcd/tests/v3/robustness/client"
+	"go.etcd.io/etcd/tests/v3/robustness/identity"
+	"go.etcd.io/etcd/tests/v3/robustness/model"
+	"go.etcd.io/etcd/tests/v3/robustness/report"
+	"go.etcd.io/etcd/tests/v3/robustness/traffic"
+	"go.etcd.io/etcd/tests/v3/robustness/validate"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var rounds = flag.Int("rounds", 1, "how many clusters of each kind are put under traffic and in trouble")
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// traffics are etcd's own.
+var traffics = []struct {
+	name    string
+	traffic traffic.Traffic
+	profile traffic.Profile
+}{
+	{"puts", traffic.EtcdPut, traffic.HighTrafficProfile},
+	{"puts, deletions and leases", traffic.EtcdPutDeleteLease, traffic.LowTraffic},
+	{"Kubernetes", traffic.Kubernetes, traffic.HighTrafficProfile},
+	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
+}
+
+// leastTraffic is what must get through before the trouble for a round to show anything, on a machine that others use, too.
+const leastTraffic = 20
+
+func TestStandaloneMembersWithBackupsAreLinearizable(t *testing.T) {
+	for round := range *rounds {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			pods := harness.StandaloneMembers(t, 3)
+			store := "--backup-store=file://" + t.TempDir()
+			for _, p := range pods {
+				p.Flags = append(p.Flags, store, "--backup-interval=200ms")
+			}
+			withstand(t, pods, append(slices.Clone(troubles), trouble{"lost volume", loseVolume}), round)
+		})
+	}
+}
+
+func TestMembersBesideASidecarAreLinearizable(t *testing.T) {
+	for round := range *rounds {
+		t.Run(fmt.Sprint(round), func(t *testing.T) { withstand(t, harness.Members(t, 3), troubles, round) })
+	}
+}
+
+// withstand puts a cluster under traffic and in trouble, and has what came of it validated.
+func withstand(t *testing.T, pods []*harness.Pod, troubles []trouble, round int) {
+	t.Helper()
+	c := &cluster{T: t, pods: pods}
+	for _, p := range pods {
+		c.runs = append(c.runs, p.Start())
+	}
+	for _, run := range c.runs {
+		run.AwaitReady()
+	}
+	with := traffics[round%len(traffics)]
+	first := troubles[round%len(troubles)]
+	second := troubles[rand.IntN(len(troubles))]
+	t.Logf("%s, in trouble by %s, and by %s", with.name, first.name, second.name)
+	with.profile.MinimalQPS = leastTraffic
+	reports := c.simulate(with.traffic, with.profile, func() {
+		first.cause(c)
+		second.cause(c)
+	})
+	for _, run := range c.runs {
+		run.StopCleanly()
+	}
+	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), c.wholeLogs())
+	require.NoError(t, err)
+	config := validate.Config{ExpectRevisionUnique: with.traffic.ExpectUniqueRevision()}
+	validate.ValidateAndReturnVisualize(t, zap.NewNop(), config, reports, ofClients(persisted), 5*time.Minute)
+}
+
+// simulate has clients write, read and watch, and the trouble happen meanwhile.
+func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
+	c.Helper()
+	began, ids, processes := time.Now(), identity.NewIDProvider(), &e2e.EtcdProcessCluster{}
+	for _, p := range c.pods {
+		processes.Procs = append(processes.Procs, process{endpoint: p.Endpoint()})
+	}
+	var written, watched []report.ClientReport
+	caused, last := make(chan report.FailpointInjection, 1), make(chan int64, 1)
+	var g errgroup.Group
+	g.Go(func() error {
+		defer close(caused)
+		time.Sleep(time.Second) // of traffic before
+		injection := report.FailpointInjection{Start: time.Since(began), Name: c.Name()}
+		cause()
+		injection.End = time.Since(began)
+		time.Sleep(time.Second) // of traffic after
+		caused <- injection
+		return nil
+	})
+	g.Go(func() error {
+		defer close(last)
+		written = traffic.SimulateTraffic(c.Context(), c.T, zap.NewNop(), processes, profile, by, caused, began, ids)
+		last <- highestRevision(written)
+		return nil
+	})
+	g.Go(func() error {
+		watched = client.CollectClusterWatchEvents(c.Context(), c.T, processes, last, client.WatchConfig{}, began, ids)
+		return nil
+	})
+	require.NoError(c, g.Wait())
+	return append(written, watched...)
+}
+
+// process is a member as etcd's suite needs it: it asks for nothing but its endpoint.
+type process struct {
+	e2e.EtcdProcess
+
+	endpoint string
+}
+
+func (p process) EndpointsGRPC() []string { return []string{p.endpoint} }
+
+func highestRevision(reports []report.ClientReport) (highest int64) {
+	for _, r := range reports {
+		for _, operation := range r.KeyValue {
+			highest = max(highest, operation.Output.(model.MaybeEtcdResponse).Revision)
+		}
+	}
+	return highest
+}
+
+// ofClients leaves out what members say to each other by leases with reserved IDs.
+func ofClients(persisted []model.EtcdRequest) (theirs []model.EtcdRequest) {
+	for _, request := range persisted {
+		id := int64(0)
+		switch request.Type {
+		case model.LeaseGrant:
+			id = request.LeaseGrant.LeaseID
+		case model.LeaseRevoke:
+			id = request.LeaseRevoke.LeaseID
+		}
+		if id>>48 != 0x65e7 {
+			theirs = append(theirs, request)
+		}
+	}
+	return theirs
+}

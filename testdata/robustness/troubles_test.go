@@ -1,0 +1,144 @@
+package robustness
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// cluster is three members, each with a run.
+type cluster struct {
+	*testing.T
+
+	pods []*harness.Pod
+	runs []*harness.Run
+	lost []int // members that have lost their volumes, and so the beginning of their logs
+}
+
+// trouble is something that happens to a cluster; at its end every member is ready again.
+type trouble struct {
+	name  string
+	cause func(*cluster)
+}
+
+var troubles = []trouble{
+	{"a kill", func(c *cluster) { c.kill(rand.IntN(len(c.pods))) }},
+	{"kills of all", func(c *cluster) { c.kill(0, 1, 2) }},
+	{"an orderly stop", func(c *cluster) { c.stop(rand.IntN(len(c.pods))) }},
+	{"an orderly stop of the leader", func(c *cluster) { c.stop(c.leader()) }},
+	{"a pause", pause},
+	{"defragmentations by a client", defragmentByClient},
+	{"defragmentations by ourselves", defragmentOurselves},
+	{"a moved leader", moveLeader},
+}
+
+func (c *cluster) kill(members ...int) {
+	c.Helper()
+	for _, i := range members {
+		c.runs[i].Kill()
+	}
+	c.restart(members...)
+}
+
+func (c *cluster) stop(i int) {
+	c.Helper()
+	c.runs[i].StopCleanly()
+	c.restart(i)
+}
+
+func (c *cluster) restart(members ...int) {
+	c.Helper()
+	for _, i := range members {
+		c.runs[i] = c.pods[i].Start()
+	}
+	for _, i := range members {
+		c.runs[i].AwaitReady()
+	}
+}
+
+func pause(c *cluster) {
+	c.Helper()
+	i := rand.IntN(len(c.pods))
+	c.runs[i].Signal(syscall.SIGSTOP)
+	time.Sleep(3 * time.Second) // longer than an election takes
+	c.runs[i].Signal(syscall.SIGCONT)
+	c.runs[i].AwaitReady()
+}
+
+func loseVolume(c *cluster) {
+	c.Helper()
+	i := rand.IntN(len(c.pods))
+	c.runs[i].Kill()
+	require.NoError(c, os.RemoveAll(c.pods[i].Volume))
+	require.NoError(c, os.Mkdir(c.pods[i].Volume, 0o700))
+	c.lost = append(c.lost, i)
+	c.restart(i)
+}
+
+func defragmentByClient(c *cluster) {
+	c.Helper()
+	for _, p := range c.pods {
+		harness.Eventually(c.T, "nobody else has its turn", func() bool {
+			_, err := p.Etcd().Defragment(c.Context(), p.Endpoint())
+			return err == nil
+		})
+	}
+}
+
+func defragmentOurselves(c *cluster) {
+	c.Helper()
+	for i, p := range c.pods {
+		harness.Eventually(c.T, "nobody else has its turn", func() bool {
+			_, _, status := p.Begin("defrag").Wait()
+			return status == 0
+		})
+		c.runs[i].AwaitReady()
+	}
+}
+
+func moveLeader(c *cluster) {
+	c.Helper()
+	harness.Eventually(c.T, "leadership moves", func() bool {
+		from := c.leader()
+		to := (from + 1 + rand.IntN(len(c.pods)-1)) % len(c.pods)
+		status, err := c.pods[to].Etcd().Status(c.Context(), c.pods[to].Endpoint())
+		if err != nil {
+			return false
+		}
+		_, err = c.pods[from].Etcd().MoveLeader(c.Context(), status.Header.MemberId)
+		return err == nil
+	})
+}
+
+// leader is the member that leads.
+func (c *cluster) leader() (leads int) {
+	c.Helper()
+	harness.Eventually(c.T, "somebody leads", func() bool {
+		leads = slices.IndexFunc(c.pods, func(p *harness.Pod) bool {
+			ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+			defer cancel()
+			status, err := p.Etcd().Status(ctx, p.Endpoint())
+			return err == nil && status.Leader == status.Header.MemberId
+		})
+		return leads >= 0
+	})
+	return leads
+}
+
+// wholeLogs are the data directories of the members whose logs go back to their cluster's beginning.
+func (c *cluster) wholeLogs() (dirs []string) {
+	for i, p := range c.pods {
+		if !slices.Contains(c.lost, i) {
+			dirs = append(dirs, p.DataDir())
+		}
+	}
+	return dirs
+}
