@@ -55,12 +55,18 @@ func (m *Member) electItself() {
 	}
 }
 
+// founding is the index of the entry by which a cluster of one is founded, or restored.
+const founding = 1
+
 // votesAlone tells by raft's own configuration whether the member is its cluster's only voter. etcd's list of members would not do: it
 // may be ahead of raft, or behind. As far as the log is committed, etcd and raft must have applied it: it may still bring another voter,
 // and before it campaigns raft reads what it has not applied, which etcd may have dropped from memory already.
 func votesAlone(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
+	if status.Commit == founding {
+		applied = founding // etcd counts nothing as applied where it has nothing to apply
+	}
 	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }
 

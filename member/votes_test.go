@@ -46,3 +46,16 @@ func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
 		})
 	}
 }
+
+// It has a snapshot and nothing behind it, so etcd applies nothing.
+func TestAMemberThatWasRestoredElectsItself(t *testing.T) {
+	t.Parallel()
+	const self = 1
+	status := raft.Status{Config: tracker.Config{Voters: quorum.JointConfig{{self: {}}}}}
+	status.ID, status.Commit = self, 1
+	assert.False(t, votesAlone(0, status), "before raft has taken the snapshot over")
+	status.Applied = 1
+	assert.True(t, votesAlone(0, status))
+	status.Commit, status.Applied = 2, 2
+	assert.False(t, votesAlone(0, status), "etcd has not applied what came behind it")
+}
