@@ -7,6 +7,7 @@ replace etcd-wrapper => ../..
 require (
 	etcd-wrapper v0.0.0
 	github.com/stretchr/testify v1.12.1
+	go.etcd.io/etcd/pkg/v3 v3.6.16
 	go.etcd.io/etcd/tests/v3 v3.6.16
 	go.uber.org/zap v1.28.0
 	golang.org/x/sync v0.24.0
@@ -54,7 +55,6 @@ require (
 	go.etcd.io/etcd/api/v3 v3.6.16 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.6.16 // indirect
 	go.etcd.io/etcd/client/v3 v3.6.16 // indirect
-	go.etcd.io/etcd/pkg/v3 v3.6.16 // indirect
 	go.etcd.io/etcd/server/v3 v3.6.16 // indirect
 	go.etcd.io/raft/v3 v3.6.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect

@@ -53,22 +53,30 @@ func TestStandaloneMembersWithBackupsAreLinearizable(t *testing.T) {
 			for _, p := range pods {
 				p.Flags = append(p.Flags, store, "--backup-interval=200ms")
 			}
-			withstand(t, pods, append(slices.Clone(troubles), trouble{"lost volume", loseVolume}), round)
+			c := &cluster{T: t, pods: pods}
+			c.link()
+			for _, p := range pods {
+				p.WriteConfigFile()
+			}
+			c.withstand(append(slices.Clone(troubles), trouble{"a lost volume", loseVolume}), round)
 		})
 	}
 }
 
 func TestMembersBesideASidecarAreLinearizable(t *testing.T) {
 	for round := range *rounds {
-		t.Run(fmt.Sprint(round), func(t *testing.T) { withstand(t, harness.Members(t, 3), troubles, round) })
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			c := &cluster{T: t, pods: harness.Members(t, 3)}
+			c.link()
+			c.withstand(troubles, round)
+		})
 	}
 }
 
 // withstand puts a cluster under traffic and in trouble, and has what came of it validated.
-func withstand(t *testing.T, pods []*harness.Pod, troubles []trouble, round int) {
-	t.Helper()
-	c := &cluster{T: t, pods: pods}
-	for _, p := range pods {
+func (c *cluster) withstand(troubles []trouble, round int) {
+	c.Helper()
+	for _, p := range c.pods {
 		c.runs = append(c.runs, p.Start())
 	}
 	for _, run := range c.runs {
@@ -77,7 +85,7 @@ func withstand(t *testing.T, pods []*harness.Pod, troubles []trouble, round int)
 	with := traffics[round%len(traffics)]
 	first := troubles[round%len(troubles)]
 	second := troubles[rand.IntN(len(troubles))]
-	t.Logf("%s, in trouble by %s, and by %s", with.name, first.name, second.name)
+	c.Logf("%s, in trouble by %s, and by %s", with.name, first.name, second.name)
 	with.profile.MinimalQPS = leastTraffic
 	reports := c.simulate(with.traffic, with.profile, func() {
 		first.cause(c)
@@ -87,9 +95,9 @@ func withstand(t *testing.T, pods []*harness.Pod, troubles []trouble, round int)
 		run.StopCleanly()
 	}
 	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), c.wholeLogs())
-	require.NoError(t, err)
+	require.NoError(c, err)
 	config := validate.Config{ExpectRevisionUnique: with.traffic.ExpectUniqueRevision()}
-	validate.ValidateAndReturnVisualize(t, zap.NewNop(), config, reports, ofClients(persisted), 5*time.Minute)
+	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, ofClients(persisted), 5*time.Minute)
 }
 
 // simulate has clients write, read and watch, and the trouble happen meanwhile.
@@ -104,11 +112,11 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 	var g errgroup.Group
 	g.Go(func() error {
 		defer close(caused)
-		time.Sleep(time.Second) // of traffic before
+		<-time.After(time.Second) // of traffic before
 		injection := report.FailpointInjection{Start: time.Since(began), Name: c.Name()}
 		cause()
 		injection.End = time.Since(began)
-		time.Sleep(time.Second) // of traffic after
+		<-time.After(time.Second) // of traffic after
 		caused <- injection
 		return nil
 	})

@@ -2,25 +2,32 @@ package robustness
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/pkg/v3/proxy"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 // cluster is three members, each with a run.
 type cluster struct {
 	*testing.T
 
-	pods []*harness.Pod
-	runs []*harness.Run
-	lost []int // members that have lost their volumes, and so the beginning of their logs
+	pods  []*harness.Pod
+	runs  []*harness.Run
+	links []proxy.Server // the way to each member's peer URL
+	lost  []int          // members that have lost their volumes, and so the beginning of their logs
 }
 
 // trouble is something that happens to a cluster; at its end every member is ready again.
@@ -38,6 +45,7 @@ var troubles = []trouble{
 	{"defragmentations by a client", defragmentByClient},
 	{"defragmentations by ourselves", defragmentOurselves},
 	{"a moved leader", moveLeader},
+	{"a cut link", cutLink},
 }
 
 func (c *cluster) kill(members ...int) {
@@ -68,8 +76,37 @@ func pause(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
 	c.runs[i].Signal(syscall.SIGSTOP)
-	time.Sleep(3 * time.Second) // longer than an election takes
+	<-time.After(3 * time.Second) // longer than an election takes
 	c.runs[i].Signal(syscall.SIGCONT)
+	c.runs[i].AwaitReady()
+}
+
+// link has the others reach each member by a way that can be cut.
+func (c *cluster) link() {
+	c.Helper()
+	for _, p := range c.pods {
+		from := url.URL{Scheme: "tcp", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(c.T))}
+		link := proxy.NewServer(proxy.ServerConfig{Logger: zap.NewNop(), From: from, To: url.URL{Scheme: "tcp", Host: fmt.Sprintf("127.0.0.1:%d", p.PeerPort)}})
+		c.Cleanup(func() { _ = link.Close() })
+		<-link.Ready()
+		c.links = append(c.links, link)
+		direct, linked := p.PeerURL(), "http://"+from.Host
+		p.Config["initial-advertise-peer-urls"] = linked
+		for _, each := range c.pods {
+			each.Config["initial-cluster"] = strings.ReplaceAll(each.Config["initial-cluster"].(string), direct, linked)
+		}
+	}
+}
+
+// cutLink lets nothing through to a member or back for longer than an election takes, on the connections that others have made.
+func cutLink(c *cluster) {
+	c.Helper()
+	i := rand.IntN(len(c.pods))
+	c.links[i].BlackholeTx()
+	c.links[i].BlackholeRx()
+	<-time.After(3 * time.Second)
+	c.links[i].UnblackholeTx()
+	c.links[i].UnblackholeRx()
 	c.runs[i].AwaitReady()
 }
 
