@@ -41,7 +41,9 @@ const (
 	StoreAway    Code = 69 // backup: the store cannot be used, or no wrapper answers
 	BackupFailed Code = 70 // backup: what is kept, or what was asked for, is not in order
 	InDoubt      Code = 75 // backup prune: nothing goes while something is in doubt
-	NotKept      Code = 78 // backup export and verify: what was asked for is not kept
+	NotKept      Code = 78 // backup export, verify, get and diff: what was asked for is not kept
+
+	CutShort Code = 130 // backup, restore: Ctrl-C or SIGTERM
 )
 
 // Forced is the status of a stop that was cut short by a second signal.

@@ -12,8 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"go.etcd.io/raft/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/maintenance"
@@ -65,9 +68,11 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 	client := root(t, members)
 	fill(t, client, 12)
 	empty(t, client)
+	before, puts := members[0].Server().KV().Rev(), int64(0)
 	require.Eventually(t, func() bool {
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
+		puts++
 		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Upkeep().Done == 0 })
 	}, patience, tick)
 
@@ -81,11 +86,87 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 	}
 	published, _ := members[leads].View()
 	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
+	reply, err := client.Get(soon(t), "key")
+	require.NoError(t, err)
+	assert.Equal(t, before+puts, reply.Header.Revision, "no revision is ours")
 	require.Eventually(t, func() bool {
-		reply, err := client.Get(soon(t), "etcd-wrapper/", clientv3.WithPrefix())
+		reply, err := client.Leases(soon(t))
 		require.NoError(t, err)
-		return len(reply.Kvs) == 0
+		return len(reply.Leases) == 0
 	}, patience, tick, "no turn is left behind")
+}
+
+func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
+	t.Parallel()
+	members := threeKept(t, member.Upkeep{MaxPause: time.Minute})
+	defer members[0].Close()
+	ask := func() string {
+		before := members[1].Upkeep().Last
+		require.NoError(t, members[1].Defragment())
+		require.Eventually(t, func() bool { return members[1].Upkeep().Last != before }, patience, tick)
+		return members[1].Upkeep().Last.Error
+	}
+	grant(t, members[1], reservedID(turnKind, 1, 77))
+	assert.Empty(t, ask(), "the turn of nobody")
+	grant(t, members[1], reservedID(turnKind, 2, members[2].ID()))
+	view, _ := members[2].View()
+	assert.Equal(t, "member "+view.Name+" is being defragmented: wait for its end", ask())
+	_, err := members[1].Server().LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: reservedID(turnKind, 2, members[2].ID())})
+	require.NoError(t, err)
+	assert.Empty(t, ask())
+}
+
+func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	leases, kv := etcdserverpb.NewLeaseClient(client.ActiveConnection()), etcdserverpb.NewKVClient(client.ActiveConnection())
+	id := reservedID(turnKind, 1, b.ID())
+	grant(t, b, id)
+	put := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: &etcdserverpb.PutRequest{Key: []byte("key"), Lease: id}}}
+	nested := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{put}}}}
+	for what, ask := range map[string]func() error{
+		"grant": func() error {
+			_, err := leases.LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id + 1, TTL: 60})
+			return err
+		},
+		"revoke": func() error {
+			_, err := leases.LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: id})
+			return err
+		},
+		"renew": func() error {
+			stream, err := leases.LeaseKeepAlive(soon(t))
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id}))
+			_, err = stream.Recv()
+			return err
+		},
+		"attach": func() error { _, err := kv.Put(soon(t), put.GetRequestPut()); return err },
+		"attach by a transaction": func() error {
+			_, err := kv.Txn(soon(t), &etcdserverpb.TxnRequest{Failure: []*etcdserverpb.RequestOp{nested}})
+			return err
+		},
+		"lock": func() error {
+			_, err := v3lockpb.NewLockClient(client.ActiveConnection()).Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock"), Lease: id})
+			return err
+		},
+	} {
+		err := ask()
+		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
+		assert.ErrorContains(t, err, "reserved for what members say to each other: choose another ID, or none", what)
+	}
+	granted, err := client.Grant(soon(t), 60)
+	require.NoError(t, err)
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value", clientv3.WithLease(granted.ID))).Commit()
+	require.NoError(t, err)
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value"), clientv3.OpTxn(nil, nil, nil)).Commit()
+	require.NoError(t, err)
+	_, err = client.KeepAliveOnce(soon(t), granted.ID)
+	require.NoError(t, err)
+	_, err = client.Revoke(soon(t), granted.ID)
+	require.NoError(t, err)
 }
 
 func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {

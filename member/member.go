@@ -172,6 +172,7 @@ func cannotListen(err error) bool {
 
 func (m *Member) awaitReady(ctx context.Context) error {
 	m.doing.Store(awaitsQuorum)
+	m.catchingUp.Go(m.electItself)
 	m.catchingUp.Go(m.catchUp)
 	select {
 	case <-m.etcd.Server.ReadyNotify():

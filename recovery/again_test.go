@@ -63,7 +63,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 	for _, remembered := range []string{"on the volume", "in the store alone"} {
 		w.log.Reset()
 		w.options.Request.Target.Revision++ // whatever it asks for
-		r := New(w.options)
+		r := w.recovery()
 		for range 2 {
 			_, err := r.Run(t.Context(), w.member, w.examine)
 			require.NoError(t, err)

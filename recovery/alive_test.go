@@ -12,8 +12,46 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 )
+
+// lost is a world whose store has a clock of its own, an hour ahead, and whose volume was lost.
+func lost(t *testing.T) (w *world, clock *time.Time) {
+	t.Helper()
+	w, now := newWorld(t), at
+	w.still, w.now = 90*time.Second, func() time.Time { return now }
+	w.store.Now = func() time.Time { return now.Add(time.Hour) }
+	w.used()
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	return w, &now
+}
+
+func TestAGenerationThatNobodyAddedToForAWhileIsReplacedAtOnce(t *testing.T) {
+	w, clock := lost(t)
+	*clock = clock.Add(90 * time.Second)
+	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+	require.NoError(t, w.run())
+	for object, err := range w.store.List(t.Context(), "probe/", "") {
+		require.NoError(t, err)
+		t.Error("looking at the store's clock leaves ", object.Name)
+	}
+}
+
+func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
+	w, clock := lost(t)
+	began := *clock
+	w.options.Pause = func(ctx context.Context, _ int) {
+		until, bounded := ctx.Deadline()
+		assert.True(t, bounded && time.Until(until) <= w.still, "it waits no longer than it must")
+		*clock = clock.Add(20 * time.Second)
+	}
+	require.NoError(t, w.run())
+	assert.Equal(t, 100*time.Second, clock.Sub(began))
+	assert.Contains(t, w.log.String(), "by cluster ")
+	assert.Contains(t, w.log.String(), "nothing takes its place before "+began.Add(90*time.Second).UTC().Format(time.TimeOnly))
+}
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
 func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
@@ -22,17 +60,19 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 	living := newWorld(t)
 	living.archive = w.archive
 	require.NoError(t, os.Rename(w.member.DataDir, living.member.DataDir))
+	clock, pauses, builds := at, 0, 0
+	w.still, w.now = 90*time.Second, func() time.Time { return clock }
+	w.store.Now = w.now
 	writes := func(key string) {
 		living.put(key)
 		living.backUp(1)
 	}
-	clock, pauses, builds := at, 0, 0
-	w.now = func() time.Time { return clock }
+	writes("by now")
 	w.options.Pause = func(context.Context, int) {
 		if pauses++; pauses <= 3 {
 			writes(fmt.Sprint("in pause ", pauses))
 		}
-		clock = clock.Add(20 * time.Second)
+		clock = clock.Add(30 * time.Second)
 	}
 	require.NoError(t, w.runWith(func(action Action) error {
 		switch action {
@@ -46,10 +86,26 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 		return nil
 	}))
 	assert.Equal(t, 2, builds)
-	assert.Equal(t, 3+3, pauses, "it has been still for a minute")
-	assert.Contains(t, w.log.String(), "a process somewhere else still writes them")
+	assert.Equal(t, 3+2+3, pauses, "it has been silent for long enough, twice")
 	keys, _ := w.keys()
-	assert.Contains(t, keys, "in pause 3")
+	assert.Contains(t, keys, "while it is built")
+}
+
+// Its clock is no reason to wait for ever.
+func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
+	w, clock := lost(t)
+	began := *clock
+	*clock = clock.Add(-24 * time.Hour)
+	w.options.Pause = func(context.Context, int) { *clock = clock.Add(30 * time.Second) }
+	require.NoError(t, w.run())
+	assert.Equal(t, began.Add(-24*time.Hour+90*time.Second), *clock)
+}
+
+func TestAGenerationThatItsWriterReleasedIsReplacedAtOnce(t *testing.T) {
+	w, _ := lost(t)
+	w.endsWith(segment.Source{Released: true})
+	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+	require.NoError(t, w.run())
 }
 
 // What the volume itself has brought into the store is no sign that its cluster lives.
@@ -65,6 +121,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 			w := newWorld(t)
 			w.used()
 			w.put("only on the volume")
+			w.still = time.Hour
 			w.options.Flush = func(context.Context, string, datadir.Position) error { w.backUp(1); return nil }
 			w.options.Request = &Request{Target: of.target, ID: "drop"}
 			w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
@@ -98,4 +155,44 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 got after revision 2, from which generation 2 was restored")
 	assert.Len(t, w.asides(), 1)
+}
+
+// endsWith adds the end of a session to generation 1.
+func (w *world) endsWith(source segment.Source) {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	builder, err := segment.NewBuilder(w.archive.Keys(), head.Start)
+	require.NoError(w.t, err)
+	object, err := builder.Finish(source)
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
+}
+
+// Nobody else can be alive who wrote these backups: it was a process on this very volume.
+func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
+	for session, pauses := range map[string]int{"this": 0, "another": 3} {
+		t.Run(session, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.endsWith(segment.Source{Session: session})
+			require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+			w.spoil()
+			clock, waited := time.Now(), 0
+			w.still, w.now = 90*time.Second, func() time.Time { return clock }
+			w.store.Now = w.now
+			w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+			require.NoError(t, w.run())
+			assert.Equal(t, pauses, waited)
+			assert.Len(t, w.generations(), 2)
+		})
+	}
+}
+
+func TestAPersonsWordReplacesAGenerationAtOnce(t *testing.T) {
+	w, _ := lost(t)
+	w.options.Adopt = ours
+	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+	require.NoError(t, w.run())
+	assert.NotEmpty(t, w.generations()[1].Adopted, "and it is used up")
 }

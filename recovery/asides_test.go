@@ -36,7 +36,7 @@ func (w *world) left() (names []string) {
 
 // runOn runs with a volume that has room when no more than so many old data directories are on it.
 func (w *world) runOn(most int) error {
-	r := New(w.options)
+	r := w.recovery()
 	r.measure = func(seed.Seed, restore.Source) error {
 		if len(w.left())-1 > most {
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)

@@ -105,7 +105,7 @@ func (r *run) endParent(ctx context.Context) (lost, err error) {
 	if archive.NotVerified(err) {
 		return nil, nil
 	}
-	if err == nil && r.position.Head != 0 && head.Revision() > r.position.Head {
+	if err == nil && r.goneOn(head) {
 		err = archive.ErrMoved
 	}
 	if err == nil {
@@ -115,10 +115,14 @@ func (r *run) endParent(ctx context.Context) (lost, err error) {
 	case errors.Is(err, archive.ErrEnded):
 		return nil, nil
 	case errors.Is(err, archive.ErrMoved):
-		r.alive = sighting{r.now(), newest.Number, head.Revision()}
 		return err, nil
 	}
 	return nil, err
+}
+
+// goneOn tells whether something was added to the generation before since it was read, a sign of life included.
+func (r *run) goneOn(head archive.Head) bool {
+	return !r.position.Head.IsZero() && head.Position.Compare(r.position.Head) > 0
 }
 
 // errNotAllHere is of a roll call in which a member was missing.
@@ -141,18 +145,17 @@ func (r *run) callRoll(ctx context.Context) (lost, err error) {
 	}
 }
 
-// wentOn tells whether what is to be replaced was served since, here, or somewhere else: there it lives if it was backed up.
+// wentOn tells whether what is to be replaced was served since, here, or somewhere else.
 func (r *run) wentOn(ctx context.Context) (lost, err error) {
 	if now := r.premises(); now != r.position.Premises {
 		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil
 	}
-	if r.position.Head == 0 {
+	if r.position.Head.IsZero() {
 		return nil, nil
 	}
 	number := r.position.Generation.Number - 1
 	head, err := r.options.Archive.Head(ctx, number)
-	if err == nil && !head.Empty() && head.Revision() > r.position.Head {
-		r.alive = sighting{r.now(), number, head.Revision()}
+	if err == nil && r.goneOn(head) {
 		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
 	}
 	return lost, err

@@ -56,7 +56,7 @@ const (
 	StoreUnasked    StoreState = "not asked"       //
 	StoreAway       StoreState = "away"            // it does not answer, denies, or is misspelt
 	StoreLongAway   StoreState = "away for 10 s"   // and has been for so long
-	StoreInUse      StoreState = "in use"          // a cluster was seen to add to it within the last minute
+	StoreInUse      StoreState = "in use"          // somebody has added to it not long ago, and may do so again
 	StoreEmpty      StoreState = "empty"           // nothing was ever kept
 	StoreFounded    StoreState = "founded"         // as empty, but for the cluster manifest, which names this owner
 	StoreOurs       StoreState = "ours"            // there is a backup to go back to
@@ -257,7 +257,7 @@ var rules = []rule{
 }
 
 const (
-	goesOn      = "a process somewhere else still writes them: nothing takes its place before it has been still for a minute, so end it, or point --backup-store at another place"
+	goesOn      = "a process somewhere else may still write the backups: nothing takes its place before that has been silent for long enough; if it lives, end it, or point --backup-store at another place"
 	othersFirst = "what only the volumes of the others have comes into the store first"
 	mayKnow     = "the store may know that the data are lost or were put back: it is waited for"
 	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"

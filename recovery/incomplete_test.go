@@ -159,7 +159,7 @@ func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.
 	var r *Recovery
 	var waits, asks []Progress
 	w.options.Pause = func(context.Context, int) { waits = append(waits, r.Progress()) }
-	r = New(w.options)
+	r = w.recovery()
 	r.interrupt = func(action Action) error {
 		if action == AskTheStore {
 			asks = append(asks, r.Progress())

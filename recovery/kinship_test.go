@@ -86,11 +86,11 @@ func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
 	w.rollBack()
 	w.put("damaged")
 	broken := func(context.Context) error { return errors.New("a page is damaged") }
-	r := New(w.options)
+	r := w.recovery()
 	r.interrupt = before(ClaimGeneration, func() error { return errCut })
 	_, err := r.Run(t.Context(), w.member, broken)
 	require.ErrorIs(t, err, errCut)
-	_, err = New(w.options).Run(t.Context(), w.member, broken)
+	_, err = w.recovery().Run(t.Context(), w.member, broken)
 	require.NoError(t, err)
 	keys, _ := w.keys()
 	assert.Equal(t, []string{"a", "key"}, keys)

@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/smallfile"
@@ -33,11 +34,11 @@ type record struct {
 
 // position is all that is needed to bring a restore to its end that was cut off.
 type position struct {
-	Generation  archive.Generation `json:"generation"`     // to be claimed, as it is written
-	Reservation int64              `json:"reservation"`    // the revision
-	Head        int64              `json:"head,omitempty"` // the last revision that the generation before had in the store
-	Aside       string             `json:"aside"`          // where the old data directory goes
-	DataDir     string             `json:"data_dir"`       // that is replaced
+	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
+	Reservation int64              `json:"reservation"`   // the revision
+	Head        segment.Position   `json:"head_position"` // where the generation before ended in the store; zero if it had nothing
+	Aside       string             `json:"aside"`         // where the old data directory goes
+	DataDir     string             `json:"data_dir"`      // that is replaced
 	At          time.Time          `json:"at"`
 	Premises    string             `json:"premises"` // what it was built for
 }

@@ -89,6 +89,7 @@ type Recovery struct {
 	now        func() time.Time                      // tests have clocks of their own
 	lateMounts time.Duration                         // how long nobody has to have data of use before a cluster of several is restored
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
+	stillness  time.Duration                         // how long nobody may have added to a generation before it is replaced
 
 	mu    sync.Mutex
 	facts Progress
@@ -103,7 +104,11 @@ func New(options Options) *Recovery {
 	if options.Pause == nil {
 		options.Pause = backOff
 	}
-	return &Recovery{options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing, lateMounts: settling}
+	stillness, err := time.ParseDuration(stillness)
+	if err != nil {
+		panic("recovery: the linker has set no duration: " + err.Error())
+	}
+	return &Recovery{stillness: stillness, options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing, lateMounts: settling}
 }
 
 // Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
@@ -135,7 +140,7 @@ type run struct {
 	start       Start     // how etcd is to be started
 
 	held     *os.File // what was built, locked; nil if nothing is
-	alive    sighting // of the cluster that is to be replaced
+	life     life     // of whoever writes the generation that is to be replaced
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
 
@@ -253,7 +258,12 @@ func (r *run) pause(action Action) {
 		times = max(0, min(r.silent-eager, 1))
 	}
 	r.tell(func(p *Progress) { p.Reason = r.reason + "; the next try is within " + atMost(times).String() })
-	r.options.Pause(r.ctx, times)
+	ctx, cancel := r.ctx, func() {}
+	if action == PaceStore && !r.life.until.IsZero() {
+		ctx, cancel = context.WithTimeout(r.ctx, r.life.until.Sub(r.now()))
+	}
+	r.options.Pause(ctx, times)
+	cancel()
 	r.silent++
 }
 

@@ -236,7 +236,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 			w.used()
 			began := w.ticks(time.Second)
 			w.store.Inject(memory.Fault{Err: cause})
-			r := New(w.options)
+			r := w.recovery()
 			r.now = w.now
 			_, err := r.Run(t.Context(), w.member, w.examine)
 			require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	r := New(w.options)
+	r := w.recovery()
 	r.serveAfter = time.Millisecond
 	_, err := r.Run(t.Context(), w.member, w.examine)
 	require.NoError(t, err)

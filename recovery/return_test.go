@@ -179,7 +179,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
-	_, err := New(w.options).Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
+	_, err := w.recovery().Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
 	require.NoError(t, err)
 	assert.True(t, heard)
 }

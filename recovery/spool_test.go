@@ -172,7 +172,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	first, second := at(w.options.SpoolDir, "2026-01-01"), at(w.options.SpoolDir, "2026-01-02")
 	data := at(w.member.DataDir, "2026-01-03")
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	r := New(w.options)
+	r := w.recovery()
 	r.measure = func(seed.Seed, restore.Source) error {
 		if _, err := os.Stat(first); err == nil {
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)

@@ -39,6 +39,7 @@ type inStore struct {
 	restores   []string // ids of those that were done
 	adoptions  []string // owners that have adopted it, this one included if that is asked for
 	usedBefore bool     // the one that is asked for was
+	adopted    bool     // a person has named the store's cluster, and that was not done before
 }
 
 // askTheStore finds out whose the store is and what is kept.
@@ -50,10 +51,7 @@ func (r *run) askTheStore() (Event, Payload) {
 		return r.untold(ctx, err)
 	}
 	r.silentSince = time.Time{}
-	if why := r.lives(now); why != nil {
-		return Alive, Payload{Err: why}
-	}
-	r.silent, r.kept = 0, now
+	r.kept = now
 	if r.asked && now.usedBefore { // so that the next start need not ask the store
 		if err := r.rememberUsed(); err != nil {
 			return broke(err)
@@ -64,6 +62,16 @@ func (r *run) askTheStore() (Event, Payload) {
 	if why := r.untrusted(now); why != nil && owner != Others && owner != NotOwned && owner != Unclaimed {
 		return KeysLacking, Payload{Err: why}
 	}
+	if owner == Ours && now.path.Revision > 0 {
+		why, err := r.lives(ctx, now)
+		if err != nil {
+			return StoreSilent, Payload{Err: err}
+		}
+		if why != nil {
+			return Alive, Payload{Err: why}
+		}
+	}
+	r.silent = 0
 	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
 }
 
@@ -78,7 +86,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	now.known, now.first = true, first
 	owner, err = r.owner(ctx, now.first, generations)
 	now.owner, now.adoptions = ownerOf(first, generations), archive.Adoptions(generations)
-	if r.adopts(first, generations) {
+	if now.adopted = r.adopts(first, generations); now.adopted {
 		now.adoptions = append(now.adoptions, r.owns())
 	}
 	if err != nil || len(generations) == 0 {
@@ -261,7 +269,7 @@ func (r *run) plan(result seed.Result) position {
 			Adopted:  r.kept.adoptions,
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        max(0, r.kept.head.Revision()), Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

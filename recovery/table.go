@@ -66,7 +66,7 @@ var written = []entry{
 
 	{AskStore, Answered, always, Decide, deciding, "what the store keeps has been told"},
 	{AskStore, StoreSilent, always, Decide, deciding, "the store does not answer"},
-	{AskStore, Alive, always, Decide, deciding, "the backups go on"},
+	{AskStore, Alive, always, Decide, deciding, "whoever writes the backups may be alive"},
 	{AskStore, Disbelieved, always, Decide, deciding, "what the store says of itself is damaged"},
 	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, KeysLacking, always, Decide, deciding, "keys are lacking"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose what waits on the volume, and waiting does not help"},

@@ -61,7 +61,8 @@ func TestAClusterWhoseVolumesAreLateIsNotRestored(t *testing.T) {
 			o.listing, o.cluster = peers.Started, stand(t, kept).ClusterID
 		}
 	}
-	r := New(w.options)
+	r := w.recovery()
+	r.lateMounts = settling
 	r.now = func() time.Time { return now }
 	_, err := r.Run(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
@@ -75,7 +76,8 @@ func TestAClusterThatStaysEmptyIsRestoredAfterAWhile(t *testing.T) {
 	o.listing = peers.Founding
 	now := at
 	w.options.Pause = func(context.Context, int) { now = now.Add(time.Second) }
-	r := New(w.options)
+	r := w.recovery()
+	r.lateMounts = settling
 	r.now = func() time.Time { return now }
 	_, err := r.Run(t.Context(), w.member, w.examine)
 	require.NoError(t, err)

@@ -51,7 +51,7 @@ const (
 	Answered     Event = "answered"           // what the store keeps
 	StoreSilent  Event = "store silent"       // the store cannot be asked, or not be believed, at the moment
 	Stuck        Event = "stuck"              // what waits on the volume cannot be brought into the store, and no waiting changes that
-	Alive        Event = "alive"              // the cluster whose backups these are was seen to go on with them, not long ago
+	Alive        Event = "alive"              // whoever writes the newest generation may be alive
 	Missing      Event = "missing"            // what the store has told of is not there, or not yet
 	KeysLacking  Event = "keys lacking"       // what the store has is signed, or encrypted, with keys that are not given
 	Disbelieved  Event = "disbelieved"        // what the store says of itself is damaged

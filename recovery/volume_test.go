@@ -17,7 +17,7 @@ func TestAVolumeThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	held, err := bolt.Open(w.database(), 0o600, nil)
 	require.NoError(t, err)
 	defer held.Close()
-	_, err = New(w.options).Run(t.Context(), w.member, func(context.Context) error { return nil })
+	_, err = w.recovery().Run(t.Context(), w.member, func(context.Context) error { return nil })
 	require.ErrorContains(t, err, "cannot tell how far the data")
 	assert.Empty(t, w.asides())
 	assert.Empty(t, o.changes)
@@ -31,7 +31,7 @@ func TestAVolumeOfWhichNotAllCanBeReadIsBroken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w.options.Pause = func(context.Context, int) { cancel() }
-	_, err := New(w.options).Run(ctx, w.member, func(context.Context) error { return nil })
+	_, err := w.recovery().Run(ctx, w.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, peers.Ruins, o.holds)
 	assert.Empty(t, w.asides())

@@ -47,6 +47,7 @@ type world struct {
 	options Options
 	log     bytes.Buffer
 	now     func() time.Time
+	still   time.Duration // that replaces a generation; 0 has tests wait for none
 }
 
 func newWorld(t *testing.T) *world {
@@ -152,6 +153,16 @@ func (w *world) ticks(each time.Duration) time.Time {
 	return now
 }
 
+// recovery waits for nothing but what a test asks for.
+func (w *world) recovery() *Recovery {
+	r := New(w.options)
+	r.lateMounts, r.stillness = 0, w.still
+	if w.now != nil {
+		r.now = w.now
+	}
+	return r
+}
+
 func (w *world) run() error { return w.runWith(nil) }
 
 func (w *world) runWith(interrupt func(Action) error) error {
@@ -164,11 +175,8 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 }
 
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
-	r := New(w.options)
-	r.interrupt, r.lateMounts = interrupt, 0
-	if w.now != nil {
-		r.now = w.now
-	}
+	r := w.recovery()
+	r.interrupt = interrupt
 	return r.Run(ctx, w.member, w.examine)
 }
 

@@ -148,8 +148,10 @@ func (r *Reader) foreign(name, of, instead string) error {
 // second is the form of times in names, UTC.
 const second = "20060102T150405Z"
 
+// ClusterName is the object that says whose the store is.
+const ClusterName = "cluster.json"
+
 const (
-	clusterName       = "cluster.json"
 	generationsPrefix = "gen/"
 	reservationPrefix = "reservation/"
 )

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
@@ -137,6 +139,24 @@ func (w *Writer) place(ctx context.Context, generation Generation, at Link, sour
 		return there, failed
 	}
 	return there, err
+}
+
+// LastAdded is when the end of a generation was created, by the store's clock. Of what was merged since, only that it is older is known.
+func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
+	names := []string{generationName(generation.Number)}
+	if head.Full != nil {
+		names = append(names, ManifestName(generation.Number, head.Full.Name()))
+	}
+	if head.Segment != nil {
+		names = append(names, SegmentName(generation.Number, head.Segment.Position))
+	}
+	for _, name := range slices.Backward(names) {
+		added, err := store.Modified(ctx, r.store, name)
+		if !errors.Is(err, store.ErrNotFound) {
+			return added, err
+		}
+	}
+	return time.Time{}, nil
 }
 
 // NewSession is what tells a process from all others.

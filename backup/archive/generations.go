@@ -78,7 +78,7 @@ func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, er
 		cluster.Cluster, cluster.Owner, cluster.Etcd = all[0].Cluster, all[0].Owner, all[0].Etcd
 	}
 	cluster.Heading, cluster.Created = heading(clusterKind), cluster.Created.UTC().Truncate(time.Second)
-	err = w.state(ctx, clusterName, cluster)
+	err = w.state(ctx, ClusterName, cluster)
 	if errors.Is(err, store.ErrExists) {
 		return w.reader.Cluster(ctx)
 	}
@@ -119,9 +119,9 @@ func (w *Writer) MayAdd(to Generation) error {
 // Cluster returns the cluster manifest. store.ErrNotFound says that nothing was ever kept here.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
-	err := r.statement(ctx, clusterName, clusterKind, &cluster)
+	err := r.statement(ctx, ClusterName, clusterKind, &cluster)
 	if err == nil && cluster.Cluster == "" {
-		err = r.damaged(clusterName)
+		err = r.damaged(ClusterName)
 	}
 	return cluster, err
 }

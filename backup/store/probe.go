@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 )
 
 const probeText = "etcd-wrapper made this object to see whether the store honours create-if-absent. It may be deleted.\n"
@@ -47,4 +48,31 @@ func Probe(ctx context.Context, s Store) (Abilities, error) {
 		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, abilities.Delete)
 	}
 	return abilities, nil
+}
+
+// Clock is what the store's own clock shows: it creates an object below probe/, lists it, and removes it.
+func Clock(ctx context.Context, s Store) (now time.Time, err error) {
+	name := "probe/" + rand.Text()
+	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
+		return now, fmt.Errorf("cannot read the clock of %s: %w", s, err)
+	}
+	now, err = Modified(ctx, s, name)
+	_ = s.Delete(ctx, name) // Probe says at each start what cannot be removed
+	if err != nil {
+		return now, fmt.Errorf("cannot read the clock of %s: %w", s, err)
+	}
+	return now, nil
+}
+
+// Modified is when an object was created, by the store's clock. ErrNotFound says that there is none.
+func Modified(ctx context.Context, s Store, name string) (time.Time, error) {
+	for object, err := range s.List(ctx, name, "") {
+		if err != nil {
+			return time.Time{}, err
+		}
+		if object.Name == name {
+			return object.Modified, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%s: %w", name, ErrNotFound)
 }

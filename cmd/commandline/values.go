@@ -37,14 +37,29 @@ func (t *Target) UnmarshalText(text []byte) error {
 		}
 		return fmt.Errorf("%q is not a revision, such as revision:12345", text)
 	case "time":
-		var at time.Time
-		if at, err = time.Parse(time.RFC3339Nano, value); err == nil && !at.IsZero() {
+		if at, err := moment(value, time.Now()); err == nil && !at.IsZero() {
 			*t = Target{Time: at}
 			return nil
 		}
-		return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z", text)
+		return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z, nor one in this machine's, such as time:2026-11-22 12:00, nor how long ago, such as time:-15m", text)
 	}
 	return errors.New(`must be latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z`)
+}
+
+// moment reads a time with its zone, one as people write it, or how long ago it was.
+func moment(value string, now time.Time) (time.Time, error) {
+	if ago, is := strings.CutPrefix(value, "-"); is {
+		long, err := time.ParseDuration(ago)
+		return now.Add(-long), err
+	}
+	var at time.Time
+	var err error
+	for _, layout := range []string{time.RFC3339Nano, time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if at, err = time.ParseInLocation(layout, value, time.Local); err == nil {
+			break
+		}
+	}
+	return at, err
 }
 
 // ahead is how far somebody's clock may be ahead of this machine's.

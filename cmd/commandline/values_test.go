@@ -21,6 +21,24 @@ func TestATargetIsARevisionATimeOrTheLatest(t *testing.T) {
 	}
 }
 
+func TestATimeIsReadAsPeopleWriteIt(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.Local)
+	for text, want := range map[string]time.Time{
+		"2026-11-22T10:00:00Z":      time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
+		"2026-11-22T10:00:00+02:00": time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC),
+		"2026-11-22 03:00":          time.Date(2026, 11, 22, 3, 0, 0, 0, time.Local),
+		"2026-11-22 03:00:30":       time.Date(2026, 11, 22, 3, 0, 30, 0, time.Local),
+		"2026-11-22":                time.Date(2026, 11, 22, 0, 0, 0, 0, time.Local),
+		"-15m":                      now.Add(-15 * time.Minute),
+	} {
+		read, err := moment(text, now)
+		require.NoError(t, err, text)
+		assert.True(t, want.Equal(read), "%s is %s", text, read)
+	}
+	_, err := moment("-15", now)
+	assert.Error(t, err)
+}
+
 func TestWhatIsNoTargetIsRefused(t *testing.T) {
 	for text, why := range map[string]string{
 		"":                              "must be latest",

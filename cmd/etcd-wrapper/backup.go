@@ -18,6 +18,7 @@ import (
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
@@ -30,6 +31,9 @@ type backupCommand struct {
 	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
 	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the verdict count."`
 	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
+	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all below a prefix, as they were."`
+	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"Tell which keys changed between two moments."`
+	Copy   backupCopyCommand   `cmd:"" name:"copy" help:"Copy the store to another place, or keep a copy there."`
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
 }
 
@@ -47,7 +51,7 @@ func (*backupFlags) Notes() string {
 		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
 			exitcode.BackupFailed, "what is kept is not in order, or it failed; export: it is made, and lacks what cannot be read",
 			exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
-			exitcode.NotKept, "export, verify: what was asked for is not kept")
+			exitcode.NotKept, "export, verify, get, diff: what was asked for is not kept", exitcode.CutShort, "Ctrl-C; nothing is left behind")
 }
 
 // document is the result of a command.
@@ -63,8 +67,14 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 	}
 	settings.Inspect = inspectInChild()
 	result, err := do(ctx, settings)
+	if err != nil && ctx.Err() != nil {
+		return s.failed(errInterrupted, exitcode.CutShort)
+	}
 	return s.conclude(f.Output, result, err)
 }
+
+// errInterrupted is of a command that was told to end.
+var errInterrupted = errors.New("interrupted, and nothing was left behind")
 
 // conclude prints the result of a command, if there is one, and its error.
 func (s streams) conclude(output string, result document, err error) exitcode.Code {
@@ -96,6 +106,8 @@ func backupStatus(err error) exitcode.Code {
 	}{
 		{archive.ErrNotKept, exitcode.NotKept},
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
+		{backups.ErrNoKey, exitcode.NotKept},
+		{backups.ErrAnother, exitcode.BackupFailed},
 		{backups.ErrExists, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
@@ -179,6 +191,87 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
+// past is a command's that looks at keys as they were.
+type past struct {
+	AcceptUnsigned bool   `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
+	ScratchDir     string `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
+}
+
+func targetOf(asked commandline.Target) archive.Target {
+	return archive.Target{Revision: asked.Revision, Time: asked.Time}
+}
+
+// backupGetCommand is `backup get`.
+type backupGetCommand struct {
+	backupFlags `embed:""`
+	past        `embed:""`
+	At          commandline.Target `name:"at" env:"-" default:"latest" help:"When: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
+	Prefix      bool               `name:"prefix" env:"-" help:"All keys that begin with KEY."`
+	Script      bool               `name:"script" env:"-" help:"Print commands of a shell that put the keys back, without their leases."`
+	Key         string             `arg:"" name:"key" help:"The key."`
+}
+
+func (c *backupGetCommand) execute(s streams) exitcode.Code {
+	if err := c.At.Check(time.Now()); err != nil {
+		return s.failed(fmt.Errorf("--at: %w", err), exitcode.Usage)
+	}
+	form := backups.Form(c.Output)
+	if c.Script {
+		form = backups.AsScript
+	}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		settings.AcceptUnsigned = c.AcceptUnsigned
+		target := targetOf(c.At)
+		target.Generation = c.Generation
+		selected := backups.Selection{Key: c.Key, Prefix: c.Prefix}
+		return nil, backups.Get(ctx, settings, target, selected, form, scratch(c.ScratchDir, settings), s.out, s.meter())
+	})
+}
+
+// backupDiffCommand is `backup diff`.
+type backupDiffCommand struct {
+	backupFlags `embed:""`
+	past        `embed:""`
+	From        commandline.Target `name:"from" env:"-" required:"" help:"Since when: revision:N, or time:T as in time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	To          commandline.Target `name:"to" env:"-" default:"latest" help:"Until when, in the same words, or latest."`
+	Prefix      string             `name:"prefix" env:"-" help:"Only keys that begin so."`
+}
+
+func (c *backupDiffCommand) execute(s streams) exitcode.Code {
+	for flag, target := range map[string]commandline.Target{"--from": c.From, "--to": c.To} {
+		if err := target.Check(time.Now()); err != nil {
+			return s.failed(fmt.Errorf("%s: %w", flag, err), exitcode.Usage)
+		}
+	}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		settings.AcceptUnsigned = c.AcceptUnsigned
+		between := backups.Between{From: targetOf(c.From), To: targetOf(c.To)}
+		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch(c.ScratchDir, settings), s.out, s.meter())
+	})
+}
+
+// backupCopyCommand is `backup copy`.
+type backupCopyCommand struct {
+	backupFlags `embed:""`
+	ToStore     string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"The other place, as --backup-store names one."`
+	Follow      time.Duration `name:"follow" env:"-" help:"Go on until SIGTERM or Ctrl-C, and look for what is new after each such pause; 0 copies once."`
+}
+
+func (c *backupCopyCommand) execute(s streams) exitcode.Code {
+	to, err := locate.Open(c.ToStore)
+	if err != nil {
+		return s.failed(fmt.Errorf("--to-store: %w", err), exitcode.Usage)
+	}
+	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		copied, err := backups.Copy(ctx, settings, to, c.Follow, s.meter())
+		if err != nil {
+			return nil, err
+		}
+		return copied, nil
+	})
+}
+
 // acceptance is the consent to make something of backups that cannot all be read.
 type acceptance struct {
 	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
@@ -231,7 +324,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 		}
 	}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		restore := verifyBackupInChild(settings.Flags, c.scratch(settings))
+		restore := verifyBackupInChild(settings.Flags, scratch(c.ScratchDir, settings))
 		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
 			return nil, err
@@ -249,13 +342,7 @@ func (c *backupVerifyCommand) choice() backups.Choice {
 }
 
 // scratch is a directory that no other process uses.
-func (c *backupVerifyCommand) scratch(settings backups.Settings) string {
-	dir := c.ScratchDir
-	if dir == "" {
-		dir = settings.VolumeDir
-	}
-	if dir == "" {
-		dir = os.TempDir()
-	}
+func scratch(dir string, settings backups.Settings) string {
+	dir = cmp.Or(dir, settings.VolumeDir, os.TempDir())
 	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
 }

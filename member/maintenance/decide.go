@@ -3,6 +3,7 @@ package maintenance
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -16,12 +17,13 @@ type facts struct {
 	quota       int64 // bytes; 0 if there is no limit
 	room        int64 // bytes that are free on the volume; negative if unknown
 	self        types.ID
-	leader      types.ID // 0 if none is known
-	members     []peer   // this one included
-	noSpace     bool     // the alarm NOSPACE is raised by a member of the cluster
-	ownNoSpace  bool     // it is raised by this one
-	corrupt     bool     // the alarm CORRUPT is raised
-	sending     bool     // a snapshot is on its way to a member that lags behind
+	leader      types.ID   // 0 if none is known
+	members     []peer     // this one included
+	noSpace     bool       // the alarm NOSPACE is raised by a member of the cluster
+	ownNoSpace  bool       // it is raised by this one
+	full        []types.ID // the members that have raised it, in order
+	corrupt     bool       // the alarm CORRUPT is raised
+	sending     bool       // a snapshot is on its way to a member that lags behind
 	readers     []gate.Reader
 }
 
@@ -133,4 +135,83 @@ func rounded(d time.Duration) time.Duration {
 		return d.Round(time.Millisecond)
 	}
 	return d.Round(100 * time.Millisecond)
+}
+
+// Threshold says how much of a database must be free before it is defragmented. The zero Threshold means never, unless
+// the alarm NOSPACE is raised.
+type Threshold struct {
+	Free float64 // the part of the file that is free, from 0 to 1
+	Min  int64   // bytes that are free
+}
+
+// exceeded reports whether a file of size bytes, of which inUse hold data, is worth a defragmentation.
+func (t Threshold) exceeded(size, inUse int64) bool {
+	free := size - inUse
+	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
+}
+
+// AtStart is what etcd's setting bootstrap-defrag-threshold-megabytes, the mebibytes that must be free in a file for etcd to
+// defragment it before it serves, has to be so that a database of size bytes, in a directory, is treated by the threshold; 0
+// turns it off. It is 0, too, where the copy would find too little room on the volume, since etcd does not start when its
+// defragmentation fails, and where it could be expected to take longer than the longest pause.
+func (k *Keeper) AtStart(dir string, size int64) uint {
+	t := k.options.Threshold
+	needed := max(t.Min, int64(t.Free*float64(size)))
+	kept := size - needed // at most, if etcd defragments at all
+	left := room(dir)
+	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+spare || k.pace.expected(kept) > k.options.MaxPause {
+		return 0
+	}
+	return uint(max(1, (needed+mebibyte-1)/mebibyte))
+}
+
+// AtStartCopied says how far etcd's defragmentation before it serves has come, as a clause about etcd; empty if there is none.
+func AtStartCopied(dir string) string {
+	if done := copied(dir); done > 0 {
+		return "defragments its database before it serves: " + inWords(done) + " are copied"
+	}
+	return ""
+}
+
+const mebibyte = 1 << 20
+
+// inWords is a size for people.
+func inWords(count int64) string {
+	switch {
+	case count < mebibyte:
+		return fmt.Sprintf("%d KiB", count>>10)
+	case count < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(count)/mebibyte)
+	default:
+		return fmt.Sprintf("%.1f GiB", float64(count)/(1<<30))
+	}
+}
+
+// firstPace is what a defragmentation is expected to copy in a second before one was measured: half of what two slow cores
+// and an average disk of a cloud do.
+const firstPace = 100 * mebibyte
+
+// worthMeasuring is how many bytes must have been copied for the pace to say something.
+const worthMeasuring = 16 * mebibyte
+
+// pace is how fast this member defragments, in bytes in use per second.
+type pace struct{ measured atomic.Int64 }
+
+func (p *pace) perSecond() int64 {
+	if measured := p.measured.Load(); measured > 0 {
+		return measured
+	}
+	return firstPace
+}
+
+// expected is how long it takes to defragment so many bytes in use.
+func (p *pace) expected(inUse int64) time.Duration {
+	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
+}
+
+// learn takes in how long one took.
+func (p *pace) learn(inUse int64, took time.Duration) {
+	if inUse >= worthMeasuring && took > 0 {
+		p.measured.Store(max(1, int64(float64(inUse)/took.Seconds())))
+	}
 }

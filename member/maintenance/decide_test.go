@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/internal/gate"
 )
@@ -81,22 +82,28 @@ func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small one says nothing")
 }
 
-func TestTurnsByTheClockNeverMeet(t *testing.T) {
-	members := healthy().members
+func TestTurnsByTheClockNeverMeetAndAreAsLongAsTheWork(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	turns := map[peer]int{}
-	for s := range 600 {
-		now, have := began.Add(time.Duration(s)*time.Second), 0
-		for _, p := range members {
-			if byClock(now, 30*time.Second, p.id, members) {
-				turns[p]++
-				have++
+	for inUse, every := range map[int64]time.Duration{mebibyte: 15 * time.Second, 900 * mebibyte: time.Minute, 4 * gibibyte: 8 * time.Minute} {
+		f := healthy()
+		f.inUse, f.full = inUse, []types.ID{1, 2, 3}
+		turns := map[types.ID]int{}
+		for s := range int(every.Seconds()) {
+			have := 0
+			for _, p := range f.members {
+				f.self = p.id
+				if byClock(began.Add(time.Duration(s)*time.Second), f) {
+					turns[p.id]++
+					have++
+				}
 			}
+			require.LessOrEqual(t, have, 1)
 		}
-		require.LessOrEqual(t, have, 1)
+		assert.Len(t, turns, 3, "with %d in use each has its turn within %s", inUse, every)
+		f.full, f.self = f.full[1:], 2
+		assert.True(t, byClock(began, f), "who has lifted the alarm leaves the round")
+		assert.False(t, byClock(began.Add(every/3-time.Second), f), "late in its slot nobody begins")
+		f.self = 1
+		assert.False(t, byClock(began, f))
 	}
-	for _, p := range members {
-		assert.Positive(t, turns[p], "%s has its turn", p.name)
-	}
-	assert.False(t, byClock(began.Add(59*time.Second), time.Second, 1, members[:1]), "late in its minute nobody begins")
 }

@@ -99,7 +99,7 @@ func (c *fake) lift(context.Context) error {
 type table struct {
 	mu      sync.Mutex
 	turn    string
-	waiting []string
+	waiting []peer
 	mine    bool
 	ended   int
 
@@ -109,13 +109,13 @@ type table struct {
 
 func (s *table) wish(context.Context) error { return nil }
 
-func (s *table) wishes(context.Context) ([]string, error) {
+func (s *table) wishing([]peer) []peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.waiting, nil
+	return s.waiting
 }
 
-func (s *table) take(context.Context) error {
+func (s *table) take(context.Context, []peer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.turn != "" {

@@ -2,20 +2,23 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"google.golang.org/grpc/status"
 )
 
 // leaving bounds how long a member that stops tries to give its leadership away before its clients are sent to others.
 const leaving = 2 * time.Second
+
+// longestQuiet bounds how long writes are held back for a change of leadership, whether it comes or not.
+const longestQuiet = 2 * time.Second
 
 // confirming is how long the members have to say that they hold their writes back. Plain etcd never does.
 const confirming = time.Second
@@ -80,59 +83,141 @@ func (f facts) couldLead(id types.ID) bool {
 
 // announce has all members hold their writes back until the leader has changed, and returns when each of them does and has none
 // under way any more. Those that do not say so, such as plain etcd, have a moment.
-func (t *turn) announce(ctx context.Context) error {
-	if t.lease == 0 {
-		if err := t.begin(ctx); err != nil {
-			return err
-		}
-	}
-	stream := t.server.KV().NewWatchStream()
-	defer stream.Close()
-	if _, err := stream.Watch(clientv3.AutoWatchID, []byte(quietKeys), endOf(quietKeys), 0); err != nil {
-		return fmt.Errorf("it cannot be heard when the others hold their writes back: %w", err)
-	}
-	within, cancel := t.root(ctx)
-	defer cancel()
-	id := []byte(t.server.MemberID().String())
-	put, err := t.server.Put(within, &etcdserverpb.PutRequest{Key: []byte(handoverKey), Value: id, Lease: t.lease})
-	if err != nil {
+func (p *place) announce(ctx context.Context) error {
+	said := p.own(handover)
+	if err := p.say(ctx, said, longestQuiet); err != nil {
 		return fmt.Errorf("the others were not told that leadership moves: %w", err)
 	}
-	return t.awaitQuiet(ctx, stream.Chan(), put.Header.Revision)
-}
-
-func (t *turn) awaitQuiet(ctx context.Context, heard <-chan mvcc.WatchResponse, handover int64) error {
-	loud, patience := t.loud(), time.NewTimer(confirming)
-	defer patience.Stop()
-	for len(loud) > 0 {
-		select {
-		case <-ctx.Done():
+	moment, cancel := context.WithTimeout(ctx, confirming)
+	defer cancel()
+	loud := p.loud()
+	for i, id := range loud {
+		err := p.await(moment, claim{quiet, said.nonce, uint32(id)}, true) //nolint:gosec // its end
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case <-patience.C:
-			t.log.Info().Int("members", len(loud)).Msg("not all hold their writes back while leadership moves; a write may have to wait for its answer")
+		}
+		if err != nil {
+			p.log.Info().Int("members", len(loud)-i).Msg("not all hold their writes back while leadership moves; a write may have to wait for its answer")
 			return nil
-		case reply, open := <-heard:
-			if !open {
-				return nil
-			}
-			for _, event := range reply.Events {
-				if event.Kv != nil && string(event.Kv.Value) == strconv.FormatInt(handover, 10) {
-					delete(loud, strings.TrimPrefix(string(event.Kv.Key), quietKeys))
-				}
-			}
 		}
 	}
 	return nil
 }
 
-// loud are the IDs of the members that may write: this one, and all that there is a connection to.
-func (t *turn) loud() map[string]bool {
-	self := t.server.MemberID()
-	active, all := t.active(self), map[string]bool{}
-	for _, m := range t.server.Cluster().Members() {
+// loud are the members that may write: this one, and all that there is a connection to.
+func (p *place) loud() (all []types.ID) {
+	self := p.server.MemberID()
+	active := p.active(self)
+	for _, m := range p.server.Cluster().Members() {
 		if m.ID == self || active[m.ID] && !m.IsLearner {
-			all[m.ID.String()] = true
+			all = append(all, m.ID)
 		}
 	}
 	return all
 }
+
+// writes are the requests that members send on to their leader. While leadership moves, raft drops what still comes to the
+// old one, and nobody learns of it: the client waits until its request times out, 7 s with etcd's own settings.
+var writes = []string{
+	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
+	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
+}
+
+const (
+	// lookout is how often a member looks whether a change of leadership is announced.
+	lookout = 10 * time.Millisecond
+	// aloneLookout is how often one does that has nobody to hear of.
+	aloneLookout = time.Second
+)
+
+// listen hears of every change of leadership that the leader announces, and holds this member's writes back meanwhile.
+func (k *Keeper) listen(ctx context.Context, server *etcdserver.EtcdServer) {
+	there, heard, applied := claims{server}, []claim{}, uint64(0)
+	for pause := lookout; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if now := server.AppliedIndex(); now == applied {
+			continue
+		} else if applied = now; len(server.Cluster().Members()) == 1 {
+			pause = aloneLookout
+			continue
+		}
+		pause = lookout
+		changed := server.LeaderChangedNotify() // before the look at who leads, so that no change is missed
+		before := heard
+		heard = there.all(handover)
+		for _, announced := range heard { // each once, however long its lease is, and only the leader's
+			if !slices.Contains(before, announced) && announced.names(server.Leader()) {
+				k.hush(ctx, changed, func(ctx context.Context) {
+					confirmed := there.own(quiet)
+					confirmed.nonce = announced.nonce
+					_ = there.propose(ctx, confirmed, longestQuiet) // if it is lost, the leader goes on after a moment
+				})
+			}
+		}
+	}
+}
+
+// hush holds writes back until the leader has changed, and confirms once none is under way any more.
+func (k *Keeper) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		defer cancel()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	})
+	defer k.tellOfQuiet(time.Now())
+	defer k.quiet.begin("leadership moves")()
+	if k.settled(ctx) {
+		confirm(ctx) // which the leader may drop, on its way out
+		<-ctx.Done()
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		k.options.Log.Info().Dur("after_ms", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
+	}
+}
+
+func (k *Keeper) tellOfQuiet(since time.Time) {
+	k.options.Log.Debug().Dur("took_ms", time.Since(since)).Msg("writes were held back while leadership moved")
+}
+
+// settled waits until no write is under way. It says no if that does not matter any more.
+func (k *Keeper) settled(ctx context.Context) bool {
+	clock := time.NewTicker(lookAgain)
+	defer clock.Stop()
+	for k.writes.Load() > 0 {
+		select {
+		case <-clock.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// admit counts a write as under way, until left is called, once it may go on. The error is the context's, as gRPC has it.
+func (k *Keeper) admit(ctx context.Context) error {
+	for {
+		k.writes.Add(1) // before it is looked at, so that whoever begins a quiet and waits misses none
+		over := k.quiet.over()
+		if over == nil {
+			return nil
+		}
+		k.left()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+func (k *Keeper) left() { k.writes.Add(-1) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
 func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
@@ -49,7 +50,7 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 	kept(t, func(s *stand) {
 		s.cluster.now.leader = 1
-		s.table.waiting = []string{"etcd-1"}
+		s.table.waiting = []peer{{id: 2, name: "etcd-1"}}
 	}, func(s *stand) {
 		assert.Contains(t, s.State().Reason, "gives the others time to go first")
 		time.Sleep(time.Minute)
@@ -70,6 +71,20 @@ func TestALeaderWithoutAnHeirWaits(t *testing.T) {
 		assert.Zero(t, s.State().Done)
 		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
 		assert.Empty(t, s.Away(), "clients are welcome meanwhile")
+	})
+}
+
+func TestOfTwoFollowersThatWantToTheLowerIDGoesFirst(t *testing.T) {
+	kept(t, func(s *stand) {
+		s.cluster.now.self, s.cluster.now.leader = 2, 3
+		s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
+	}, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Zero(t, s.State().Done)
+		assert.Contains(t, s.State().Reason, "but etcd-0 goes first", "and the leader does not")
+		s.table.seats("")
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, 1, s.State().Done)
 	})
 }
 
@@ -139,7 +154,7 @@ func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
 
 func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 	full := func(s *stand) {
-		s.cluster.now.noSpace, s.cluster.now.ownNoSpace = true, true
+		s.cluster.now.noSpace, s.cluster.now.ownNoSpace, s.cluster.now.full = true, true, []types.ID{s.cluster.now.self}
 		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
 	}
 	kept(t, full, func(s *stand) {
@@ -147,7 +162,7 @@ func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 		assert.Zero(t, s.cluster.liftedTimes(), "there is nothing to give back")
 		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
 		time.Sleep(5 * time.Minute)
-		assert.Equal(t, 1, s.State().Done, "when its minute comes")
+		assert.Equal(t, 1, s.State().Done, "when its slot comes")
 		assert.Equal(t, 1, s.State().Lifted)
 		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
 	})

@@ -2,8 +2,6 @@ package maintenance
 
 import (
 	"context"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,12 +9,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/pkg/v3/traceutil"
-	"go.etcd.io/etcd/server/v3/lease"
-	"go.etcd.io/etcd/server/v3/storage/backend"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -112,43 +104,4 @@ func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
 		assert.Less(t, time.Since(began), longestQuiet+2*lookAgain, "the leader has changed already")
 		time.Sleep(10 * time.Second)
 	})
-}
-
-// etcd ends a watch that has nothing to tell when a leader's snapshot replaces the database and the watch's beginning is compacted.
-func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
-	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
-	defer database.Close()
-	kv := mvcc.New(zap.NewNop(), database, &lease.FakeLessor{}, mvcc.StoreConfig{})
-	defer kv.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	heard, ended := make(chan string, 100), make(chan error, 1)
-	go func() { ended <- hear(ctx, kv, func(handover *mvccpb.KeyValue) { heard <- string(handover.Value) }) }()
-	announced := 0
-	announce := func() bool {
-		announced++
-		kv.Put([]byte(handoverKey), []byte(strconv.Itoa(announced)), lease.NoLease)
-		for {
-			select {
-			case which := <-heard:
-				if which == strconv.Itoa(announced) {
-					return true
-				}
-			case <-time.After(20 * time.Millisecond):
-				return false
-			}
-		}
-	}
-	require.Eventually(t, announce, 10*time.Second, time.Millisecond)
-	last := int64(0)
-	for range 100 {
-		last = kv.Put([]byte("key"), []byte("value"), lease.NoLease)
-	}
-	compacted, err := kv.Compact(traceutil.TODO(), last)
-	require.NoError(t, err)
-	<-compacted
-	kv.Commit()
-	require.NoError(t, kv.Restore(database))
-	require.Eventually(t, announce, 10*time.Second, time.Millisecond)
-	cancel()
-	require.NoError(t, <-ended)
 }

@@ -21,12 +21,17 @@ const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
 	moveLeaderMethod = "/etcdserverpb.Maintenance/MoveLeader"
+	keepAliveMethod  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
 // Stream is for etcd's gRPC server: a client's snapshot is one of the readers of the whole database, and waits while that is
 // defragmented.
 func (k *Keeper) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if info.FullMethod != snapshotMethod {
+	switch info.FullMethod {
+	case keepAliveMethod:
+		return handler(service, unreserved{stream})
+	case snapshotMethod:
+	default:
 		return handler(service, stream)
 	}
 	end, err := k.options.Gate.Begin(stream.Context(), "the snapshot for "+client(stream.Context()))
@@ -40,6 +45,9 @@ func (k *Keeper) Stream(service any, stream grpc.ServerStream, info *grpc.Stream
 // Unary is for etcd's gRPC server: a client's defragmentation is refused where plain etcd would freeze, and while the database
 // stands still, clients that try again by themselves are sent to another member.
 func (k *Keeper) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	if err := refuseReserved(asked); err != nil {
+		return nil, err
+	}
 	if info.FullMethod == defragmentMethod {
 		return k.forClient(ctx, func() (any, error) { return handler(ctx, asked) })
 	}

@@ -56,32 +56,40 @@ func (w *want) comply(ctx context.Context, f facts) error {
 		return w.defragment(ctx, f, request{origin: ByThreshold})
 	}
 	if f.noSpace {
-		if !byClock(time.Now(), 2*w.options.MaxPause, f.self, f.members) {
-			return errors.New("its turn has not come, which goes by the clock while no key can be written")
+		if !byClock(time.Now(), f) {
+			return errors.New("its turn has not come, which goes by the clock while no turn can be claimed")
 		}
 		return w.defragment(ctx, f, request{origin: ByThreshold})
 	}
 	if err := w.seat.wish(ctx); err != nil {
 		return err
 	}
-	if f.leader == f.self {
-		if err := w.followersFirst(ctx); err != nil {
-			return err
-		}
+	if err := w.othersFirst(f); err != nil {
+		return err
 	}
 	return w.defragment(ctx, f, request{origin: ByThreshold, seat: w.seat})
 }
 
-// followersFirst lets those go first that need no change of leadership. They notice their need a moment later, perhaps.
-func (w *want) followersFirst(ctx context.Context) error {
-	if time.Since(w.since) < 2*w.options.Interval {
+// othersFirst lets those go first that precede this member. They notice their need a moment later, perhaps.
+func (w *want) othersFirst(f facts) error {
+	leads := f.leader == f.self
+	if leads && time.Since(w.since) < 2*w.options.Interval {
 		return errors.New("this member leads, and gives the others time to go first")
 	}
-	names, err := w.seat.wishes(ctx)
-	if err == nil && len(names) > 0 {
-		err = fmt.Errorf("this member leads, and %s goes first", strings.Join(names, ", "))
+	var names []string
+	for _, p := range w.seat.wishing(f.members) {
+		if leads || p.id != f.leader && p.id < f.self {
+			names = append(names, p.name)
+		}
 	}
-	return err
+	switch {
+	case len(names) == 0:
+		return nil
+	case leads:
+		return fmt.Errorf("this member leads, and %s goes first", strings.Join(names, ", "))
+	default:
+		return fmt.Errorf("%s goes first", strings.Join(names, ", "))
+	}
 }
 
 // obey does what a person has asked for. Whatever comes of it is an outcome.
@@ -99,4 +107,26 @@ func (w *want) obey(ctx context.Context) {
 	if err != nil && !errors.As(err, &failed) {
 		w.note(Outcome{At: time.Now(), Origin: ByCommand, Before: f.size, After: f.size, Error: err.Error()})
 	}
+}
+
+// liftAlarm ends this member's alarm NOSPACE when its file has become small enough, and returns the facts as they are then.
+// etcd compares the whole file with the quota, and not what is in use of it, so that a compaction alone is no reason.
+func (w *want) liftAlarm(ctx context.Context, f facts) facts {
+	if !f.ownNoSpace || !f.relieved(f.size) {
+		return f
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := w.cluster.lift(within); err != nil {
+		if ctx.Err() == nil {
+			w.options.Log.Warn().Err(err).Msg("there is room again, and the alarm NOSPACE could not be lifted")
+		}
+		return f
+	}
+	w.options.Log.Info().Int64("size", f.size).Int64("quota", f.quota).
+		Msgf("the alarm NOSPACE is lifted: the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*relief, inWords(f.quota))
+	w.mu.Lock()
+	w.state.Lifted++
+	w.mu.Unlock()
+	return w.cluster.facts()
 }

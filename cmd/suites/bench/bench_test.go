@@ -45,6 +45,7 @@ var topics = []topic{
 	{"quorum", lossOfQuorum},
 	{"waking", wakeThree},
 	{"restart", rollingRestart},
+	{"restart alone", restartAlone},
 	{"defragmentation", defragmentation},
 	{"machine", machineStep},
 	{"binary", binarySize},

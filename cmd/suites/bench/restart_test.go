@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -45,6 +48,34 @@ func rollingRestart(t *testing.T) []row {
 		row{what: "rolling restart of three members: writes that failed", plain: failed[0], wrapper: failed[1]}.neverMoreThan(0, "writes"),
 		row{what: "plain etcd's `MoveLeader`, and the wrapper's rolling restart: longest gap, ms", plain: moved[0], wrapper: restarted[1]}.timesAtMost(1.2, "`MoveLeader`"),
 	}
+}
+
+// restartAlone is what clients of a cluster with a single member have of its restart.
+func restartAlone(t *testing.T) []row {
+	var restarted [2]series
+	for round := range *restartRounds {
+		for i, s := range both {
+			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+				members := []*process{s.start(t, harness.NewPod(t))}
+				end := harness.WritersOf(t, gapWriters, func() *clientv3.Client { return eager(t, endpoints(members)) })
+				restartAll(t, s, members)
+				restarted[i] = append(restarted[i], milliseconds(harness.Longest(end()).Gap))
+			})
+		}
+	}
+	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
+}
+
+// eager is a client that dials again as soon as it may. By default gRPC waits for a second, which hides how long there was no member.
+func eager(t *testing.T, endpoints []string) *clientv3.Client {
+	t.Helper()
+	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 // gapDuring is the longest that one of the writers had to wait, in milliseconds, and how many writes failed.

@@ -19,9 +19,10 @@ const (
 	settled = 5 * time.Second
 )
 
-// startAndStop runs alternating pairs, each on a new volume.
+// startAndStop runs alternating rounds, each on new volumes.
 func startAndStop(t *testing.T) []row {
 	var start, outside, stop [2]series
+	var alone series
 	for range startPairs {
 		for i, s := range both {
 			r := s.start(t, harness.NewPod(t))
@@ -29,12 +30,24 @@ func startAndStop(t *testing.T) []row {
 			outside[i] = append(outside[i], r.outsideEtcd())
 			stop[i] = append(stop[i], r.stop())
 		}
+		r := wrapped.start(t, harness.NewStandalonePod(t, nil))
+		alone = append(alone, milliseconds(r.ready.Sub(r.began)))
+		r.stop()
 	}
 	return []row{
-		row{what: "start → ready, ms", plain: start[0], wrapper: start[1]}.costsAtMost(50, "ms"),
-		row{what: "of that outside etcd's own start → ready, ms", plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms"),
+		atOnce(row{what: "start → ready, beside a sidecar, ms", plain: start[0], wrapper: start[1]}),
+		atOnce(row{what: "start → ready, without a sidecar, ms", plain: start[0], wrapper: alone}),
+		row{what: "of the first, outside etcd's own start → ready, ms", plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms"),
 		row{what: "SIGTERM → exit, idle, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms"),
 	}
+}
+
+// atOnce is what nobody waits for: plain etcd waits for an election that it has with itself.
+func atOnce(r row) row {
+	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
+	quick.target += ", " + part.target
+	quick.met = quick.met && part.met
+	return quick
 }
 
 // outsideEtcd is the time before etcd's first own step and after etcd called itself ready, in milliseconds.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -181,4 +182,70 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	for _, run := range runs {
 		run.AwaitReady()
 	}
+}
+
+// Whatever the members do for themselves, no client sees a revision that no client has made.
+func TestUpkeepMovesNoRevision(t *testing.T) {
+	times := 1
+	if *day {
+		times = *rounds
+	}
+	pods := harness.StandaloneMembers(t, 3)
+	var runs []*harness.Run
+	for _, p := range pods {
+		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c := clientOfAll(t, pods)
+	for round := range times {
+		prefix := fmt.Sprintf("/garbage-%d/", round)
+		grow(t, c, prefix, 24)
+		thin(t, c, prefix)
+		before := revisionOf(t, c)
+		for _, run := range runs {
+			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Upkeep.Done == 1 })
+		}
+		everybodyAsks(t, pods)
+		for i, p := range pods {
+			runs[i].StopCleanly()
+			runs[i] = p.StartReady()
+			assert.Equal(t, before, revisionOf(t, c), "after the restart of member %d", i)
+		}
+		harness.Eventually(t, "what members have said to each other ends", func() bool {
+			leases, err := c.Leases(t.Context())
+			return err == nil && len(leases.Leases) == 0
+		})
+	}
+}
+
+// everybodyAsks has each member defragmented by command and by a client, and leadership moved by a client.
+func everybodyAsks(t *testing.T, pods []*harness.Pod) {
+	t.Helper()
+	for i, p := range pods {
+		harness.Eventually(t, "nobody else has its turn", func() bool {
+			_, _, status := p.Begin("defrag").Wait()
+			return status == 0
+		})
+		_, err := p.Etcd().Defragment(t.Context(), p.Endpoint())
+		require.NoError(t, err)
+		status, err := p.Etcd().Status(t.Context(), p.Endpoint())
+		require.NoError(t, err)
+		if status.Leader != status.Header.MemberId {
+			continue
+		}
+		to, err := pods[(i+1)%len(pods)].Etcd().Status(t.Context(), pods[(i+1)%len(pods)].Endpoint())
+		require.NoError(t, err)
+		_, err = p.Etcd().MoveLeader(t.Context(), to.Header.MemberId)
+		require.NoError(t, err)
+	}
+}
+
+func revisionOf(t *testing.T, c *clientv3.Client) int64 {
+	t.Helper()
+	reply, err := c.Get(t.Context(), "anything")
+	require.NoError(t, err)
+	return reply.Header.Revision
 }

@@ -1,3 +1,14 @@
+// Package maintenance keeps a member's database small without anybody noticing: it defragments it when that is worth the pause,
+// one member of the cluster at a time, and lifts the alarm NOSPACE when there is room again.
+//
+// etcd's defragmentation copies the database while every read and write of that member waits, a few seconds for each
+// gigabyte in use. So a Keeper asks, in this order: is it worth it (decide.go), does anybody read the whole database (package
+// gate), is it this member's turn in the cluster (turn.go), and can somebody else lead (handover.go). While it runs, the
+// member is not ready, and clients that know how to try again are sent to another member (requests.go). A defragmentation
+// that a client asks for goes the same way, as far as that is the cluster's business and not the client's own.
+//
+// Package member makes one Keeper for each etcd, hands its interceptors to etcd, and runs it between the member's being
+// ready and its close.
 package maintenance
 
 import (
@@ -62,16 +73,6 @@ type service struct {
 	seat    func() seat // a new one
 }
 
-// seat is a member's place among those that take turns.
-type seat interface {
-	wish(ctx context.Context) error
-	wishes(ctx context.Context) ([]string, error)
-	take(ctx context.Context) error
-	announce(ctx context.Context) error // a change of leadership; returns when no write is on its way any more
-	keep(ctx context.Context) (stop func())
-	end(ctx context.Context)
-}
-
 // New returns a Keeper that does nothing before Run.
 func New(options Options) *Keeper {
 	options.Interval = cmp.Or(options.Interval, usualInterval)
@@ -88,9 +89,7 @@ func (k *Keeper) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	listening.Go(func() { k.listen(hearing, server) })
 	s := &service{
 		cluster: embedded{server, &k.options},
-		seat: func() seat {
-			return &turn{server: server, name: k.options.Name, active: k.options.Active, log: k.options.Log}
-		},
+		seat:    func() seat { return newPlace(server, &k.options) },
 	}
 	k.run(ctx, s)
 	k.leave(context.WithoutCancel(ctx), s)
@@ -173,3 +172,50 @@ func (k *Keeper) busy() bool {
 func (k *Keeper) limits() limits {
 	return limits{maxPause: k.options.MaxPause, expected: k.pace.expected}
 }
+
+// Phase is what a Keeper is about.
+type Phase string
+
+// The phases, in their order.
+const (
+	Idle       Phase = "idle"
+	Waiting    Phase = "waiting"     // a defragmentation is wanted, and something is in its way
+	HandingOff Phase = "handing off" // clients are sent to others and, if it leads, leadership is moved
+	Running    Phase = "running"     // etcd defragments
+	CatchingUp Phase = "catching up" // what was committed meanwhile is applied
+)
+
+// busy reports whether a defragmentation is under way.
+func (p Phase) busy() bool { return p == HandingOff || p == Running || p == CatchingUp }
+
+// State is what there is to know about upkeep at one moment.
+type State struct {
+	Phase    Phase
+	Since    time.Time     // when the phase began
+	Reason   string        // of the phase, a clause for people; empty if there is nothing to say
+	Expected time.Duration // how long a defragmentation would take now, or is expected to take, if it runs
+	Progress float64       // of one that runs, from 0 to 1
+	Readers  []gate.Reader // who reads the whole database
+	Last     *Outcome      // nil if there was none since the process started
+	Done     int           // how many were done since the process started
+	Failed   int           // how many failed
+	Freed    int64         // bytes that those which were done gave back to the volume
+	Lifted   int           // how often the alarm NOSPACE was lifted
+}
+
+// Outcome is how a defragmentation ended.
+type Outcome struct {
+	At     time.Time     // when it ended
+	Took   time.Duration // of it, how long the database stood still
+	Origin string        // who wanted it: the threshold, a person, or a client
+	Before int64         // bytes of the file before
+	After  int64         // bytes of the file after
+	Error  string        // why it failed; empty if it did not
+}
+
+// Origins of a defragmentation.
+const (
+	ByThreshold = "threshold"
+	ByCommand   = "command"
+	ByClient    = "client"
+)

@@ -26,7 +26,7 @@ func (k *Keeper) defragment(ctx context.Context, f facts, r request) error {
 	}
 	defer open()
 	if r.seat != nil {
-		if err := r.seat.take(ctx); err != nil {
+		if err := r.seat.take(ctx, f.members); err != nil {
 			return err
 		}
 		defer r.seat.end(ctx)

@@ -1,0 +1,304 @@
+package backups
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/internal/printable"
+)
+
+// ErrNoKey says that there was no such key.
+var ErrNoKey = errors.New("was not there")
+
+// Selection is the keys that are meant.
+type Selection struct {
+	Key    string
+	Prefix bool // all that begin with Key, and not Key alone
+}
+
+// String is for people.
+func (s Selection) String() string {
+	if s.Prefix {
+		return "a key that begins with " + quote(s.Key)
+	}
+	return "key " + quote(s.Key)
+}
+
+// end is where a range of etcd's store ends: nil if Key is all, and empty if nothing ends it.
+func (s Selection) end() []byte {
+	if !s.Prefix {
+		return nil
+	}
+	end := []byte(clientv3.GetPrefixRangeEnd(s.Key))
+	if bytes.Equal(end, []byte{0}) { // as etcd's clients say it
+		end = []byte{}
+	}
+	return end
+}
+
+// Key is a key as it was. It is printed as a line of JSON; what is no text is in base64.
+type Key struct {
+	Key            string `json:"key,omitempty"`
+	KeyBase64      []byte `json:"key_base64,omitempty"`
+	Value          string `json:"value"`
+	ValueBase64    []byte `json:"value_base64,omitempty"`
+	CreateRevision int64  `json:"create_revision"`
+	ModRevision    int64  `json:"mod_revision"`
+	Version        int64  `json:"version"`
+	Lease          int64  `json:"lease,omitempty"`
+}
+
+func keyOf(kv *mvccpb.KeyValue) Key {
+	key := Key{CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version, Lease: kv.Lease}
+	if key.Key = string(kv.Key); !utf8.Valid(kv.Key) {
+		key.Key, key.KeyBase64 = "", kv.Key
+	}
+	if key.Value = string(kv.Value); !utf8.Valid(kv.Value) {
+		key.Value, key.ValueBase64 = "", kv.Value
+	}
+	return key
+}
+
+// Form is how keys are printed.
+type Form string
+
+// The forms.
+const (
+	AsText   Form = "text"   // a line for the key and one for its value, as etcdctl get does
+	AsJSON   Form = "json"   // a line for each
+	AsScript Form = "script" // commands for a shell that put them back
+)
+
+// Get prints keys as they were at a target. ErrNoKey says that there was none, archive.ErrNotKept that the target is not kept. scratch is
+// a directory that nobody else uses; it holds the database meanwhile.
+func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
+	past, err := goBack(ctx, settings, target, scratch, meter)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, past.close()) }()
+	found := false
+	for kv, err := range past.keys(ctx, selected) {
+		if err == nil {
+			err = form.print(to, kv)
+		}
+		if err != nil {
+			return err
+		}
+		found = true
+	}
+	if !found {
+		return fmt.Errorf("%s %w at revision %d", selected, ErrNoKey, past.revision)
+	}
+	return nil
+}
+
+func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
+	switch f {
+	case AsJSON:
+		return json.NewEncoder(to).Encode(keyOf(kv))
+	case AsScript:
+		command, err := put(kv)
+		if err == nil {
+			_, err = io.WriteString(to, command)
+		}
+		return err
+	case AsText:
+	}
+	_, err := fmt.Fprintf(to, "%s\n%s\n", kv.Key, kv.Value)
+	return err
+}
+
+// put is a command that puts a key back, without its lease. An argument of a command cannot hold a zero byte; values come from standard
+// input.
+func put(kv *mvccpb.KeyValue) (string, error) {
+	if strings.ContainsRune(string(kv.Key), 0) {
+		return "", fmt.Errorf("key %s holds a zero byte, which no command takes: put it back with a client of your own, from --output=json", quote(string(kv.Key)))
+	}
+	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), shellWord(string(kv.Key))), nil
+}
+
+// escaped is an argument of printf %b (POSIX) that gives these bytes.
+func escaped(value []byte) string {
+	var b strings.Builder
+	b.WriteByte('\'')
+	for _, c := range value {
+		if c >= ' ' && c < 0x7f && c != '\'' && c != '\\' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, `\0%03o`, c)
+		}
+	}
+	b.WriteByte('\'')
+	return b.String()
+}
+
+// shellWord is a word of a POSIX shell.
+func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// quote is a key for people.
+func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
+
+// Change is what became of a key between two moments.
+type Change struct {
+	Change string `json:"change"` // created, changed or deleted
+	From   *Key   `json:"from,omitempty"`
+	To     *Key   `json:"to,omitempty"`
+}
+
+// Print prints a line for people.
+func (c Change) Print(to io.Writer) error {
+	var err error
+	switch {
+	case c.From == nil:
+		_, err = fmt.Fprintf(to, "created %s, revision %d\n", c.To.name(), c.To.ModRevision)
+	case c.To == nil:
+		_, err = fmt.Fprintf(to, "deleted %s, last at revision %d\n", c.From.name(), c.From.ModRevision)
+	default:
+		_, err = fmt.Fprintf(to, "changed %s, revision %d, before %d\n", c.To.name(), c.To.ModRevision, c.From.ModRevision)
+	}
+	return err
+}
+
+func (k *Key) name() string {
+	if k.KeyBase64 != nil {
+		return quote(string(k.KeyBase64))
+	}
+	return printable.Line(k.Key)
+}
+
+// Between are two moments.
+type Between struct{ From, To archive.Target }
+
+// Diff prints what became of the keys that begin with a prefix between two moments, in the order of keys. Its errors are those of Get but
+// ErrNoKey.
+func Diff(ctx context.Context, settings Settings, between Between, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
+	var moments [2]*past
+	for i, target := range []archive.Target{between.From, between.To} {
+		moments[i], err = goBack(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
+		if err != nil {
+			return errors.Join(err, os.RemoveAll(scratch))
+		}
+		defer func() { err = errors.Join(err, moments[i].close(), os.RemoveAll(scratch)) }()
+	}
+	selected, count := Selection{Key: prefix, Prefix: true}, map[string]int{}
+	for change, err := range changes(moments[0].keys(ctx, selected), moments[1].keys(ctx, selected)) {
+		if err == nil && form == AsJSON {
+			err = json.NewEncoder(to).Encode(change)
+		} else if err == nil {
+			err = change.Print(to)
+		}
+		if err != nil {
+			return err
+		}
+		count[change.Change]++
+	}
+	if form != AsJSON {
+		_, err = fmt.Fprintf(to, "%d created, %d changed, %d deleted between revision %d and revision %d\n",
+			count["created"], count["changed"], count["deleted"], moments[0].revision, moments[1].revision)
+	}
+	return err
+}
+
+// changes merges two sequences that are in the order of keys.
+func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		before, stopBefore := iter.Pull2(from)
+		defer stopBefore()
+		after, stopAfter := iter.Pull2(to)
+		defer stopAfter()
+		was, err, more := before()
+		is, failed, further := after()
+		for more || further {
+			if err = errors.Join(err, failed); err != nil {
+				yield(Change{}, err)
+				return
+			}
+			order := compare(was, is, more, further)
+			if change, differs := changeOf(was, is, order); differs && !yield(change, nil) {
+				return
+			}
+			if order <= 0 {
+				was, err, more = before()
+			}
+			if order >= 0 {
+				is, failed, further = after()
+			}
+		}
+	}
+}
+
+// compare tells which key comes first; one that there is not comes last.
+func compare(was, is *mvccpb.KeyValue, more, further bool) int {
+	switch {
+	case !more:
+		return 1
+	case !further:
+		return -1
+	default:
+		return strings.Compare(string(was.Key), string(is.Key))
+	}
+}
+
+func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool) {
+	switch {
+	case order < 0:
+		from := keyOf(was)
+		return Change{Change: "deleted", From: &from}, true
+	case order > 0:
+		to := keyOf(is)
+		return Change{Change: "created", To: &to}, true
+	}
+	from, to := keyOf(was), keyOf(is)
+	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
+}
+
+// past is the state of etcd's keys at a revision.
+type past struct {
+	*restore.Keys
+
+	dir      string
+	revision int64
+}
+
+// goBack rebuilds the database of a target.
+func goBack(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (*past, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "db")
+	exported, err := Export(ctx, settings, target, file, meter)
+	if errors.Is(err, ErrIncomplete) {
+		err = fmt.Errorf("the backups are %w: what followed revision %d cannot be read (%s); revision:%d can be looked at", ErrIncomplete,
+			exported.Revision, strings.Join(exported.Damaged, "; "), exported.Revision)
+	}
+	var keys *restore.Keys
+	if err == nil {
+		keys, err = restore.OpenKeys(file)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &past{Keys: keys, dir: dir, revision: exported.Revision}, nil
+}
+
+func (p *past) close() error { return errors.Join(p.Close(), os.RemoveAll(p.dir)) }
+
+// keys are those that are selected, in order.
+func (p *past) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
+	return p.From(ctx, []byte(selected.Key), selected.end())
+}

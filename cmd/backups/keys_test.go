@@ -1,0 +1,123 @@
+package backups
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"etcd-wrapper/backup/archive"
+)
+
+// got is what Get prints.
+func got(t *testing.T, settings Settings, revision int64, selected Selection, form Form) (text string, err error) {
+	t.Helper()
+	scratch, out := filepath.Join(t.TempDir(), "scratch"), &bytes.Buffer{}
+	err = Get(t.Context(), settings, archive.Target{Revision: revision}, selected, form, scratch, out, NewMeter(nil))
+	_, left := os.Lstat(scratch)
+	require.ErrorIs(t, left, os.ErrNotExist, "the database is removed")
+	return out.String(), err
+}
+
+// The etcd of these tests has put key0 to key6 in turns, at first with numbers from 0 on, and later with those again behind "later".
+func TestKeysArePrintedAsTheyWere(t *testing.T) {
+	l := live(t)
+	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {
+		t.Run(who, func(t *testing.T) {
+			text, err := got(t, settings, l.revision, Selection{Key: "key1"}, AsText)
+			require.NoError(t, err)
+			assert.Equal(t, "key1\n15\n", text)
+			text, err = got(t, settings, l.revision+2, Selection{Key: "key1"}, AsText)
+			require.NoError(t, err)
+			assert.Equal(t, "key1\nlater1\n", text)
+
+			text, err = got(t, settings, l.revision+1, Selection{Key: "key", Prefix: true}, AsJSON)
+			require.NoError(t, err)
+			lines := strings.Split(strings.TrimSpace(text), "\n")
+			require.Len(t, lines, 7)
+			var first Key
+			require.NoError(t, json.Unmarshal([]byte(lines[0]), &first))
+			assert.Equal(t, Key{Key: "key0", Value: "later0", CreateRevision: 2, ModRevision: l.revision + 1, Version: 4}, first)
+
+			_, err = got(t, settings, l.revision, Selection{Key: "key"}, AsText)
+			require.ErrorIs(t, err, ErrNoKey)
+			assert.EqualError(t, err, fmt.Sprintf(`key "key" was not there at revision %d`, l.revision))
+		})
+	}
+}
+
+func TestWhatIsPrintedAsAScriptPutsKeysBackAsTheyWere(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\nprintf '%s=' \"$3\"\ncat\n"), 0o700)) //nolint:gosec // it is run
+	for _, kv := range []*mvccpb.KeyValue{
+		{Key: []byte("/plain"), Value: []byte("value")},
+		{Key: []byte("-it's \"$HOME\" `x`\n"), Value: []byte("it's\\n 100% \"$HOME\"\n\n")},
+		{Key: []byte("bytes\xff"), Value: []byte{0, 1, 2, '0', '7', 0x80, 0xff, '\\', '0'}},
+		{Key: []byte("empty")},
+	} {
+		var script bytes.Buffer
+		require.NoError(t, AsScript.print(&script, kv))
+		command := exec.Command("sh", "-c", script.String())
+		command.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := command.Output()
+		require.NoError(t, err)
+		assert.Equal(t, string(kv.Key)+"="+string(kv.Value), string(out))
+	}
+	assert.ErrorContains(t, AsScript.print(&bytes.Buffer{}, &mvccpb.KeyValue{Key: []byte("a\x00")}), "zero byte")
+}
+
+func TestWhatChangedBetweenTwoMomentsIsPrinted(t *testing.T) {
+	l := live(t)
+	settings, out := l.keep(t), &bytes.Buffer{}
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	between := Between{From: archive.Target{Revision: l.revision}, To: archive.Target{Revision: l.revision + 2}}
+	require.NoError(t, Diff(t.Context(), settings, between, "", AsText, scratch, out, NewMeter(nil)))
+	assert.Equal(t, fmt.Sprintf("changed key0, revision %[2]d, before %[4]d\nchanged key1, revision %[3]d, before %[5]d\n0 created, 2 changed, 0 deleted between revision %[1]d and revision %[3]d\n",
+		l.revision, l.revision+1, l.revision+2, 16, 17), out.String())
+	_, left := os.Lstat(scratch)
+	require.ErrorIs(t, left, os.ErrNotExist)
+	out.Reset()
+	require.NoError(t, Diff(t.Context(), settings, between, "key1", AsJSON, scratch, out, NewMeter(nil)))
+	assert.JSONEq(t, fmt.Sprintf(`{"change":"changed","from":{"key":"key1","value":"15","create_revision":3,"mod_revision":17,"version":3},
+		"to":{"key":"key1","value":"later1","create_revision":3,"mod_revision":%d,"version":4}}`, l.revision+2), out.String())
+}
+
+func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
+	of := func(keys ...string) func(func(*mvccpb.KeyValue, error) bool) {
+		return func(yield func(*mvccpb.KeyValue, error) bool) {
+			for i := 0; i < len(keys); i += 2 {
+				if !yield(&mvccpb.KeyValue{Key: []byte(keys[i]), ModRevision: int64(len(keys[i+1]))}, nil) {
+					return
+				}
+			}
+		}
+	}
+	for _, example := range []struct {
+		from, to func(func(*mvccpb.KeyValue, error) bool)
+		want     string
+	}{
+		{of(), of(), ""},
+		{of(), of("a", "1", "b", "1"), "created a, revision 1\ncreated b, revision 1\n"},
+		{of("a", "1", "b", "1"), of(), "deleted a, last at revision 1\ndeleted b, last at revision 1\n"},
+		{of("a", "1", "c", "1", "d", "1"), of("b", "22", "c", "1", "d", "22"), "deleted a, last at revision 1\ncreated b, revision 2\nchanged d, revision 2, before 1\n"},
+	} {
+		var out bytes.Buffer
+		for change, err := range changes(example.from, example.to) {
+			require.NoError(t, err)
+			require.NoError(t, change.Print(&out))
+		}
+		assert.Equal(t, example.want, out.String())
+	}
+	failing := func(yield func(*mvccpb.KeyValue, error) bool) { yield(nil, os.ErrDeadlineExceeded) }
+	for _, err := range changes(of("a", "1"), failing) {
+		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+}

@@ -1,0 +1,83 @@
+package member_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Raft's status is that of the etcd that was begun last in a process, so these tests are not run beside others.
+
+// unhurried is a configuration by which raft itself elects nobody before a test has ended.
+func unhurried(t *testing.T, dir string) *bench {
+	t.Helper()
+	of := config(t, dir)
+	of.TickMs, of.ElectionMs = 10_000, 50_000 // etcd's longest
+	return benchWith(t, of)
+}
+
+func TestAMemberThatIsAloneDoesNotWaitForAnElection(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	for _, start := range []string{"first", "again"} {
+		b := unhurried(t, dir)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		require.NoError(t, b.Open(ctx), start)
+		cancel()
+		_, err := b.client(t).Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		_, err = b.Close()
+		require.NoError(t, err)
+	}
+}
+
+// Its log ends with a second voter, who has never started: there is no quorum, and nobody is asked to campaign without one.
+func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	other := freeURL(t)
+	_, err := b.client(t).MemberAdd(soon(t), []string{other.String()})
+	require.NoError(t, err)
+	_, err = b.Close()
+	require.NoError(t, err)
+
+	again := newBench(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan error, 1)
+	go func() { opened <- again.Open(ctx) }()
+	require.Eventually(t, func() bool { return strings.Count(again.log.String(), "is starting a new") >= 2 }, patience, tick)
+	cancel()
+	require.Error(t, <-opened)
+	_, err = again.Close()
+	require.NoError(t, err)
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
+}
+
+// Before raft campaigns it reads what it has not applied, and etcd, which is ahead of it when it starts, drops most of that.
+func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	of := config(t, dir)
+	of.SnapshotCatchUpEntries = 1
+	b := benchWith(t, of)
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	for range 500 {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+	}
+	_, err := b.Close()
+	require.NoError(t, err)
+	for range 20 {
+		of := config(t, dir)
+		of.SnapshotCatchUpEntries = 1
+		again := benchWith(t, of)
+		require.NoError(t, again.Open(soon(t)))
+		_, err = again.Close()
+		require.NoError(t, err)
+	}
+}

@@ -1,0 +1,48 @@
+package member
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/quorum"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
+	t.Parallel()
+	const self, other = 1, 2
+	set := func(members ...uint64) quorum.MajorityConfig {
+		voters := quorum.MajorityConfig{}
+		for _, member := range members {
+			voters[member] = struct{}{}
+		}
+		return voters
+	}
+	for name, of := range map[string]struct {
+		voters   quorum.JointConfig
+		learners quorum.MajorityConfig
+		etcd     uint64 // entries that are committed and that etcd has not applied
+		raft     uint64 // and that raft has not
+		alone    bool
+	}{
+		"the only voter":                     {quorum.JointConfig{set(self)}, nil, 0, 0, true},
+		"a learner beside it":                {quorum.JointConfig{set(self)}, set(other), 0, 0, true},
+		"the log may bring another voter":    {quorum.JointConfig{set(self)}, nil, 1, 0, false},
+		"raft is behind etcd":                {quorum.JointConfig{set(self)}, nil, 0, 1, false},
+		"two voters":                         {quorum.JointConfig{set(self, other)}, nil, 0, 0, false},
+		"another one leaves":                 {quorum.JointConfig{set(self), set(self, other)}, nil, 0, 0, false},
+		"another one comes":                  {quorum.JointConfig{set(self, other), set(self)}, nil, 0, 0, false},
+		"a learner itself":                   {quorum.JointConfig{set(other)}, set(self), 0, 0, false},
+		"it was removed":                     {quorum.JointConfig{set(other)}, nil, 0, 0, false},
+		"it was removed, and nobody is left": {quorum.JointConfig{set()}, nil, 0, 0, false},
+		"raft has ended":                     {quorum.JointConfig{}, nil, 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
+			status.ID, status.Commit, status.Applied = self, 7, 7-of.raft
+			assert.Equal(t, of.alone, votesAlone(status.Commit-of.etcd, status))
+		})
+	}
+}
