@@ -4,16 +4,13 @@ package bench_test
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format/seal"
@@ -21,7 +18,6 @@ import (
 	"etcd-wrapper/backup/restore/restoretest"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/recovery"
 )
 
 const (
