@@ -105,8 +105,8 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 
 func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
-	reason := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Reason
-	assert.Regexp(t, "^etcd has joined its cluster, but is not ready: quorum: ", reason)
+	headline := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Headline
+	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Line)
 }
 
 func TestTheLastWordsSayNothingTwice(t *testing.T) {
