@@ -239,6 +239,7 @@ func (*place) Backup() *facts.Backups {
 		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
 		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+		Spans:        []facts.Span{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, Fulls: []facts.Mark{{Revision: 1, At: at, Test: "passed"}}}},
 		LastFull:     &facts.Full{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
 		FullRunning:  &facts.Run{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
 		LastVerified: &facts.Proof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},

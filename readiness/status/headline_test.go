@@ -20,34 +20,41 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 	}{
 		{status.Document{State: "Serving", Ready: true}, "ok", "Serving, ready"},
 		{
-			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind}, "degraded",
+			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind},
+			"degraded",
 			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind",
 		},
 		{
-			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}}, "failed",
+			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}},
+			"failed",
 			"Serving, not ready: quorum: the cluster has no leader; no space: writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "failed", "Wait, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 200}}, "ok", "Serving, ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
 		{
-			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Trouble: &facts.Trouble{Message: "nothing is deleted"}}}, "degraded",
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Trouble: &facts.Trouble{Message: "nothing is deleted"}}},
+			"degraded",
 			"Serving, ready, but: backups: nothing is deleted",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerified: &facts.Proof{Reason: "the hash differs"}}}, "degraded",
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerified: &facts.Proof{Reason: "the hash differs"}}},
+			"degraded",
 			"Serving, ready, but: backups: the last restore test failed: the hash differs",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Trouble: &status.LeaseTrouble{Message: "forbidden"}}}}, "degraded",
+			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Trouble: &status.LeaseTrouble{Message: "forbidden"}}}},
+			"degraded",
 			"Serving, ready, but: lease etcd-main-0: forbidden",
 		},
 		{
-			status.Document{State: "Terminating", Backup: &facts.Backups{FullRunning: &facts.Run{Sent: 30 << 20, Of: 60 << 20}}}, "failed",
+			status.Document{State: "Terminating", Backup: &facts.Backups{FullRunning: &facts.Run{Sent: 30 << 20, Of: 60 << 20}}},
+			"failed",
 			"Terminating, not ready: waits for a full snapshot, 30 of 60 MiB",
 		},
 		{
-			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20}}, "failed",
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20}},
+			"failed",
 			"Recovery: restoring, 39 of 669 MiB, not ready",
 		},
 		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "failed", "Recovery: asking the store, not ready"},
