@@ -13,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
 )
@@ -193,6 +194,7 @@ type Kept struct {
 	From, To int64             // the revisions that can be gone back to without a hole; 0 if there are none
 	Begin    time.Time         // when From was the present
 	End      time.Time         // when To was
+	Spans    []facts.Span      // of all generations, oldest first; at most maxSpans
 	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
 	LastFull *archive.KeptFull // the newest that is believed
 	Verdict  *archive.Result   // the newest, on a full or of a drill
@@ -256,6 +258,7 @@ func summary(history *archive.History) Kept {
 	if newest == nil {
 		return kept
 	}
+	kept.Spans = spans(history)
 	if count := len(newest.Chains); count > 0 {
 		chain := newest.Chains[count-1]
 		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.PastEnd
@@ -270,6 +273,42 @@ func summary(history *archive.History) Kept {
 		}
 	}
 	return kept
+}
+
+// maxSpans and maxMarks bound what is published of a long history. The newest is kept.
+const (
+	maxSpans = 16
+	maxMarks = 64 // of a span
+)
+
+// spans are what can be gone back to, in all generations.
+func spans(history *archive.History) (all []facts.Span) {
+	for _, generation := range history.Generations {
+		for _, chain := range generation.Chains {
+			span := facts.Span{Generation: generation.Number, Window: facts.Window{
+				FromRevision: chain.From, ToRevision: chain.To, From: chain.Begin, To: chain.End,
+			}}
+			for _, full := range generation.Fulls {
+				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
+					span.Fulls = append(span.Fulls, facts.Mark{Revision: full.Revision, At: full.Time, Test: tested(full.Result)})
+				}
+			}
+			span.Fulls = span.Fulls[max(0, len(span.Fulls)-maxMarks):]
+			all = append(all, span)
+		}
+	}
+	return all[max(0, len(all)-maxSpans):]
+}
+
+func tested(result *archive.Result) string {
+	switch {
+	case result == nil:
+		return ""
+	case result.Outcome == archive.Verified:
+		return "passed"
+	default:
+		return "failed"
+	}
 }
 
 // replaceEvery bounds how often what could not be restored is replaced.

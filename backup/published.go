@@ -2,6 +2,7 @@ package backup
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -24,6 +25,7 @@ func published(known Facts) *facts.Backups {
 	}
 	if kept.To > 0 {
 		about.Window = window(known)
+		about.Spans = spansUpTo(*about.Window, known)
 	}
 	if run := is.FullRunning; run != nil {
 		about.FullRunning = &facts.Run{
@@ -42,6 +44,20 @@ func window(known Facts) *facts.Window {
 		listed.ToRevision, listed.To = known.Shipped.Stored, time.Now().Add(-known.Shipped.BehindFor).Truncate(time.Second)
 	}
 	return listed
+}
+
+// spansUpTo are those of the listing, the last of them up to the end of the window and with the full that was made since.
+func spansUpTo(end facts.Window, known Facts) []facts.Span {
+	spans := slices.Clone(known.Kept.Spans) // the listing is shared
+	if len(spans) == 0 {
+		return nil
+	}
+	last := &spans[len(spans)-1]
+	last.ToRevision, last.To = end.ToRevision, end.To
+	if made := known.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision && (len(last.Fulls) == 0 || made.Revision > last.Fulls[len(last.Fulls)-1].Revision) {
+		last.Fulls = append(slices.Clone(last.Fulls), facts.Mark{Revision: made.Revision, At: made.Time})
+	}
+	return spans
 }
 
 // lastFull is the newer one of the listing's and of the one that this process has made.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/writer"
 )
 
@@ -18,18 +19,39 @@ func TestHowFarAHashHasProvedABackupIsTold(t *testing.T) {
 }
 
 func TestTheWindowThatIsToldGoesAsFarAsWhatWasStoredLeadsOn(t *testing.T) {
-	facts := Facts{Kept: Kept{From: 3, To: 7, End: time.Unix(1, 0)}, Shipped: writer.Facts{Stored: 9}}
-	is := window(facts)
+	known := Facts{Kept: Kept{From: 3, To: 7, End: time.Unix(1, 0)}, Shipped: writer.Facts{Stored: 9}}
+	is := window(known)
 	assert.EqualValues(t, 9, is.ToRevision)
 	assert.WithinDuration(t, time.Now(), is.To, time.Minute)
 
-	facts.Kept.Cut = archive.ErrHole
-	is = window(facts)
+	known.Kept.Cut = archive.ErrHole
+	is = window(known)
 	assert.EqualValues(t, 7, is.ToRevision, "what comes behind a hole cannot be gone back to")
-	assert.Equal(t, facts.Kept.End, is.To)
+	assert.Equal(t, known.Kept.End, is.To)
 
-	facts.Kept.Cut, facts.Shipped.Stored = nil, 5
-	is = window(facts)
+	known.Kept.Cut, known.Shipped.Stored = nil, 5
+	is = window(known)
 	assert.EqualValues(t, 7, is.ToRevision, "another member writes")
-	assert.Equal(t, facts.Kept.End, is.To)
+	assert.Equal(t, known.Kept.End, is.To)
+}
+
+func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
+	passed := &archive.Result{Outcome: archive.Verified}
+	first := archive.Generational{Chains: []archive.Chain{{From: 3, To: 7}, {From: 9, To: 12}}, Fulls: []archive.KeptFull{
+		{Full: archive.Full{Revision: 3}, Result: passed},
+		{Full: archive.Full{Revision: 5}, Err: archive.ErrHole},
+		{Full: archive.Full{Revision: 9}, Result: &archive.Result{Outcome: archive.Failed}},
+	}}
+	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
+	first.Number, second.Number = 1, 2
+	known := Facts{Kept: summary(&archive.History{Generations: []archive.Generational{first, second}})}
+	known.Shipped = writer.Facts{Stored: 1009, LastFull: &writer.FullDone{Revision: 1005}}
+	is := published(known).Spans
+	assert.Len(t, is, 3)
+	assert.Equal(t, []facts.Mark{{Revision: 3, Test: "passed"}}, is[0].Fulls, "one that cannot be read is no place to go back to")
+	assert.Equal(t, []facts.Mark{{Revision: 9, Test: "failed"}}, is[1].Fulls)
+	assert.EqualValues(t, 2, is[2].Generation)
+	assert.EqualValues(t, 1009, is[2].ToRevision, "as far as the window goes")
+	assert.Equal(t, []facts.Mark{{Revision: 1000}, {Revision: 1005}}, is[2].Fulls, "with the one that was made since the listing")
+	assert.EqualValues(t, 1002, known.Kept.Spans[2].ToRevision, "the listing is shared, and stays")
 }

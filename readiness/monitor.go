@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -95,13 +96,13 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 	return m.report.Swap(next)
 }
 
+// logChange says it in a sentence: nobody looks for it in the fields.
 func (m *Monitor) logChange(was, is Check) {
-	level := zerolog.InfoLevel
+	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" is ok again"
 	if is.Verdict != OK {
-		level = zerolog.WarnLevel
+		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s is %s: %s", is.Name, is.Verdict, is.Reason)
 	}
-	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Verdict)).Str("to", string(is.Verdict)).
-		Str("reason", is.Reason).Msg("readiness check changed")
+	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Verdict)).Str("to", string(is.Verdict)).Msg(sentence)
 }
 
 const (

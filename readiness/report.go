@@ -191,7 +191,7 @@ func (w *watch) judgeListener() (Verdict, string) {
 
 func (w *watch) judgeSpace() (Verdict, string) {
 	if _, raised := w.target.Alarms(); raised {
-		return Degraded, "etcd has raised the alarm NOSPACE: reads work, writes are refused"
+		return Degraded, "writes are refused (compact, delete or raise quota-backend-bytes)"
 	}
 	return OK, ""
 }

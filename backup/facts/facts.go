@@ -25,6 +25,7 @@ type Backups struct {
 	BehindRevisions int64     `json:"behind_revisions"`        // that etcd has and the store has not yet
 	BehindSeconds   float64   `json:"behind_seconds"`          // since when the oldest of them waits
 	Window          *Window   `json:"window,omitempty"`        // absent until a full is in the store
+	Spans           []Span    `json:"spans,omitempty"`         // the same in all generations, oldest first
 	LastFull        *Full     `json:"last_full,omitempty"`     // the newest, verified or not
 	FullRunning     *Run      `json:"full_running,omitempty"`  // the one that is being made
 	NextFull        time.Time `json:"next_full,omitzero"`      // by schedule
@@ -42,6 +43,20 @@ type Window struct {
 	ToRevision   int64     `json:"to_revision"`
 	From         time.Time `json:"from"` // the time of the first revision
 	To           time.Time `json:"to"`   // the time of the last one
+}
+
+// Span is a part of what can be gone back to that has no hole: any revision of a generation from the first to the last.
+type Span struct {
+	Window
+	Generation int    `json:"generation"`
+	Fulls      []Mark `json:"fulls,omitempty"` // those that lie in it
+}
+
+// Mark is a full snapshot where people see when it was made.
+type Mark struct {
+	Revision int64     `json:"revision"`
+	At       time.Time `json:"at"`
+	Test     string    `json:"test,omitempty"` // passed or failed; empty if it was not restored yet
 }
 
 // Full is a backup of the whole database.

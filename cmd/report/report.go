@@ -9,7 +9,6 @@ package report
 import (
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -79,16 +78,6 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// headline is the reason and, of an etcd that serves without being ready, what is wrong with it.
-func (r *Report) headline(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
-	if run.State == lifecycle.Serving {
-		if wrong := unreadiness(run, found, now); wrong != "" {
-			return run.Reason + ", but is not ready: " + wrong
-		}
-	}
-	return r.reason(run)
-}
-
 // reason is what the state is about and, while etcd starts or closes, or data come back, what that waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
@@ -108,8 +97,8 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 func (r *Report) Document() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
 	lastExit, lastExitReason := r.runtime.LastExit()
-	return status.Document{
-		State: string(run.State), Since: run.Since, Reason: r.headline(run, found, now), Attempt: run.Attempt, NextRetry: run.NextRetry,
+	document := status.Document{
+		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
@@ -119,6 +108,8 @@ func (r *Report) Document() status.Document {
 		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
+	document.Headline = status.HeadlineOf(document)
+	return document
 }
 
 // sidecarWord is empty where there is no sidecar, but a stand-in for it in the process.
@@ -253,13 +244,5 @@ func unreadiness(run *lifecycle.Snapshot, found *readiness.Report, now time.Time
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}
-	var reasons []string
-	said := map[string]bool{}
-	for _, check := range found.Checks(now) {
-		if check.Verdict == readiness.Failed && !said[check.Reason] {
-			said[check.Reason] = true
-			reasons = append(reasons, check.Name+": "+check.Reason)
-		}
-	}
-	return strings.Join(reasons, "; ")
+	return status.Unreadiness(checks(found.Checks(now)))
 }

@@ -105,8 +105,8 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 
 func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
-	reason := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Reason
-	assert.Regexp(t, "^etcd has joined its cluster, but is not ready: quorum: ", reason)
+	headline := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Headline
+	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Line)
 }
 
 func TestTheLastWordsSayNothingTwice(t *testing.T) {
@@ -240,6 +240,7 @@ func (*place) Backup() *facts.Backups {
 		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
 		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+		Spans:        []facts.Span{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, Fulls: []facts.Mark{{Revision: 1, At: at, Test: "passed"}}}},
 		LastFull:     &facts.Full{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
 		FullRunning:  &facts.Run{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
 		LastVerified: &facts.Proof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},

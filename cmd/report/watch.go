@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/readiness/status"
 )
 
 const (
@@ -41,10 +42,12 @@ type watcher struct {
 	lost func()
 
 	latest   string // what was true when lost was called last
+	health   string // in which the log knows the member
 	warned   bool   // the log has heard why the member is not ready
 	waits    string // what etcd waits for
 	since    time.Time
 	logged   bool      // the log has heard of that
+	degraded time.Time // since when the member is ready, but
 	subject  time.Time // when what is reminded of began
 	reminded time.Time
 	pause    time.Duration // until the next reminder
@@ -52,10 +55,12 @@ type watcher struct {
 
 func (w *watcher) look(now time.Time) {
 	run := w.run.Snapshot()
+	headline := w.Document().Headline
 	w.noteReadiness(run, now)
+	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
-	w.remind(run, now)
-	if now := string(run.State) + w.reason(run); now != w.latest {
+	w.remind(run, headline, now)
+	if now := string(run.State) + headline.Health + w.reason(run); now != w.latest {
 		w.latest = now
 		w.lost()
 	}
@@ -79,6 +84,22 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 	}
 }
 
+// noteHealth logs what is wrong with a member that is ready, and that nothing is any more.
+func (w *watcher) noteHealth(is status.Headline, now time.Time) {
+	was := w.health
+	if is.Health == was {
+		return
+	}
+	w.health = is.Health
+	switch {
+	case is.Health == status.HealthDegraded:
+		w.degraded = now
+		w.log.Warn().Msg(is.Line)
+	case is.Health == status.HealthOK && was == status.HealthDegraded:
+		w.log.Info().Msg(is.Line)
+	}
+}
+
 // noteProgress logs what etcd's start or close waits for, once that takes time.
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
@@ -96,8 +117,8 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 }
 
 // remind says again what lasts, less and less often.
-func (w *watcher) remind(run *lifecycle.Snapshot, now time.Time) {
-	subject, quiet := w.lasting(run)
+func (w *watcher) remind(run *lifecycle.Snapshot, is status.Headline, now time.Time) {
+	subject, quiet := w.lasting(run, is)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -106,12 +127,15 @@ func (w *watcher) remind(run *lifecycle.Snapshot, now time.Time) {
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
 	w.log.WithLevel(w.urgency(run)).Str("state", string(run.State)).Time("since", subject.UTC()).
-		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, now))
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is, now))
 }
 
 // lasting is since when there is something to be reminded of; quiet says that there is nothing.
-func (w *watcher) lasting(run *lifecycle.Snapshot) (since time.Time, quiet bool) {
+func (w *watcher) lasting(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
 	ready := w.readiness.isReady()
+	if is.Health == status.HealthDegraded {
+		return w.degraded, false
+	}
 	if run.State == lifecycle.Serving {
 		return w.readiness.changed(), ready
 	}
@@ -128,7 +152,10 @@ func (w *watcher) urgency(run *lifecycle.Snapshot) zerolog.Level {
 	return zerolog.InfoLevel
 }
 
-func (w *watcher) subjectOf(run *lifecycle.Snapshot, now time.Time) string {
+func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now time.Time) string {
+	if is.Health == status.HealthDegraded {
+		return is.Line
+	}
 	if run.State == lifecycle.Serving {
 		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
 	}

@@ -131,6 +131,28 @@ func TestAMemberThatServesWithoutEverBeingReadyIsWorthAnAlertAtOnce(t *testing.T
 	})
 }
 
+func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
+	var log bytes.Buffer
+	run := &lifecycle.Snapshot{State: lifecycle.Serving}
+	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
+	said := func(line string, after time.Duration) string {
+		log.Reset()
+		is, now := status.Headline{Health: status.HealthOK, Line: line}, time.Unix(1.7e9, 0).Add(after)
+		if strings.Contains(line, "but") {
+			is.Health = status.HealthDegraded
+		}
+		w.noteHealth(is, now)
+		w.remind(run, is, now)
+		return log.String()
+	}
+	w.readiness.note(true, "", lifecycle.Serving, time.Unix(1.7e9, 0))
+	assert.Empty(t, said("Serving, ready", 0))
+	assert.JSONEq(t, `{"level":"warn","message":"Serving, ready, but: no space"}`, said("Serving, ready, but: no space", time.Second))
+	assert.Empty(t, said("Serving, ready, but: no space", 2*time.Second))
+	assert.Contains(t, said("Serving, ready, but: no space; backups: 1 min behind", time.Minute), `"message":"still Serving, ready, but: no space; backups: 1 min behind"`)
+	assert.JSONEq(t, `{"level":"info","message":"Serving, ready"}`, said("Serving, ready", 2*time.Minute))
+}
+
 func TestRemindersAreInUTCWhereverTheProcessRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
@@ -162,7 +184,8 @@ func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
 		words := New(standing(run), &place{}, "v1", "etcd-main-0").LostWords("/v/exit_code.crash")
 		assert.Contains(t, words, "ended without a last word")
 		assert.Contains(t, words, "/v/exit_code.crash")
-		assert.Contains(t, words, "last seen: Wait since 2000-01-01T00:00:20Z: the sidecar is silent\n")
+		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
+		assert.Contains(t, words, "\nlast seen: Recovery: restoring, ", "the headline")
 	})
 }
 

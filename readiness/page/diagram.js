@@ -34,6 +34,7 @@ function lightState(node, name, now) {
   node.classList.toggle("visited", count > 0);
   node.classList.toggle("current", current);
   node.classList.toggle("ready", current && now.ready);
+  node.classList.toggle("degraded", current && health(now) === "degraded");
   node.setAttribute("aria-label", name + ", " + (count ? "entered " + times(count) : "not entered") + (current ? ", current" : ""));
   if (current) node.setAttribute("aria-current", "step");
   else node.removeAttribute("aria-current");

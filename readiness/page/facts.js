@@ -87,7 +87,7 @@ function backups(now) {
       ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
     b.revision && ["in the store", [(b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
       : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
-    range && ["can go back to", ["revisions " + range.from_revision + " to " + range.to_revision + ", ", moment(range.from), " to ", moment(range.to)]],
+    ...(b.spans ?? (range ? [range] : [])).map((span) => ["can go back to", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
     full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
     run && ["full in the making", [run.doing + (run.of ? ", " + bytes(run.sent) + " of " + bytes(run.of) : "")
       + (run.left_seconds ? ", " + lasting(run.left_seconds) + " left" : "") + ": " + run.reason]],

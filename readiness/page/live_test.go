@@ -9,8 +9,10 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/page/chromium"
 	"etcd-wrapper/readiness/status"
 )
@@ -34,6 +36,9 @@ func TestInABrowserThePage(t *testing.T) {
 		{"tells who this is, as far as that is known", tellWhoThisIs},
 		{"tells how far a defragmentation is, and who is in its way", tellOfUpkeep},
 		{"tells how far the backups are, and is alarmed by what is wrong with them", tellOfBackups},
+		{"is nowhere green while something is wrong", beAmber},
+		{"shows at a glance how the member is", showTiles},
+		{"shows along time what can be gone back to, and how", goBack},
 		{"tells times in the reader's zone, with their date", tellTimes},
 		{"counts by the clock of the process, not by the reader's", countByTheProcess},
 		{"fits a desk and a phone", fitTheScreen},
@@ -82,13 +87,15 @@ func sayWhatChanges(b browser) {
 	}
 	p.tell(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
 	b.Shows("#state", "StartEtcd")
-	p.tell(func(d *status.Document) { d.State, d.Ready, d.Reason = "Serving", true, "joined" })
+	p.tell(func(d *status.Document) {
+		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", verdicts("ok", "")
+	})
 	b.Shows("#state", "Serving")
 	p.tell(func(d *status.Document) { d.Checks = verdicts("degraded", "alarm NOSPACE") })
 	b.Shows("#checks", "NOSPACE")
 	p.tell(func(d *status.Document) { d.Ready = false })
 	b.Shows("#ready", "not ready")
-	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now not ready, in Serving: joined"`, waiting().Reason)
+	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now ready, but, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
 
 func alarmWhileItLasts(b browser) {
@@ -176,20 +183,93 @@ func tellOfBackups(b browser) {
 	b.Has("dd.trouble")
 	for _, told := range []string{
 		"s3://backups/main, this member writes", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
-		"4 times; next try within", "revisions 1 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
+		"4 times; next try within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full",
 	} {
 		b.Shows("#facts", told)
 	}
 	p.tell(func(d *status.Document) {
 		well := *d.Backup
-		well.Trouble, well.BehindRevisions, well.SpoolBytes = nil, 0, 0
+		well.Trouble, well.BehindRevisions, well.SpoolBytes, well.Spans = nil, 0, 0, nil
 		d.Backup = &well
 	})
 	b.Shows("#facts", "everything up to revision 41200")
+	b.Shows("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
 	b.Holds(`!document.getElementById("facts").textContent.includes("backup trouble")`)
 	p.tell(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.Holds(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
+}
+
+func beAmber(b browser) {
+	d := serving()
+	d.Certificates = nil
+	d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+	b.open(d)
+	b.Holds(`document.title === "! etcd-wrapper · Serving, ready, but"`)
+	b.Has("#ready.degraded", "#state_Serving.current.degraded")
+	b.Shows("#concerns", "no space: writes are refused (compact, delete or raise quota-backend-bytes)")
+	require.True(b.t, b.Is(`document.getElementById("icon").href.includes("b47400")`))
+	require.True(b.t, b.Is(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
+	d.Checks[4] = status.Check{Name: "space", Status: "ok"}
+	b.show(`headline: { health: "ok", phase: "Serving" }`)
+	b.Has("#ready.ok", "#state_Serving.current:not(.degraded)")
+}
+
+func showTiles(b browser) {
+	p := b.open(behind())
+	b.show(member)
+	b.Has("#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles .degraded:nth-child(3)")
+	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 is missing"} {
+		b.Shows("#tiles", told)
+	}
+	p.tell(func(d *status.Document) {
+		failed := *d.Backup
+		failed.LastVerified = &facts.Proof{At: before(time.Hour), Reason: "the hash differs"}
+		d.Backup, d.DBSize, d.Quota = &failed, 90, 100
+		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
+	})
+	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles li:not([class]):nth-child(3)")
+	b.Shows("#tiles", "writes are refused")
+	p.tell(func(d *status.Document) {
+		d.Backup, d.Standalone = nil, true
+		d.Checks[4] = status.Check{Name: "space", Status: "ok"}
+	})
+	b.Has("#tiles .degraded:nth-child(1)", "#tiles .degraded:nth-child(2)")
+	b.Shows("#tiles", "no --backup-store")
+	p.tell(func(d *status.Document) {
+		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20, Since: before(0)}
+	})
+	b.Shows("#state", "Recovery: restoring, 39 of 669 MiB")
+	b.Has("#progress:not([hidden])")
+	require.True(b.t, b.Is(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
+	p.tell(func(d *status.Document) { d.Recovery = nil })
+	b.Has("#progress[hidden]")
+}
+
+func goBack(b browser) {
+	d := behind()
+	start := time.Date(2001, 2, 3, 4, 0, 0, 0, time.UTC)
+	d.Backup.Spans = []facts.Span{
+		{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: start, To: start.Add(time.Hour)}, Fulls: []facts.Mark{
+			{Revision: 1, At: start, Test: "passed"}, {Revision: 5, At: start.Add(time.Minute), Test: "failed"},
+		}},
+		{Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009, From: before(time.Hour), To: before(0)}, Fulls: []facts.Mark{{Revision: 1000, At: before(time.Hour)}}},
+	}
+	b.open(d)
+	b.Has("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")
+	require.True(b.t, b.Is(`document.querySelectorAll("#bar .tick").length === 3`))
+	b.Shows("#generations", "generation 1: 2 full snapshots, 1 restored to test, 1 failed the restore test")
+	b.Shows("#facts", "revisions 1 to 9")
+	b.Shows("#facts", "revisions 1000 to 1009")
+	b.Shows("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
+	b.Do(`document.getElementById("bar").dispatchEvent(new MouseEvent("click", { clientX: document.getElementById("bar").getBoundingClientRect().left }))`, nil)
+	b.Shows("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
+	b.Reaches("back-to")
+	b.Run(chromedp.KeyEvent(kb.ArrowRight))
+	b.Shows("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
+	b.Shows("#back-at", "generation 1")
+	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
+	b.Holds(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)
 }
 
 func tellTimes(b browser) {

@@ -52,7 +52,7 @@ func useTheKeyboard(b browser) {
 func fitTheScreen(b browser) {
 	b.open(serving())
 	b.show(member)
-	for _, size := range []chromium.Size{chromium.Desk, chromium.Phone} {
+	for _, size := range []chromium.Size{chromium.Desk, chromium.Wide, chromium.Phone} {
 		b.Look(size, chromium.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
@@ -84,6 +84,11 @@ func beLegible(b browser) {
 	b.Run(chromedp.MouseEvent(input.MouseMoved, 2, 2))
 	b.Picture("serving")
 	b.contrast("serving")
+	p.tell(func(d *status.Document) { *d = behind() })
+	b.Shows("#ready", "ready, but")
+	b.show(member)
+	b.Picture("degraded")
+	b.contrast("degraded")
 	p.kill()
 	b.Has("body.lost")
 	b.Picture("lost")

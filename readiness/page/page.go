@@ -24,6 +24,10 @@ var (
 	words string
 	//go:embed facts.js
 	facts string
+	//go:embed tiles.js
+	tiles string
+	//go:embed back.js
+	back string
 	//go:embed diagram.js
 	diagram string
 	//go:embed watch.js
@@ -34,7 +38,7 @@ var (
 // arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page says what an arrow stands
 // for. It is prepared here, once.
 func Handler(overview, table string) http.Handler {
-	script := words + facts + diagram + watch
+	script := words + facts + tiles + back + diagram + watch
 	var inert bytes.Buffer // no text of the table can end the element that it stands in
 	json.HTMLEscape(&inert, []byte(table))
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{overview}}", overview, "{{table}}", inert.String()).Replace(frame)

@@ -104,6 +104,14 @@ func behind() status.Document {
 	d.Backup = &facts.Backups{
 		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
 		StoredBytes: 900 << 20, NextFull: before(-40 * time.Minute),
+		Spans: []facts.Span{
+			{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 31000, From: before(26 * time.Hour), To: before(9 * time.Hour)}, Fulls: []facts.Mark{
+				{Revision: 1, At: before(26 * time.Hour), Test: "passed"}, {Revision: 12000, At: before(20 * time.Hour), Test: "passed"}, {Revision: 30000, At: before(10 * time.Hour), Test: "failed"},
+			}},
+			{Generation: 2, Window: facts.Window{FromRevision: 32000, ToRevision: 41200, From: before(8 * time.Hour), To: before(42 * time.Second)}, Fulls: []facts.Mark{
+				{Revision: 32000, At: before(8 * time.Hour), Test: "passed"}, {Revision: 40100, At: before(20 * time.Minute), Test: "passed"},
+			}},
+		},
 		Window:       &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
 		LastFull:     &facts.Full{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
 		LastVerified: &facts.Proof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},

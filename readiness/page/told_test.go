@@ -61,6 +61,7 @@ func (p *process) kill() {
 func (p *process) document() status.Document {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.now.Headline = status.HeadlineOf(p.now)
 	return p.now
 }
 

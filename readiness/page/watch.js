@@ -6,13 +6,18 @@ function show(now, regained) {
   const before = latest;
   latest = now;
   $("name").textContent = plain(called(now));
-  $("state").textContent = plain(now.state);
+  $("state").textContent = plain(phase(now));
+  $("progress").hidden = !now.recovery?.of;
+  $("progress").value = now.recovery?.of ? now.recovery.bytes / now.recovery.of : 0;
+  $("concerns").replaceChildren(...(now.headline?.concerns ?? []).map((each) => make("li", "", each)));
   $("reason").textContent = plain(now.reason);
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
   $("checks").replaceChildren(...checkItems(now));
   $("members").hidden = !now.peers?.length;
   $("peers").replaceChildren(...(now.peers ?? []).map(peerItem));
   $("steps").replaceChildren(...now.transitions.toReversed().map(stepRow));
+  showTiles(now);
+  showBack(now);
   showFacts(now);
   light(now);
   showLink("live");
@@ -21,8 +26,9 @@ function show(now, regained) {
 
 // tell lets a screen reader say what has changed, but not the back and forth of polling.
 function tell(before, now, regained) {
-  const ready = now.ready ? "ready" : "not ready";
-  if (regained || before.ready !== now.ready) news("Now " + ready + ", in " + now.state + ": " + now.reason);
+  const ready = readyWord(now);
+  const why = health(now) === "degraded" ? now.headline.concerns.join("; ") : now.reason;
+  if (regained || health(before) !== health(now)) news("Now " + ready + ", in " + now.state + ": " + why);
   else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);
 }
 
@@ -36,12 +42,12 @@ function showLink(text) {
   $("zone").textContent = zone();
   if (!latest) return;
   const known = link.live || latest.state === "Terminated";
-  const ready = latest.ready ? "ready" : "not ready";
+  const ready = readyWord(latest);
   $("ready").textContent = (known ? "" : "was ") + ready;
-  $("ready").className = latest.ready && link.live ? "pill good" : "pill";
-  document.title = (link.live ? (latest.ready ? "✓ " : "✗ ") : "? ") + plain(called(latest)) + " · " +
-    (link.live ? latest.state + ", " + ready : "as of " + clock(present()));
-  $("icon").href = icon(!link.live ? "#8a94a3" : latest.ready ? "#1c7a34" : "#b3261e");
+  $("ready").className = link.live ? "pill " + health(latest) : "pill";
+  document.title = (link.live ? marks[health(latest)] + " " : "? ") + plain(called(latest)) + " · " +
+    (link.live ? plain(phase(latest)) + ", " + ready : "as of " + clock(present()));
+  $("icon").href = icon(link.live ? { ok: "#1c7a34", degraded: "#b47400", failed: "#b3261e" }[health(latest)] : "#8a94a3");
 }
 
 const icon = (colour) => "data:image/svg+xml," + encodeURIComponent(

@@ -16,6 +16,7 @@ import (
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
 type Document struct {
+	Headline     Headline       `json:"headline"` // what to read first
 	State        string         `json:"state"`
 	Since        time.Time      `json:"since"`                // when the state was entered
 	Reason       string         `json:"reason"`               // a sentence: why this state

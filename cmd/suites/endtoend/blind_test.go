@@ -86,7 +86,7 @@ func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *test
 		out, _, _ = p.Begin("status").Wait()
 		return strings.Contains(out, "failed    certificates  etcd's server certificate") && strings.Contains(out, "ok        quorum")
 	})
-	assert.Contains(t, out, "Serving, not ready\n")
+	assert.Contains(t, out, "Serving, not ready: ")
 	ca.IssuesUntil(time.Now().Add(1000 * time.Hour))
 	ca.Issue("etcd-main-local")
 	run.AwaitReady()

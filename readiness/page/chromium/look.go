@@ -28,6 +28,7 @@ type Size struct{ Width, Height int64 }
 // The windows that the page is made for.
 var (
 	Desk  = Size{1280, 800}
+	Wide  = Size{1440, 900}
 	Phone = Size{390, 844}
 )
 
@@ -46,13 +47,13 @@ func (b *Tab) Look(size Size, preference string) {
 	}))
 }
 
-// Picture keeps what the first screens of a desk and a phone show, light and dark, and the whole page of each, for people
+// Picture keeps what the first screens of two desks and a phone show, light and dark, and the whole page of each, for people
 // to look at, if the test was given a directory for that.
 func (b *Tab) Picture(name string) {
 	if *screenshots == "" {
 		return
 	}
-	for _, size := range []Size{Desk, Phone} {
+	for _, size := range []Size{Desk, Wide, Phone} {
 		for _, preference := range []string{Light, Dark} {
 			b.Look(size, preference)
 			b.keep(fmt.Sprintf("%s-%d-%s.png", name, size.Width, preference), false)

@@ -228,8 +228,8 @@ func backup(d status.Document, now time.Time) (all []fact) {
 	if b.Revision > 0 {
 		add("in the store", inTheStore(b))
 	}
-	if w := b.Window; w != nil {
-		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, moment(w.From), moment(w.To)))
+	for _, span := range ranges(b) {
+		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, moment(span.From), moment(span.To)))
 	}
 	if full := b.LastFull; full != nil {
 		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, size(full.Bytes), ago(full.At, now), full.Reason))
@@ -256,6 +256,17 @@ func clusterOf(b *facts.Backups) string {
 		text += fmt.Sprintf(", generation %d", b.Generation)
 	}
 	return text
+}
+
+// ranges are what can be gone back to: in all generations, as far as that is told.
+func ranges(b *facts.Backups) (all []facts.Window) {
+	for _, span := range b.Spans {
+		all = append(all, span.Window)
+	}
+	if len(all) == 0 && b.Window != nil {
+		all = append(all, *b.Window)
+	}
+	return all
 }
 
 func making(run *facts.Run) string {

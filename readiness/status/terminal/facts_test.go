@@ -46,6 +46,13 @@ func TestWithoutAStoreAMemberWithoutASidecarSaysThatItHasNoBackups(t *testing.T)
 	assert.NotContains(t, printed(t, nil), "backups")
 }
 
+func TestWhatCanBeGoneBackToIsSaidOfAllGenerations(t *testing.T) {
+	out := printed(t, &facts.Backups{Window: &facts.Window{FromRevision: 1000, ToRevision: 1009}, Spans: []facts.Span{
+		{Generation: 1, Window: facts.Window{FromRevision: 3, ToRevision: 9}}, {Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009}},
+	}})
+	assert.Regexp(t, `(?m)^can go back to +revisions 3 to 9, .*\ncan go back to +revisions 1000 to 1009, `, out)
+}
+
 func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
 	assert.Contains(t, printed(t, &facts.Backups{Trouble: &facts.Trouble{Since: time.Now(), Times: 1, Message: "away"}}), "0s ago, once\n")
 }

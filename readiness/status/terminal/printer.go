@@ -89,7 +89,7 @@ const longReason = 100
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
 	now := time.Now()
-	fmt.Fprintf(&b, "%s%s, %s\n%s\n\n", whose(d), p.strong(d.State), p.readiness(d.Ready), d.Reason)
+	fmt.Fprintf(&b, "%s%s\n%s\n\n", whose(d), p.headline(d), d.Reason)
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, fact := range factsOf(d, now) {
 		fmt.Fprintf(table, "%s\t%s\n", fact.name, fact.is) //nolint:errcheck // a strings.Builder takes everything
@@ -105,6 +105,12 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
+}
+
+// headline is the first line, with the state strong and the rest in the colour of the health.
+func (p *Printer) headline(d status.Document) string {
+	is := status.HeadlineOf(d) // a wrapper of another version may not say
+	return p.strong(is.Phase) + p.paint(map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health], strings.TrimPrefix(is.Line, is.Phase))
 }
 
 func whose(d status.Document) string {

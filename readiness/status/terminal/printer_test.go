@@ -161,5 +161,11 @@ func TestColoursAreForTerminals(t *testing.T) {
 	assert.False(t, Colourful(file))
 	var out bytes.Buffer
 	require.NoError(t, (&Printer{to: &out, colour: true}).Print(document()))
-	assert.Contains(t, out.String(), "\x1b[31mnot ready\x1b[0m")
+	assert.Contains(t, out.String(), "\x1b[31m, not ready\x1b[0m")
+	out.Reset()
+	told := document()
+	told.State, told.Ready = "Serving", true
+	told.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+	require.NoError(t, (&Printer{to: &out, colour: true}).Print(told))
+	assert.Contains(t, out.String(), "\x1b[33m, ready, but: no space: writes are refused\x1b[0m", "green hides trouble")
 }

@@ -1,0 +1,73 @@
+
+// What can be gone back to, along time: a bar for each span, in the colour of its generation, with full snapshots as ticks, which have a
+// mark above where their restore test passed, and one below where it failed.
+const past = { from: 0, to: 1, spans: [] };
+
+const drawn = (name, attributes, className) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.setAttribute("class", className);
+  return made;
+};
+const across = (time) => 1000 * (new Date(time) - past.from) / Math.max(1, past.to - past.from);
+const hue = (span) => "hue" + span.generation % 4;
+
+function showBack(now) {
+  const spans = now.backup?.spans ?? [];
+  $("back").hidden = !spans.length;
+  if (!spans.length) return;
+  Object.assign(past, { spans, from: Math.min(...spans.map((span) => new Date(span.from))), to: present() });
+  $("bar").replaceChildren(...spans.flatMap(drawnSpan));
+  $("bar-from").replaceChildren(moment(past.from));
+  $("bar-to").textContent = "now";
+  const generations = [...new Map(spans.map((span) => [span.generation, span])).values()];
+  $("generations").replaceChildren(...generations.map((span) => make("li", "", make("span", "swatch " + hue(span)), "generation " + span.generation + tests(spans, span.generation))));
+  sayHow();
+}
+
+function drawnSpan(span) {
+  const x = across(span.from);
+  return [
+    drawn("rect", { x, y: 14, width: Math.max(2, across(span.to) - x), height: 22 }, hue(span)),
+    ...(span.fulls ?? []).map((full) => drawn("rect", { x: across(full.at) - 1, y: 8, width: 2, height: 34 }, "tick")),
+    ...(span.fulls ?? []).filter((full) => full.test).map((full) => drawn("rect", { x: across(full.at) - 3, y: full.test === "passed" ? 0 : 36, width: 6, height: 8 }, "test " + full.test)),
+  ];
+}
+
+function tests(spans, generation) {
+  const fulls = spans.filter((span) => span.generation === generation).flatMap((span) => span.fulls ?? []);
+  const count = (test) => fulls.filter((full) => full.test === test).length;
+  return ": " + fulls.length + (fulls.length === 1 ? " full snapshot" : " full snapshots") + (count("passed") ? ", " + count("passed") + " restored to test" : "") +
+    (count("failed") ? ", " + count("failed") + " failed the restore test" : "");
+}
+
+// sayHow says how to go back to the chosen time. What lies in a hole moves to where it began.
+function sayHow() {
+  const wanted = past.from + $("back-to").value / 1000 * (past.to - past.from);
+  const begun = past.spans.filter((span) => new Date(span.from) <= wanted).at(-1) ?? past.spans[0];
+  const at = new Date(Math.floor(Math.min(Math.max(wanted, new Date(begun.from)), new Date(begun.to)) / 1000) * 1000);
+  const time = at.toISOString().replace(".000Z", "Z");
+  $("back-at").replaceChildren("To go back to ", moment(at), " in generation " + begun.generation + ", start with:");
+  $("back-line").textContent = "--restore-to=time:" + time + " --restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase();
+  $("back-to").setAttribute("aria-valuetext", clock(at) + ", generation " + begun.generation);
+}
+
+// copy puts a text on the clipboard, or selects it where the browser lets nobody write there.
+async function copy(button, from) {
+  try {
+    await navigator.clipboard.writeText(from.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(from);
+    button.textContent = "Selected";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}
+
+$("back-to").addEventListener("input", sayHow);
+$("back-copy").addEventListener("click", () => copy($("back-copy"), $("back-line")));
+$("bar").addEventListener("click", (event) => {
+  const box = $("bar").getBoundingClientRect();
+  $("back-to").value = Math.round(1000 * (event.clientX - box.left) / box.width);
+  sayHow();
+});

@@ -1,0 +1,160 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/facts"
+)
+
+// Headline is what everybody reads first: the status command, the page, the log and the termination message begin with it.
+type Headline struct {
+	Phase    string   `json:"phase"`              // the state, or how far recovery is while data come back
+	Health   string   `json:"health"`             // ok, degraded or failed
+	Concerns []string `json:"concerns,omitempty"` // what is wrong, in clauses; the first is the worst
+	Line     string   `json:"line"`               // all of it as one line
+}
+
+// What Health is. A member that is not ready has failed, whatever it waits for.
+const (
+	HealthOK       = "ok"
+	HealthDegraded = "degraded"
+	HealthFailed   = "failed"
+)
+
+// HeadlineOf makes a document's headline. Only what has no concern at all is ok.
+func HeadlineOf(d Document) Headline {
+	h := Headline{Phase: phase(d), Concerns: concerns(d)}
+	switch {
+	case !d.Ready:
+		h.Health, h.Line = HealthFailed, h.Phase+", not ready"
+		if len(h.Concerns) > 0 {
+			h.Line += ": " + strings.Join(h.Concerns, "; ")
+		}
+	case len(h.Concerns) > 0:
+		h.Health, h.Line = HealthDegraded, h.Phase+", ready, but: "+strings.Join(h.Concerns, "; ")
+	default:
+		h.Health, h.Line = HealthOK, h.Phase+", ready"
+	}
+	return h
+}
+
+// Unreadiness says which checks fail, and why, in a clause. A reason that checks share is said once.
+func Unreadiness(checks []Check) string { return strings.Join(found(checks, "failed"), "; ") }
+
+// recovering is what recovery does in each of its states that lasts.
+var recovering = map[string]string{
+	"Resume": "looking for a restore that was cut off", "Examine": "examining the volume", "Decide": "deciding where the data come from",
+	"AskPeers": "asking the other members", "GiveWay": "letting another member go first", "Leave": "leaving the cluster", "Enter": "joining the cluster anew",
+	"AskStore": "asking the store", "Adopt": "taking the store over", "Flush": "bringing the rest of the volume into the store", "MakeRoom": "making room", "Build": "restoring",
+	"Prove": "checking what was restored", "Claim": "claiming the next generation", "SetAside": "moving the old data", "Install": "putting the data in place",
+}
+
+// phase is the lifecycle's state, unless that only waits for recovery.
+func phase(d Document) string {
+	r := d.Recovery
+	if r == nil || d.State != "Query" && d.State != "Trigger" && d.State != "Wait" {
+		return d.State
+	}
+	doing, moves := recovering[r.State]
+	switch {
+	case r.State == "Refused":
+		return "Recovery: refused"
+	case !moves:
+		return d.State
+	case r.State == "Build" && r.Of > 0:
+		return fmt.Sprintf("Recovery: %s, %s", doing, share(r.Bytes, r.Of))
+	default:
+		return "Recovery: " + doing
+	}
+}
+
+// share is a part of a number of bytes, in the unit of the whole.
+func share(part, whole int64) string {
+	unit, name := int64(1<<20), "MiB"
+	if whole < unit {
+		unit, name = 1<<10, "KiB"
+	}
+	return fmt.Sprintf("%d of %d %s", part/unit, whole/unit, name)
+}
+
+// concerns are the failed checks of a member that serves, then everything that is degraded.
+func concerns(d Document) (all []string) {
+	if d.State == "Serving" {
+		all = append(found(d.Checks, "failed"), found(d.Checks, "degraded")...)
+	}
+	if d.State == "Terminating" && d.Backup != nil && d.Backup.FullRunning != nil {
+		all = append(all, "waits for a full snapshot"+sent(d.Backup.FullRunning))
+	}
+	if about := backups(d.Backup); about != "" {
+		all = append(all, "backups: "+about)
+	}
+	for _, lease := range d.Leases {
+		if lease.Trouble != nil {
+			all = append(all, fmt.Sprintf("lease %s: %s", lease.Name, lease.Trouble.Message))
+			break // the others fail for the same reason, as a rule
+		}
+	}
+	return all
+}
+
+// found are the checks with a verdict, each with its reason.
+func found(checks []Check, verdict string) (all []string) {
+	said := map[string]bool{}
+	for _, check := range checks {
+		if check.Status == verdict && !said[check.Reason] {
+			said[check.Reason] = true
+			all = append(all, label(check.Name)+": "+check.Reason)
+		}
+	}
+	return all
+}
+
+// label is what people call a check that is not ok.
+func label(check string) string {
+	if check == "space" {
+		return "no space"
+	}
+	return check
+}
+
+// behindTooLong is how far backups are behind before that is a concern without any other trouble; the alert waits as long.
+const behindTooLong = 5 * time.Minute
+
+// backups says what is wrong with them, in a clause; empty if nothing is.
+func backups(b *facts.Backups) string {
+	if b == nil {
+		return ""
+	}
+	behind := time.Duration(b.BehindSeconds * float64(time.Second))
+	switch {
+	case b.LastVerified != nil && !b.LastVerified.Passed:
+		return "the last restore test failed: " + b.LastVerified.Reason
+	case b.Trouble != nil && behind < time.Second:
+		return b.Trouble.Message
+	case b.Trouble != nil, behind > behindTooLong:
+		return lag(behind) + " behind"
+	default:
+		return ""
+	}
+}
+
+// lag is a duration in its largest unit.
+func lag(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	default:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+}
+
+func sent(run *facts.Run) string {
+	if run.Of == 0 {
+		return ""
+	}
+	return ", " + share(run.Sent, run.Of)
+}

@@ -1,0 +1,77 @@
+package status_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/recovery"
+)
+
+func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
+	noSpace := status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+	noLeader := status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader"}
+	behind := &facts.Backups{BehindSeconds: 730, Trouble: &facts.Trouble{Message: "connection refused"}}
+	for _, told := range []struct {
+		of           status.Document
+		health, line string
+	}{
+		{status.Document{State: "Serving", Ready: true}, "ok", "Serving, ready"},
+		{
+			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind},
+			"degraded",
+			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind",
+		},
+		{
+			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}},
+			"failed",
+			"Serving, not ready: quorum: the cluster has no leader; no space: writes are refused (compact, delete or raise quota-backend-bytes)",
+		},
+		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "failed", "Wait, not ready"},
+		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 200}}, "ok", "Serving, ready"},
+		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
+		{
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Trouble: &facts.Trouble{Message: "nothing is deleted"}}},
+			"degraded",
+			"Serving, ready, but: backups: nothing is deleted",
+		},
+		{
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerified: &facts.Proof{Reason: "the hash differs"}}},
+			"degraded",
+			"Serving, ready, but: backups: the last restore test failed: the hash differs",
+		},
+		{
+			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Trouble: &status.LeaseTrouble{Message: "forbidden"}}}},
+			"degraded",
+			"Serving, ready, but: lease etcd-main-0: forbidden",
+		},
+		{
+			status.Document{State: "Terminating", Backup: &facts.Backups{FullRunning: &facts.Run{Sent: 30 << 20, Of: 60 << 20}}},
+			"failed",
+			"Terminating, not ready: waits for a full snapshot, 30 of 60 MiB",
+		},
+		{
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20}},
+			"failed",
+			"Recovery: restoring, 39 of 669 MiB, not ready",
+		},
+		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "failed", "Recovery: asking the store, not ready"},
+		{status.Document{State: "Serving", Ready: true, Recovery: &status.Recovery{State: "Ready"}}, "ok", "Serving, ready"},
+	} {
+		is := status.HeadlineOf(told.of)
+		assert.Equal(t, told.line, is.Line)
+		assert.Equal(t, told.health, is.Health, told.line)
+	}
+}
+
+func TestEveryStepOfRecoveryHasItsWords(t *testing.T) {
+	for _, row := range recovery.Table {
+		if row.To == recovery.Ready {
+			continue
+		}
+		is := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
+		assert.Regexp(t, "^Recovery: ", is.Phase, "%s has no words in recovering", row.To)
+	}
+}
