@@ -121,7 +121,11 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	}
 	if reply.StatusCode != http.StatusOK {
 		reply.Body.Close() //nolint:errcheck // nothing was read
-		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d", c.port, reply.StatusCode)
+		who := ""
+		if reply.StatusCode == http.StatusNotFound {
+			who = ": another program listens there, such as etcd or the sidecar, or a wrapper that has no /lifecycle; --etcd-wrapper-port names the wrapper's own port"
+		}
+		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d%s", c.port, reply.StatusCode, who)
 	}
 	return reply, nil
 }

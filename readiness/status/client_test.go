@@ -37,7 +37,7 @@ func TestTheClientDoesNotWaitForWhoeverSaysNothing(t *testing.T) {
 func TestTheClientSaysThatNobodyAnswers(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
-	require.ErrorContains(t, err, "HTTP status 404")
+	require.ErrorContains(t, err, "HTTP status 404: another program listens there, such as etcd or the sidecar")
 	server.Close()
 	_, err = status.NewClient(portOf(server)).Fetch(t.Context())
 	require.ErrorIs(t, err, status.ErrNoAnswer)
