@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A first start may be cut off between the birth certificate and the first generation.
+// A first start may be cut off between the cluster manifest and the first generation.
 func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))

@@ -94,7 +94,7 @@ func segmentBehind(w *world, start segment.Start) segment.Object {
 
 func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 	for what, trusted := range map[string]func(w *world){
-		"the birth certificate": func(*world) {},
+		"the cluster manifest": func(*world) {},
 		"all fulls": func(w *world) {
 			all, err := w.archive.History(t.Context())
 			require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 // History is what is kept.
 type History struct {
-	Cluster     *Cluster // nil if nothing was ever kept here, or the birth certificate is not to be believed
+	Cluster     *Cluster // nil if nothing was ever kept here, or the cluster manifest is not to be believed
 	Generations []Generational
 
 	reader *Reader

@@ -35,7 +35,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	s.awaitStored(s.put("a", "3"))
 	s.requireAllKept()
 	generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), clusterID)
-	require.NoError(t, err, "the birth certificate is there again")
+	require.NoError(t, err, "the cluster manifest is there again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Contains(t, s.log.String(), "the store was emptied")
 	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "so is the reservation")

@@ -99,7 +99,7 @@ func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) 
 			test.goes(other)
 			other.run()
 			other.requireUntouched("another copy of these data", "--adopt="+clusterID)
-			assert.Equal(t, ended, other.core.State)
+			require.ErrorIs(t, <-other.Superseded(), ErrCopied, "etcd is closed")
 		})
 	}
 }

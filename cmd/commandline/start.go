@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -138,12 +139,16 @@ type Recovery struct {
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take the store of the cluster with that id, once: with data that no store knows, or that are a copy, a generation of their own begins; an empty volume gets what the store has."`
 }
 
-// Owner is whose the store is of a cluster with that token.
+// Owner is whose the store is of a cluster with that token, which may name the namespace itself.
 func (f *Recovery) Owner(token string) string {
-	if f.ClusterName != "" {
+	namespace := os.Getenv("POD_NAMESPACE")
+	switch {
+	case f.ClusterName != "":
 		return f.ClusterName
+	case strings.HasPrefix(token, namespace+"/"):
+		return token
 	}
-	return path.Join(os.Getenv("POD_NAMESPACE"), token)
+	return path.Join(namespace, token)
 }
 
 // maxRestoreID is how long the name of a restore may be.

@@ -97,3 +97,15 @@ func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
 		assert.Equal(t, Threshold{Min: 7}, read, "what is refused has no effect")
 	}
 }
+
+func TestAStoreIsOwnedByTheNamespaceAndTheTokenUnlessItIsNamed(t *testing.T) {
+	for _, of := range []struct{ name, namespace, token, owner string }{
+		{"", "shop", "etcd-cluster", "shop/etcd-cluster"},
+		{"", "", "etcd-cluster", "etcd-cluster"},
+		{"", "shop", "shop/etcd", "shop/etcd"},
+		{"shop/main", "other", "etcd-cluster", "shop/main"},
+	} {
+		t.Setenv("POD_NAMESPACE", of.namespace)
+		assert.Equal(t, of.owner, (&Recovery{ClusterName: of.name}).Owner(of.token))
+	}
+}
