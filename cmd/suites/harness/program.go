@@ -55,6 +55,13 @@ var prepared = sync.OnceValue(func() error {
 	return provide(Program)
 })
 
+// Built is the path of the program under test, for a test that does not run it by a pod.
+func Built(t *testing.T) string {
+	t.Helper()
+	prepare(t)
+	return Program
+}
+
 // prepare makes sure that there is a program.
 func prepare(t *testing.T) {
 	t.Helper()
