@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/docs"
 	"etcd-wrapper/cmd/report"
@@ -163,5 +164,20 @@ func TestEveryCommandOfTheCommandLineCanRun(t *testing.T) {
 	require.NoError(t, err)
 	for _, leaf := range parser.Model.Leaves(false) {
 		assert.Implements(t, (*command)(nil), leaf.Target.Addr().Interface(), leaf.Name)
+	}
+}
+
+func TestEveryKindOfStoreIsInHelpAndDocs(t *testing.T) {
+	help, _, status := said(t, false, "start-etcd", "--help")
+	require.Equal(t, exitcode.Clean, status)
+	help = strings.Join(strings.Fields(help), " ")
+	forms, keys := locate.Forms()
+	for _, form := range forms {
+		assert.Contains(t, help, form)
+		assert.Contains(t, docs.Text(t), form)
+	}
+	for _, key := range keys {
+		assert.Contains(t, help, key+"=")
+		assert.Contains(t, docs.Text(t), "`"+key+"=")
 	}
 }

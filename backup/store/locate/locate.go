@@ -21,21 +21,32 @@ import (
 // flag is what every error begins with.
 const flag = "--backup-store"
 
-// scheme is a kind of store: the keys that its URL may have behind the question mark, and how it is opened.
+// scheme is a kind of store: how its URLs are written, the keys that they may have behind the question mark, and how it is opened.
 type scheme struct {
+	form string
 	keys []string
 	open func(location) (store.Store, error)
 }
 
+// schemes is the one list of the kinds of store. Help, README and docs are held against it.
 var schemes = map[string]scheme{
-	"file":   {nil, openFolder},
-	"s3":     {[]string{"endpoint", "region", "path-style", "ca"}, openS3},
-	"gs":     {[]string{"endpoint", "ca"}, openGCS},
-	"azblob": {[]string{"endpoint", "account", "ca"}, openAzure},
+	"file":   {"file:///DIR", nil, openFolder},
+	"s3":     {"s3://BUCKET/PREFIX", []string{"endpoint", "region", "path-style", "ca"}, openS3},
+	"gs":     {"gs://BUCKET/PREFIX", []string{"endpoint", "ca"}, openGCS},
+	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Open returns the store that the URL names: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX,
-// with the keys endpoint=, region=, path-style=, account= and ca= where they make sense. Nothing is contacted, and no
+// Forms are how URLs of stores are written, and the keys that they may have, each once.
+func Forms() (forms, keys []string) {
+	for _, name := range slices.Sorted(maps.Keys(schemes)) {
+		forms = append(forms, schemes[name].form)
+		keys = append(keys, schemes[name].keys...)
+	}
+	slices.Sort(keys)
+	return forms, slices.Compact(keys)
+}
+
+// Open returns the store that the URL names, in one of the Forms. Nothing is contacted, and no
 // credentials are looked for yet, except that environment variables which are malformed are refused. The error is one
 // sentence that names the flag, the key and what is wrong, and repeats nothing that may be a secret.
 func Open(raw string) (store.Store, error) {
@@ -59,7 +70,12 @@ type location struct {
 	at     *url.URL // nil without endpoint=
 }
 
-var errUsage = errors.New("is not file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX")
+// usage is what is said of a URL in none of the Forms.
+func usage() error {
+	forms, _ := Forms()
+	last := len(forms) - 1
+	return fmt.Errorf("is not %s or %s", strings.Join(forms[:last], ", "), forms[last])
+}
 
 func parse(raw string) (found location, kind scheme, err error) {
 	if strings.TrimSpace(raw) != raw { // as a Secret does that was made of a file; it cannot be seen in the sentence below
@@ -67,16 +83,16 @@ func parse(raw string) (found location, kind scheme, err error) {
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
-		return found, kind, errUsage // url's error would repeat all of it
+		return found, kind, usage() // url's error would repeat all of it
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {
 	case !known:
-		return found, kind, errUsage
+		return found, kind, usage()
 	case parsed.User != nil:
 		return found, kind, errors.New("must not hold credentials; they come from the environment, files or workload identity")
 	case parsed.Fragment != "" || parsed.Opaque != "":
-		return found, kind, errUsage
+		return found, kind, usage()
 	}
 	found = location{bucket: parsed.Host, path: parsed.Path}
 	if found.keys, err = url.ParseQuery(parsed.RawQuery); err != nil {

@@ -47,13 +47,13 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
 	long := strings.Repeat("a", 256)
 	for raw, want := range map[string]string{
-		"":                                      "is not file:///DIR",
+		"":                                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
 		" s3://bucket":                          "begins or ends with a space or a line break",
 		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
-		"ftp://host/dir":                        "is not file:///DIR",
-		"/var/backups":                          "is not file:///DIR",
-		"s3:bucket":                             "is not file:///DIR",
-		"s3://bu cket/%zz":                      "is not file:///DIR",
+		"ftp://host/dir":                        "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"/var/backups":                          "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"s3:bucket":                             "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"s3://bu cket/%zz":                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
 		"file://backups":                        "three slashes",
 		"file:///":                              `"/" is not the absolute path of a directory`,
 		"file:///%00":                           "the path has a zero byte, or is too long for a file system",
