@@ -97,8 +97,30 @@ func (p *place) others(of kind, members []peer) (who []peer) {
 // errTaken says that it is another member's turn.
 var errTaken = errors.New("is being defragmented: wait for its end")
 
+// lag is how long the end of a turn may take to be known here.
+const lag = time.Second
+
+// free returns once nobody else has the turn, or soon: whoever has just heard that another member is done may ask before this one knows.
+func (p *place) free(ctx context.Context, members []peer) error {
+	clock, over := time.NewTicker(lookAgain), time.After(lag)
+	defer clock.Stop()
+	for {
+		taken := p.taken(members)
+		if taken == nil {
+			return nil
+		}
+		select {
+		case <-clock.C:
+		case <-over:
+			return taken
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (p *place) take(ctx context.Context, members []peer) error {
-	if err := p.taken(members); err != nil {
+	if err := p.free(ctx, members); err != nil {
 		return err
 	}
 	said := p.own(turn)

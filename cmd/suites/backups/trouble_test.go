@@ -169,8 +169,8 @@ func TestDataThatAreOlderThanTheirBackupsAreNotWrittenOverThem(t *testing.T) {
 	require.NoError(t, os.RemoveAll(m.DataDir()))
 	rename(t, old, m.DataDir())
 
-	again := m.StartReady()
-	m.requireServingInTrouble(again, "older than its backups")
-	again.StopCleanly()
+	again := m.Start()
+	require.Equal(t, 70, again.Exit(harness.Patience), "a volume that was put back cannot be told from a copy")
+	again.AwaitLine(harness.Line{"message": "another copy of these data goes on with their backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }
