@@ -24,7 +24,8 @@ type Object struct {
 // Every method takes names that pass [CheckName]; others are refused before anything is asked. Errors wrap the sentinels of
 // this package where one fits, and name the object and the store, never what a server wrote, nor a secret.
 //
-// Every method returns soon after its context ends, and by itself when nothing has moved for a minute. It repeats a request
+// Every method returns soon after its context ends, and by itself when nothing has moved for a minute, or for 10 s while it creates a
+// small object. It repeats a request
 // a few times within seconds where that is safe; waiting longer and asking again is the caller's business. The folder is the
 // exception: a file system that hangs cannot be interrupted, so never call a store from a goroutine that serves.
 type Store interface {

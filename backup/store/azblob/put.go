@@ -42,7 +42,10 @@ type upload struct {
 
 func (u *upload) failed(err error) error { return u.store.failed("cannot create "+u.name, err) }
 
-func (u *upload) whole(piece []byte) error { return u.failed(u.create(nil, piece)) }
+func (u *upload) whole(piece []byte) error {
+	u.ctx = wire.Whole(u.ctx, len(piece))
+	return u.failed(u.create(nil, piece))
+}
 
 func (u *upload) begin() (wire.Parts, error) { return u, nil }
 

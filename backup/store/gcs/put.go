@@ -25,7 +25,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 		return err
 	}
 	doing := "cannot create " + name
-	whole := func(piece []byte) error { return s.failed(doing, s.whole(ctx, name, piece)) }
+	whole := func(piece []byte) error { return s.failed(doing, s.whole(wire.Whole(ctx, len(piece)), name, piece)) }
 	return wire.Upload(content, whole, func() (wire.Parts, error) {
 		session, err := s.begin(ctx, name)
 		return session, s.failed(doing, err)

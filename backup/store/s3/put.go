@@ -53,7 +53,7 @@ func ifAbsent() minio.PutObjectOptions {
 func (u *upload) whole(piece []byte) error {
 	inTransit, signed := sums(piece)
 	put, err := u.store.core.PutObject(
-		u.ctx, u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), inTransit, signed, ifAbsent())
+		wire.Whole(u.ctx, len(piece)), u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), inTransit, signed, ifAbsent())
 	if err == nil {
 		err = u.confirm(put.ETag, hexMD5(piece), int64(len(piece)))
 	}

@@ -17,6 +17,32 @@ const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("nothing moved")
 
+const (
+	// small is an object that a server has nothing to put together for, in bytes.
+	small = 64 << 10
+	// brief is the patience for creating one.
+	brief = 10 * time.Second
+)
+
+type wholeKey struct{}
+
+// Whole returns a context for the request that creates an object of so many bytes at once. A small one that hangs is given up soon, and
+// may be asked for again: an object is created only if there is none, so the one that hung does no harm.
+func Whole(ctx context.Context, size int) context.Context {
+	if size > small {
+		return ctx
+	}
+	return context.WithValue(ctx, wholeKey{}, true)
+}
+
+// patienceFor is how long a request may not get on.
+func (i *impatient) patienceFor(ctx context.Context) time.Duration {
+	if ctx.Value(wholeKey{}) == nil {
+		return i.patience
+	}
+	return min(i.patience, brief)
+}
+
 // impatient ends a request when neither its body, nor the answer, nor the answer's body got on for as long as its patience.
 // Its errors are those of the caller's context, or ErrUnavailable.
 type impatient struct {
@@ -30,7 +56,7 @@ func (i *impatient) RoundTrip(request *http.Request) (*http.Response, error) {
 		closeBody(request)
 		return nil, err
 	}
-	watch := newWatch(request.Context(), i.patience)
+	watch := newWatch(request.Context(), i.patienceFor(request.Context()))
 	response, err := i.next.RoundTrip(watch.over(request))
 	if err != nil {
 		defer watch.end()

@@ -85,3 +85,26 @@ func TestTimeThatTheReaderTakesIsNotTheServers(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 	})
 }
+
+func TestASmallObjectThatHangsIsGivenUpSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := roundTripper(func(request *http.Request) (*http.Response, error) {
+			<-request.Context().Done()
+			return nil, request.Context().Err()
+		})
+		for size, want := range map[int]time.Duration{small: brief, small + 1: patience} {
+			began := time.Now()
+			transport := &impatient{next: hangs, patience: patience}
+			request, err := http.NewRequestWithContext(Whole(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
+			require.NoError(t, err)
+			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is none
+			require.ErrorIs(t, err, store.ErrUnavailable)
+			assert.Equal(t, want, time.Since(began))
+			assert.ErrorContains(t, err, want.String())
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
