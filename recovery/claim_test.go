@@ -2,15 +2,21 @@ package recovery
 
 import (
 	"context"
+	"flag"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -80,4 +86,315 @@ func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	require.NoError(t, w.run())
 	keys, _ := w.keys()
 	assert.Equal(t, []string{"key"}, keys)
+}
+
+func TestAPathThatEndsWithASlashIsTheSamePlace(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.spoil()
+	at := w.member.DataDir
+	w.member.DataDir += "/"
+	require.NoError(t, w.run())
+	w.member.DataDir = at
+	w.requireEnd([]string{"key"}, 1)
+}
+
+// A link of that name says where the data are to be: that is where they come back.
+func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
+	for name, lost := range map[string]bool{"broken": false, "lost": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.spoil()
+			elsewhere := filepath.Join(t.TempDir(), "etcd")
+			require.NoError(t, os.Rename(w.member.DataDir, elsewhere))
+			require.NoError(t, os.Symlink(elsewhere, w.member.DataDir))
+			if lost {
+				require.NoError(t, os.RemoveAll(elsewhere))
+			}
+			link := w.member.DataDir
+			require.NoError(t, w.run())
+			target, err := os.Readlink(link)
+			require.NoError(t, err, "the link is as it was")
+			assert.Equal(t, elsewhere, target)
+			w.member.DataDir = elsewhere
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"key"}, keys)
+			if !lost {
+				assert.Len(t, w.asides(), 1)
+			}
+		})
+	}
+}
+
+// Nothing can be given the name of a mount point. That has to be known before a generation is begun, since nothing else may come to
+// be opened after that.
+func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
+	if err := unix.Mount(t.TempDir(), w.member.DataDir, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(w.member.DataDir, unix.MNT_DETACH)) })
+	require.ErrorContains(t, w.run(), "is a mount point")
+	assert.Empty(t, w.leftovers())
+	assert.Len(t, w.generations(), 1)
+}
+
+// There is time to change that as long as the data are in order.
+func TestAMountPointIsWarnedOfInTime(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, w.run())
+	const warning = `if the data were lost or broken, they could not come back by themselves`
+	assert.NotContains(t, w.log.String(), warning)
+	if err := unix.Mount(w.member.DataDir, w.member.DataDir, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(w.member.DataDir, unix.MNT_DETACH)) })
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), warning)
+	assert.Contains(t, w.log.String(), "is a mount point")
+}
+
+// What is mounted there again would be a part of other data by then.
+func TestAMountPointWithinTheDataIsWarnedOf(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, w.run())
+	assert.NotContains(t, w.log.String(), "is a mount point")
+	log := filepath.Join(w.member.DataDir, "member", "wal")
+	if err := unix.Mount(log, log, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(log, 0)) }()
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), log+" is a mount point: if the data were replaced, it would be in the way at the next start")
+}
+
+// cutOff is a world in which a restore was cut off in front of an action.
+func cutOff(t *testing.T, before Action) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.used()
+	w.put("a")
+	w.backUp(1)
+	w.put("b")
+	w.backUp(1)
+	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "first"}
+	require.ErrorIs(t, w.runWith(func(action Action) error {
+		if action == before {
+			return errCut
+		}
+		return nil
+	}), errCut)
+	return w
+}
+
+// What was asked for last is what etcd opens: later it would undo what was written meanwhile.
+func TestAnotherRestoreThanTheOneThatWasCutOffIsDoneBeforeEtcdOpens(t *testing.T) {
+	for _, before := range []Action{ClaimGeneration, SetVolumeAside, InstallData, Remember} {
+		t.Run(string(before), func(t *testing.T) {
+			t.Parallel()
+			w := cutOff(t, before)
+			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "second"}
+			require.NoError(t, w.run())
+			keys, _ := w.keys()
+			assert.Equal(t, []string{"key"}, keys)
+			w.put("later")
+			require.NoError(t, w.run())
+			keys, _ = w.keys()
+			assert.Equal(t, []string{"key", "later"}, keys)
+		})
+	}
+}
+
+func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
+	const said = "restore \\\"drop\\\" was done before"
+	w := newWorld(t)
+	w.used()
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	require.NoError(t, w.run())
+	assert.NotContains(t, w.log.String(), said, "it was done now")
+	w.put("later")
+	for _, remembered := range []string{"on the volume", "in the store alone"} {
+		w.log.Reset()
+		w.options.Request.Target.Revision++ // whatever it asks for
+		r := w.recovery()
+		for range 2 {
+			_, err := r.Run(t.Context(), w.member, w.examine)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)
+		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
+	}
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key", "later"}, keys)
+}
+
+// The flags may stay: they must not be in the way of a volume that is lost a year later.
+func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.put("a mistake")
+	w.backUp(1)
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	require.NoError(t, w.run())
+	w.backUp(2)
+	for range 2 {
+		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
+		require.NoError(t, w.run())
+		all := w.generations()
+		w.backUp(all[len(all)-1].Number)
+		for _, old := range all[:len(all)-1] {
+			w.forget(archive.GenerationPrefix(old.Number))
+		}
+	}
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Equal(t, []string{"drop"}, w.generations()[0].Restored)
+}
+
+// forget deletes what a retention lets go.
+func (w *world) forget(prefix string) {
+	w.t.Helper()
+	for object, err := range w.store.List(w.t.Context(), prefix, "") {
+		require.NoError(w.t, err)
+		require.NoError(w.t, w.store.Delete(w.t.Context(), object.Name))
+	}
+}
+
+// The store gets what a database has. Of an etcd that was killed the log has a moment more.
+func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	committed, err := os.ReadFile(w.database())
+	require.NoError(t, err)
+	w.put("a", "b")
+	require.NoError(t, os.WriteFile(w.database(), committed, 0o600))
+	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log alone")
+	require.Len(t, w.asides(), 1)
+}
+
+// The kernel may have had no memory for the process that looks at what was built.
+func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
+	w := cutOff(t, InstallData)
+	verify := w.options.Validate
+	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
+	err := w.run()
+	var refusal *Refusal
+	require.ErrorAs(t, err, &refusal)
+	assert.False(t, refusal.Final)
+	assert.DirExists(t, w.member.DataDir+restored, "it is claimed, and all there is")
+	w.options.Validate = verify
+	require.NoError(t, w.run())
+	w.requireEnd([]string{"a", "key"}, 1)
+	assert.Len(t, w.generations(), 2)
+}
+
+// Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
+func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
+	for _, before := range []Action{ClaimGeneration, InstallData} {
+		w := cutOff(t, before)
+		w.options.Archive, w.options.Request = nil, nil
+		err := w.run()
+		var refusal *Refusal
+		require.ErrorAs(t, err, &refusal, before)
+		assert.True(t, refusal.Final)
+		require.ErrorContains(t, err, "start with --backup-store")
+	}
+	w := cutOff(t, Remember)
+	w.options.Archive, w.options.Request = nil, nil
+	require.NoError(t, w.run(), "it is installed")
+}
+
+// disasters are what can have happened to a volume, and how it ends.
+var disasters = map[string]struct {
+	happens func(*world)
+	keys    []string
+	asides  int
+}{
+	"lost":        {func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, []string{"a", "key"}, 0},
+	"broken":      {(*world).spoil, []string{"a", "key"}, 1},
+	"rolled back": {(*world).rollBack, []string{"a", "key"}, 1},
+	"going back": {func(w *world) {
+		w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	}, []string{"key"}, 1},
+}
+
+// everywhere has runs cut off, and requests fail, at every place; otherwise some are tried. make test-recovery sets it.
+var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
+
+// some is how far apart places are that are tried.
+func some(apart int) int {
+	if *everywhere {
+		return 1
+	}
+	return apart
+}
+
+// stricken is a world in which that has happened.
+func stricken(t *testing.T, disaster string) *world {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "older")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.backUp(1)
+	disasters[disaster].happens(w)
+	return w
+}
+
+// Wherever it is cut off, the next run comes to the same end.
+func TestARunThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
+	for name, disaster := range disasters {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for at := 0; ; at += some(3) {
+				w := stricken(t, name)
+				seen := 0
+				err := w.runWith(func(Action) error {
+					if seen++; seen > at {
+						return errCut
+					}
+					return nil
+				})
+				if err == nil {
+					require.Greater(t, at, 8, "there is something to cut off")
+					return
+				}
+				require.ErrorIs(t, err, errCut)
+				require.NoError(t, w.run())
+				w.requireEnd(disaster.keys, disaster.asides)
+			}
+		})
+	}
+}
+
+// Each request to the store fails once, with and without being done.
+func TestAStoreThatFailsAtAnyRequestChangesNothingAboutTheEnd(t *testing.T) {
+	for name, disaster := range disasters {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for at, more := 0, true; more; at += some(11) {
+				for _, lost := range []bool{false, true} {
+					w := stricken(t, name)
+					begun := len(w.store.Calls())
+					w.store.Inject(memory.Fault{After: at, Times: 1, Err: store.ErrUnavailable, ReplyLost: lost})
+					if err := w.run(); err != nil {
+						require.ErrorIs(t, err, store.ErrUnavailable)
+						require.NoError(t, w.run())
+					}
+					more = len(w.store.Calls())-begun > at
+					w.requireEnd(disaster.keys, disaster.asides)
+				}
+			}
+		})
+	}
 }

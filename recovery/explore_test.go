@@ -197,3 +197,327 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 		}
 	}
 }
+
+// truth is what is really the case, whatever the machine believes.
+type truth struct {
+	place     string // what has the data directory's name: "original", "" or "restored"
+	validated bool   // what has it was found valid
+	aside     bool   // the original is set aside
+	built     bool   // a whole data directory is beside
+	proved    bool   // and valid
+	sound     bool   // what was installed was proved
+	brought   bool   // what waited on the volume is in the store
+	noted     bool   // the position is on the disk
+	taken     bool   // the store's newest generation is that of the volume, by an adoption
+	claimed   bool   // the store has this restore's generation
+	outrun    bool   // somebody else has begun another one
+	revived   bool   // when that was noted, or later, members came back with their data
+	installs  int    // of what this claim is about
+	done      bool   // the id is remembered
+
+	listing    Listing // how the others have the member
+	free       bool    // a quorum of them has said so, and that nothing is in the way
+	adopted    bool    // etcd is started with the members that they have told
+	told       bool    // who asks hears that this member is about to have data
+	uncompared bool    // the store was away for so long that valid data may be served
+	rolled     bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
+	flushed    bool    // so has this one
+
+	lost string // what must never happen, and has
+}
+
+// place is the machine and its world at one instant.
+type place struct {
+	lot   lot
+	truth truth
+	core  statemachine.Core[Facts]
+	chain string // the actions of the work at hand, joined; comparable
+	timer bool
+}
+
+// outcome is one way in which an action can end. Without an event the next action follows. The first one of an action is
+// how it ends if nothing is in the way.
+type outcome struct {
+	event   Event
+	payload Payload
+	after   truth
+}
+
+// breaks is what can happen to every action: it may have been done or not.
+func breaks(now truth, done ...truth) (all []outcome) {
+	for _, after := range append(done, now) {
+		all = append(all, outcome{event: Broke, after: after})
+	}
+	return all
+}
+
+// outcomes are all the ways in which an action can end.
+func outcomes(action Action, given lot, now truth) []outcome {
+	then := now
+	next := func(events ...Event) (all []outcome) {
+		for _, event := range events {
+			all = append(all, outcome{event: event, after: then})
+		}
+		return append(all, breaks(now, then)...)
+	}
+	switch action {
+	case ReadPosition:
+		switch {
+		case !now.noted:
+			return next(NothingBegun)
+		case now.place == "restored":
+			return next(InstallFound)
+		default:
+			return next(ClaimFound)
+		}
+	case DropUnfinished:
+		then.built, then.proved = false, false
+		if now.noted {
+			then.lost = "what was claimed is dropped"
+		}
+		return next("")
+	case ForgetClaim:
+		then.noted, then.claimed, then.installs = false, false, 0
+		if now.place == "restored" {
+			then.lost = "an installed restore is forgotten"
+		}
+		return next("")
+	case ValidateVolume:
+		return examinations(given, now)
+	case AskThePeers:
+		return census(given, now)
+	case TellReturn:
+		return next("")
+	case RemoveMember:
+		return changes(given, now, peers.Started, peers.Unlisted, Left)
+	case AddLearner:
+		return changes(given, now, peers.Unlisted, peers.Added, Entered)
+	case AdoptCluster:
+		then.adopted = true
+		if now.listing != peers.Added || holdsData(given, now) {
+			then.lost = "a cluster is joined that does not expect the member, or with old data"
+		}
+		return []outcome{{after: then}} // it cannot fail
+	case AskTheStore:
+		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, silence(given, now), outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
+	case TakeStore:
+		if then.taken = true; given.owner != Adopted {
+			then.lost = "a store is taken that nobody has named"
+		}
+		return append(next(Taken), outcome{event: StoreSilent, after: now}, outcome{event: StoreSilent, after: then})
+	case TellLoss:
+		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
+	case FlushSpool:
+		then.brought = true
+		return append(next(""), outcome{event: StoreSilent, after: now}, outcome{event: Stuck, after: now})
+	case FlushVolume:
+		then.flushed = true
+		return next(Flushed)
+	case FindEnd:
+		return append(next(""), outcome{event: StoreSilent, after: now})
+	case MeasureRoom:
+		return next(RoomEnough, RoomLacking)
+	case BuildData:
+		then.built = true
+		if slices.Contains([]Owner{Others, NotOwned, Unclaimed, Adopted}, given.owner) {
+			then.lost = "another cluster's data are restored"
+		}
+		torn := outcome{event: StoreSilent, after: now}
+		all := append(next(Built), torn)
+		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking, Grown} {
+			all = append(all, outcome{event: event, after: now})
+		}
+		return all
+	case ProveData:
+		then.proved = true
+		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
+	case TellPeers:
+		then.told = true
+		return next("")
+	case NotePosition:
+		then.noted = true
+		return next("")
+	case ClaimGeneration:
+		return claims(given, now)
+	case SetVolumeAside:
+		return setsAside(given, now)
+	case InstallData:
+		return installs(given, now)
+	case Remember:
+		then.noted, then.done = false, true
+		return next(Installed)
+	}
+	return nil
+}
+
+// silence is that of a store that has been silent for so long that valid data are served.
+func silence(given lot, now truth) outcome {
+	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
+	return outcome{StoreSilent, Payload{Waited: true}, now}
+}
+
+func examinations(given lot, now truth) []outcome {
+	now.validated = true
+	condition := given.found
+	switch now.place {
+	case "":
+		condition = Empty
+	case "restored":
+		condition = Valid
+	}
+	return []outcome{
+		{Examined, Payload{
+			Condition: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
+			Unidentified: given.unidentified && condition == Valid && now.place == "original" && !now.taken,
+		}, now},
+		{Broke, Payload{}, now},
+	}
+}
+
+// answers are what a store says: once somebody has begun another generation the volume is behind.
+func answers(given lot, now truth) []outcome {
+	now.rolled, now.uncompared = false, false
+	if given.owner == Unknown && now.place != "restored" && (!given.alone || given.found != Valid || given.behind || asks(given, now)) {
+		return []outcome{{event: Disbelieved, after: now}}
+	}
+	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
+	owner := given.owner
+	if now.place == "restored" || now.taken {
+		owner = Ours // its generation is in the store
+	}
+	return []outcome{{Answered, Payload{
+		Owner: owner, Kept: given.kept, Behind: behind, Asked: asks(given, now),
+	}, now}}
+}
+
+// holdsData says that the place of the data directory is not free.
+func holdsData(given lot, now truth) bool {
+	return now.place == "restored" || now.place == "original" && (given.found != Empty || given.remains)
+}
+
+// asks says that a restore is asked for that nobody has done, as the store knows.
+func asks(given lot, now truth) bool {
+	return given.requested && !now.done && (given.alone || !now.outrun)
+}
+
+// census are the ways in which the others answer: with what is the case, with or without something in the way; without a
+// quorum, where one who knows more may be among them; and not at all.
+func census(given lot, now truth) (all []outcome) {
+	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
+	byStore := given.behind && now.listing == peers.Gone
+	outdated := given.found == Valid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
+	asked := now
+	asked.free = runs
+	listing := now.listing
+	if listing == peers.Asking && !asks(given, now) {
+		listing = peers.Unknown
+	}
+	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
+	asked.rolled = now.rolled || allHere
+	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true, Settled: true}, asked})
+	asked.rolled = now.rolled
+	if allHere {
+		if listing != peers.Asking {
+			all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+		}
+		all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
+	}
+	asked.free = false
+	if now.listing == peers.Started || now.listing == peers.Unlisted {
+		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
+	}
+	if runs {
+		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
+	}
+	outdated = outdated && byStore
+	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Payload{}, now})
+}
+
+// changes are the ways in which a change of the cluster's members ends.
+func changes(given lot, now truth, from, to Listing, done Event) []outcome {
+	then := now
+	then.listing, then.free = to, false
+	switch {
+	case now.listing != from:
+		then.lost = "a member is removed, or added, twice"
+	case !now.free:
+		then.lost = "members are changed although something is in the way, or nobody said that nothing is"
+	case holdsData(given, now):
+		then.lost = "the member is replaced before its data have made way"
+	case given.never:
+		then.lost = "members are changed in spite of --recover=never"
+	}
+	return append([]outcome{{done, Payload{}, then}, {PeersSilent, Payload{}, now}, {PeersSilent, Payload{}, then}}, breaks(now, then)...)
+}
+
+func claims(given lot, now truth) []outcome {
+	then, lost := now, now
+	then.claimed = true
+	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
+		then.lost = "a cluster of several is replaced before all have called"
+	}
+	if !now.brought {
+		then.lost = "a restore is claimed without what waits on the volume"
+	}
+	if !given.alone && given.requested && given.found == Valid && now.place == "original" && !now.flushed {
+		then.lost = "a restore is claimed before the store has what only the volume has"
+	}
+	if !given.alone && now.revived {
+		then.lost = "a cluster is replaced that has its data"
+	}
+	if !now.proved || !now.noted {
+		then.lost = "a generation is claimed for what is not proved, or not noted"
+	}
+	if !given.alone && !now.claimed && now.revived { // the last roll call
+		return append([]outcome{{ClaimLost, Payload{}, now}, {PeersSilent, Payload{}, now}, {StoreSilent, Payload{}, now}}, breaks(now)...)
+	}
+	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}
+	if !given.alone {
+		all = append(all, outcome{PeersSilent, Payload{}, now})
+	}
+	if !now.outrun {
+		lost.outrun = true
+		if !given.alone { // another member was first, and runs alone
+			lost.listing = peers.Unlisted
+		}
+		all = append(all, outcome{ClaimLost, Payload{}, lost})
+	}
+	return append(all, breaks(now, then)...)
+}
+
+func setsAside(given lot, now truth) []outcome {
+	then := now
+	then.place, then.aside = "", now.aside || now.place == "original"
+	switch {
+	case now.place == "restored":
+		then.lost = "restored data are set aside"
+	case given.never && !given.requested:
+		then.lost = "data are moved in spite of --recover=never"
+	case !given.alone && !now.claimed && (!now.free || given.found == Valid && !given.behind && !now.outrun):
+		then.lost = "data are moved that the others may not have, or that are of use"
+	case !given.alone && !now.claimed:
+	case !now.claimed || !now.proved:
+		then.lost = "data are moved without a claim"
+	case given.found == Valid && !given.behind && !now.outrun && !given.requested:
+		then.lost = "good data are moved"
+	}
+	return append([]outcome{{Moved, Payload{}, then}}, breaks(now, then)...)
+}
+
+func installs(given lot, now truth) []outcome {
+	then := now
+	then.place, then.built, then.sound = "restored", false, now.proved && now.built
+	then.installs++
+	if !given.alone {
+		then.listing = peers.Started // of those who have joined it
+	}
+	switch {
+	case now.place == "original":
+		then.lost = "data are deleted: something is installed over them"
+	case !now.proved || !now.built:
+		then.lost = "what was not proved is installed"
+	case !now.claimed:
+		then.lost = "what is not claimed is installed, so revisions may be handed out twice"
+	}
+	return append([]outcome{{"", Payload{}, then}}, breaks(now, then)...)
+}

@@ -1,16 +1,117 @@
 package recovery
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"syscall"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 )
+
+// flushSpool brings into the store what waits for it, beyond what a valid volume has itself. Where the store does not answer
+// for a moment that is waited for, as for any answer of it: the restore would take what it has, and what waits could not be added
+// to that any more.
+func (r *run) flushSpool() (Event, Payload) {
+	if r.options.FlushSpool == nil {
+		return "", Payload{}
+	}
+	data := r.identity
+	if r.verdict != nil {
+		data = identity.Identity{}
+	}
+	ctx, cancel := r.beforeServing(math.MaxInt64)
+	defer cancel()
+	err := r.options.FlushSpool(ctx, data, r.stands.HighestRevision)
+	switch {
+	case err == nil:
+		return "", Payload{}
+	case r.ctx.Err() != nil:
+		return broke(r.ctx.Err())
+	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
+		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
+	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity, archive.ErrUnsigned):
+		return KeysLacking, Payload{Err: err}
+	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
+		return Disbelieved, Payload{Err: err}
+	}
+	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
+	if mayPass(err) {
+		return broke(err)
+	}
+	return Stuck, Payload{Err: err}
+}
+
+// mayPass tells whether it was the disk, or another member that has stored, or merged, something at that moment.
+func mayPass(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound)
+}
+
+// mayAnswer tells whether the store may do later what it has not done.
+func mayAnswer(err error) bool {
+	return is(err, store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed)
+}
+
+// disbelieved tells whether the store has answered, and its answer is not believed: asking again does not help.
+func disbelieved(err error) bool {
+	return archive.NotVerified(err) || errors.Is(err, seal.ErrNewer)
+}
+
+// untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
+// trouble of backups alone, unless names suggest that the volume was put back.
+func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
+	if r.asked && r.member.Peers != nil {
+		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
+	}
+	if !disbelieved(why) {
+		return StoreSilent, Payload{Err: why}
+	}
+	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Condition == Valid && !r.asked {
+		older, err := r.byNames(ctx, why)
+		switch {
+		case err != nil:
+			return StoreSilent, Payload{Err: err}
+		case older == nil:
+			r.options.Log.Warn().Err(why).Msg("recovery: what the store says of itself is not believed; the volume is valid, and no name in the store tells of more than it has, so etcd serves")
+			return Answered, Payload{Owner: Unknown, Err: why}
+		}
+		why = older
+	}
+	r.kept = inStore{} // what was told before is not what the store says now
+	if is(why, seal.ErrUntrusted) {
+		return KeysLacking, Payload{Err: why}
+	}
+	return Disbelieved, Payload{Err: why}
+}
+
+// byNames says why a valid volume was perhaps put back, by what names in a store tell that is not believed otherwise: they
+// prove nothing, but a volume that was not put back has no less than they tell of. Any other trouble with the store is returned.
+func (r *run) byNames(ctx context.Context, why error) (older, err error) {
+	if !disbelieved(why) {
+		return nil, why
+	}
+	told, err := r.options.Archive.Reported(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.perhapsPutBack(told, why), nil
+}
+
+// perhapsPutBack says that names tell of more than a valid volume has; nil if they do not.
+func (r *run) perhapsPutBack(told int64, why error) error {
+	if told <= r.stands.HighestRevision {
+		return nil
+	}
+	return fmt.Errorf("the data end with revision %d, and names in the store tell of revision %d, so the volume was perhaps put back, "+
+		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.HighestRevision, told, why)
+}
 
 // looks is how often what the store has told of is looked for again before it counts as lost: for half a minute or so. A store may
 // list late, as a network file system does, and another member may have merged it and deleted it at that moment.

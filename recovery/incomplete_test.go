@@ -2,12 +2,16 @@ package recovery
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,11 +19,17 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format/seal/sealtest"
 	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
 )
 
 // ship makes a segment of what the volume has and the store has not.
@@ -178,4 +188,343 @@ func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.
 		assert.Contains(t, is.Reason, "store unavailable", "while it is asked again")
 		assert.NotContains(t, is.Reason, "the next try")
 	}
+}
+
+// decays damages objects of the store.
+func (w *world) decays(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		content, there := w.store.Content(name)
+		require.True(w.t, there, name)
+		w.store.SetContent(name, append(content, 'x'))
+	}
+}
+
+// distrusts gives the member keys that nothing in the store is signed with.
+func (w *world) distrusts() {
+	w.options.Archive = archive.New(w.store, sealtest.New(w.t).Load(w.t))
+}
+
+// manifest is the name of the newest full's.
+func (w *world) manifest() string {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	return archive.ManifestName(1, head.Full.Name())
+}
+
+const firstGeneration = "gen/000001/generation.json"
+
+// A decayed object of 200 bytes, or a wrong key for what lies in the store, is a trouble of backups.
+func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T) {
+	for what, happens := range map[string]func(w *world){
+		"the certificate has decayed": func(w *world) { w.decays("cluster.json") },
+		"the generation has":          func(w *world) { w.decays(firstGeneration) },
+		"both have":                   func(w *world) { w.decays("cluster.json", firstGeneration) },
+		"the certificate, and no generation is": func(w *world) {
+			w.decays("cluster.json")
+			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
+		},
+		"the only full has":                     func(w *world) { w.decays(w.manifest()) },
+		"the reservation has":                   func(w *world) { w.reserves(2); w.decays(fmt.Sprintf("reservation/%019d", margin+2)) },
+		"nobody trusts it":                      (*world).distrusts,
+		"nobody trusts it, and it is reserved":  func(w *world) { w.reserves(50); w.distrusts() },
+		"nobody trusts it, and it has segments": func(w *world) { w.put("a"); w.ship(); w.distrusts() },
+		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.distrusts() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			happens(w)
+			w.opens()
+		})
+	}
+}
+
+func TestAValidVolumeIsStartedThoughNobodyCanOpenItsBackups(t *testing.T) {
+	w, pair := newWorld(t), sealtest.New(t)
+	w.sealedBy(pair.Load(t))
+	w.used()
+	w.put("a")
+	w.ship()
+	w.sealedBy(sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys, Identities: sealtest.New(t).Identities}))
+	w.opens()
+}
+
+// reserves is what a cluster has reserved that has come to a revision.
+func (w *world) reserves(at int64) {
+	w.t.Helper()
+	cluster := hex(stand(w.t, w.member.DataDir).ClusterID)
+	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: cluster, Generation: 1, Revision: margin + at, Created: time.Now()}))
+}
+
+// Names prove nothing, but a volume that was not put back has no less than they tell of.
+func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) {
+	for what, of := range map[string]struct {
+		happens func(w *world)
+		says    []string
+	}{
+		"nobody trusts it": {(*world).distrusts, []string{"it has no signature", "add the key"}},
+		"it has decayed":   {func(w *world) { w.decays("cluster.json", firstGeneration) }, []string{"generation.json", "put that object back"}},
+		"its fulls have": {func(w *world) {
+			w.decays(w.manifest())
+			w.decays(w.manifest())
+		}, []string{"manifest.json", "put that object back"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			w.goesOn()
+			of.happens(w)
+			err := w.run()
+			for _, said := range append(of.says, "the data end with revision 2, and names in the store tell of revision 3", "--recover=never starts it as it is") {
+				require.ErrorContains(t, err, said)
+			}
+			assert.Empty(t, w.asides())
+			w.options.Never = true
+			w.opens()
+		})
+	}
+}
+
+// A restore begins a generation before it has a full, with a reservation above all that was.
+func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "older")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.spoil()
+	require.NoError(t, w.run())
+	require.Len(t, w.generations(), 2)
+	w.distrusts()
+	require.NoError(t, w.run(), "what was restored is started")
+	w.rollBack()
+	err := w.run()
+	require.ErrorContains(t, err, "so the volume was perhaps put back")
+	require.ErrorContains(t, err, "add the key")
+}
+
+func TestALostVolumeComesBackThoughTheCertificateHasDecayed(t *testing.T) {
+	for what, lost := range map[string]func(w *world){
+		"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
+	} {
+		w := newWorld(t)
+		w.used()
+		w.decays("cluster.json")
+		lost(w)
+		require.NoError(t, w.run(), what)
+		keys, _ := w.keys()
+		assert.Equal(t, []string{"key"}, keys, what)
+	}
+}
+
+func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
+	for what, of := range map[string]struct {
+		happens func(w *world)
+		says    string
+	}{
+		"whose it is": {func(w *world) { w.decays("cluster.json", firstGeneration) }, "generation.json"},
+		"nor is there another": {func(w *world) {
+			w.decays("cluster.json")
+			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
+		}, "cluster.json"},
+		"what it has": {func(w *world) { w.decays(w.manifest()) }, "manifest.json"},
+	} {
+		for how, lost := range map[string]func(w *world){
+			"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
+		} {
+			t.Run(what+", "+how, func(t *testing.T) {
+				w := newWorld(t)
+				w.used()
+				of.happens(w)
+				lost(w)
+				err := w.run()
+				require.ErrorContains(t, err, of.says)
+				require.ErrorContains(t, err, "put that object back")
+				assert.Empty(t, w.asides())
+			})
+		}
+	}
+}
+
+// By its log the member is a quorum of one, and the others wait for it.
+func TestAMemberThatGoesOnAloneByItsLogDoesNotWaitForAStoreThatIsNotBelieved(t *testing.T) {
+	w, _ := once(t)
+	w.decays(firstGeneration)
+	w.opens()
+
+	w, o := once(t)
+	w.goesOn()
+	w.decays(firstGeneration)
+	assert.Contains(t, w.waits(o), "names in the store tell of revision 3")
+}
+
+// leavesWaiting has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
+func (w *world) leavesWaiting(answers ...error) *int {
+	asked := new(int)
+	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
+	w.options.FlushSpool = func(context.Context, identity.Identity, int64) error {
+		if *asked++; *asked <= len(answers) {
+			return answers[*asked-1]
+		}
+		return nil
+	}
+	return asked
+}
+
+func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
+	for name, disaster := range map[string]func(*world){
+		"broken": (*world).spoil,
+		"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
+	} {
+		w := newWorld(t)
+		w.used()
+		disaster(w)
+		asked := w.leavesWaiting()
+		w.options.FlushSpool = func(_ context.Context, data identity.Identity, _ int64) error {
+			*asked++
+			assert.Zero(t, data, "%s: there are no data of use", name)
+			assert.Len(t, w.generations(), 1, name)
+			return nil
+		}
+		require.NoError(t, w.run(), name)
+		assert.Equal(t, 1, *asked, name)
+	}
+}
+
+func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.leavesWaiting()
+	var told identity.Identity
+	var reaches int64
+	w.options.FlushSpool = func(_ context.Context, data identity.Identity, reach int64) error {
+		told, reaches = data, reach
+		return nil
+	}
+	require.NoError(t, w.run())
+	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 1}, told)
+	assert.Equal(t, stand(t, w.member.DataDir).HighestRevision, reaches)
+}
+
+func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
+	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
+		w := newWorld(t)
+		w.used()
+		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		pauses := 0
+		w.options.Pause = func(context.Context, int) { pauses++; assert.Len(t, w.generations(), 1) }
+		asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
+		require.NoError(t, w.run())
+		assert.Equal(t, 3, *asked)
+		assert.Equal(t, 2, pauses)
+		assert.Len(t, w.generations(), 2)
+	}
+}
+
+func TestABrokenVolumeIsNotReplacedWhileWhatWaitsIsNotInTheStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.spoil()
+	w.options.Pause = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
+	asked := w.leavesWaiting(&store.Unavailable{})
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), "what waits for it on the volume")
+	assert.Equal(t, 2, *asked)
+	assert.Len(t, w.generations(), 2)
+}
+
+func TestSeveralWithoutDataOfUseBringWhatWaitsBeforeTheyAskTheStore(t *testing.T) {
+	for _, listing := range []peers.Listing{peers.Gone, peers.Founding} {
+		w, o := ofThree(t)
+		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		o.listing = listing
+		asked := w.leavesWaiting(&store.Unavailable{})
+		require.NoError(t, w.run(), listing)
+		assert.Equal(t, 2, *asked, listing)
+	}
+}
+
+func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.T) {
+	for name, of := range map[string]struct {
+		why    error
+		status exitcode.Code // 0 if it is tried again
+	}{
+		"it does not go on from there":    {errors.New("it does not go on from there"), exitcode.EtcdFailed},
+		"the store's last object is none": {fmt.Errorf("segment 7: %w", seal.ErrDamaged), exitcode.EtcdFailed},
+		"the disk cannot be read":         {fmt.Errorf("segment 7: %w", syscall.EIO), exitcode.Clean},
+		"it was merged at that moment":    {fmt.Errorf("segment 7: %w", store.ErrNotFound), exitcode.Clean},
+		"others were always faster":       {fmt.Errorf("segment 7: %w", store.ErrExists), exitcode.Clean},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.leavesWaiting(of.why)
+			err := w.run()
+			require.ErrorIs(t, err, of.why)
+			require.ErrorContains(t, err, "to go on without it move "+w.options.SpoolDir+" away")
+			assert.Len(t, w.generations(), 1)
+			assert.Equal(t, of.status, w.statusOf(err))
+		})
+	}
+}
+
+// Nothing is wrong with it, and it must not be moved away.
+func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
+	for _, lacking := range []error{seal.ErrUntrusted, seal.ErrNoIdentity} {
+		w := newWorld(t)
+		w.used()
+		w.spoil()
+		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking))
+		err := w.run()
+		require.ErrorIs(t, err, lacking)
+		require.ErrorContains(t, err, "add the key")
+		require.NotContains(t, err.Error(), w.options.SpoolDir)
+		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+		assert.Len(t, w.generations(), 1)
+	}
+}
+
+// statusOf is what the program exits with because of a refusal; 0 if it tries again.
+func (w *world) statusOf(err error) exitcode.Code {
+	w.t.Helper()
+	var refusal *Refusal
+	require.ErrorAs(w.t, err, &refusal)
+	return refusal.Status()
+}
+
+func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.leavesWaiting()
+	at := func(path, when string) string {
+		parsed, err := time.Parse("2006-01-02", when)
+		require.NoError(t, err)
+		name := preserved.Name(path, parsed)
+		require.NoError(t, os.Mkdir(name, 0o700))
+		return name
+	}
+	first, second := at(w.options.SpoolDir, "2026-01-01"), at(w.options.SpoolDir, "2026-01-02")
+	data := at(w.member.DataDir, "2026-01-03")
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	r := w.recovery()
+	r.measure = func(seed.Seed, restore.Source) error {
+		if _, err := os.Stat(first); err == nil {
+			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
+		}
+		return nil
+	}
+	_, err := r.Run(t.Context(), w.member, w.examine)
+	require.NoError(t, err)
+	assert.NoDirExists(t, first)
+	assert.DirExists(t, second)
+	assert.DirExists(t, data)
+
+	r.measure = func(seed.Seed, restore.Source) error { return fmt.Errorf("%w on the volume", restore.ErrNoRoom) }
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	_, err = r.Run(t.Context(), w.member, w.examine)
+	require.ErrorContains(t, err, "not enough room")
+	assert.DirExists(t, second, "the newest of each stays until a younger backup was verified")
+	assert.DirExists(t, data)
 }

@@ -1,10 +1,16 @@
 package recovery
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
@@ -168,4 +174,187 @@ func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason stri
 		return news
 	}
 	return false
+}
+
+// brief is for a question to the store that need not be answered.
+const brief = 10 * time.Second
+
+// findSuccessor finds out whether the cluster has gone on without the volume, and whether the others are of this member's cluster at all.
+func (r *run) findSuccessor(c *peers.Census) {
+	id := hex(r.stands.ClusterID)
+	if err := r.notOurs(c); err != nil {
+		c.InTheWay = cmp.Or(c.InTheWay, err)
+		return
+	}
+	switch {
+	case r.stands.ClusterID == 0 || c.Cluster == id && c.Listing != peers.Claimed:
+		r.identity.Generation = max(r.identity.Generation, generationOf(c, r.identity))
+	case c.Cluster != "" && c.Cluster != id:
+		r.compareClusters(c, id)
+	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
+		c.Outdated = r.overtaken(c)
+	}
+}
+
+// generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store
+// meanwhile.
+func generationOf(c *peers.Census, is identity.Identity) int {
+	if !is.Known() || c.ID != is.Cluster {
+		return 0
+	}
+	return c.Generation
+}
+
+// notOurs says that the others are not of this member's cluster, so that their members are not changed. The volume tells whose it is, or the
+// store, if that is the owner's. Others that tell no id, as those without a store, are known by etcd's cluster id. A store that has
+// nothing tells nothing.
+func (r *run) notOurs(c *peers.Census) error {
+	if c.Cluster == "" || r.options.Archive == nil || r.stands.ClusterID != 0 && c.ID == "" {
+		return nil
+	}
+	if (r.own == "" || c.ID == "" && r.etcd != c.Cluster) && r.now().Sub(r.whoseAsked) >= brief {
+		r.askWhose()
+	}
+	const leave = "their members are not changed; see that the names in initial-cluster lead to this cluster's members"
+	switch {
+	case c.ID == "" && r.etcd != "" && r.etcd != c.Cluster:
+		return fmt.Errorf("the others are cluster %s by etcd, and %s is that of cluster %s: %s", c.Cluster, r.options.Archive, r.etcd, leave)
+	case c.ID != "" && r.own != "" && c.ID != r.own:
+		return fmt.Errorf("the others are cluster %s, and this member is one of cluster %s: %s", c.ID, r.own, leave)
+	case c.ID != "" && r.own == "" && r.storeAway:
+		return fmt.Errorf("the others are cluster %s, and neither the volume nor the store tells whether that is this member's: %s; if it is, and the store is gone for good, start without --backup-store", c.ID, leave)
+	}
+	return nil
+}
+
+// askWhose asks the store for the cluster that this member belongs to. It is asked less often than the others, who are every moment.
+func (r *run) askWhose() {
+	r.whoseAsked = r.now()
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	first, generations, err := r.born(ctx)
+	if r.storeAway = err != nil; r.storeAway || first.Cluster == "" {
+		return
+	}
+	r.etcd = first.Etcd
+	if len(generations) > 0 {
+		r.etcd = generations[len(generations)-1].Etcd
+	}
+	r.own = first.Cluster
+}
+
+// compareClusters is for volume and peers that are not of one cluster of etcd's.
+func (r *run) compareClusters(c *peers.Census, id string) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	if c.ID != "" && c.ID == r.identity.Cluster && c.Generation > r.identity.Generation {
+		c.Outdated = restoredSince(r.identity.Generation, c.Generation)
+		return
+	}
+	generations, err := r.generations(ctx)
+	was, is := placeOf(generations, id), placeOf(generations, c.Cluster)
+	switch {
+	case err != nil && r.options.Archive != nil:
+		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
+		c.InTheWay = c.Outdated
+	case was >= 0 && is > was:
+		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
+	default:
+		c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
+	}
+}
+
+// overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
+// power cut all are silent. What every write needs is a quorum, and whatever the store has was acknowledged by one, so one without a
+// member that has all of it must not be formed: a member that is older than the store waits for one that runs and has it.
+func (r *run) overtaken(c *peers.Census) error {
+	if r.stands.Voters == 1 && c.Voters > 1 {
+		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
+	}
+	if r.stands.Voters == 1 && r.options.Archive == nil && c.Run == 0 && !c.Grows {
+		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first")
+	}
+	heard := r.older != nil // by the others, when they were asked
+	if !heard {
+		var err error
+		if r.older, err = r.storeHasMore(); err != nil && r.stands.Voters == 1 {
+			return fmt.Errorf("this member can go on alone by its log, and the store does not tell whether others went on since: %w", err)
+		}
+	}
+	if r.older == nil || heard && r.needs > 0 && c.Reach >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored) {
+		return nil
+	}
+	return r.older
+}
+
+// storeHasMore says what the store knows of the cluster that the volume does not have; older is nil if that is nothing, and err
+// says why the store cannot be asked.
+func (r *run) storeHasMore() (older, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, brief)
+	defer cancel()
+	if older, err = r.compareStore(ctx); err != nil && r.stands.Voters == 1 {
+		return r.byNames(ctx, err)
+	}
+	return older, err
+}
+
+func (r *run) compareStore(ctx context.Context) (older, err error) {
+	generations, err := r.generations(ctx)
+	if errors.Is(err, errNoGenerations) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	newest := generations[len(generations)-1]
+	switch {
+	case newest.Cluster != r.identity.Cluster:
+		return nil, nil // nothing is known of the volume there
+	case newest.Number > r.identity.Generation:
+		return restoredSince(r.identity.Generation, newest.Number), nil
+	}
+	head, reservation, err := r.extent(ctx, newest.Number)
+	if err != nil {
+		return nil, err
+	}
+	if r.needs = head.Revision(); reservation.Generation == newest.Number {
+		r.needs = max(r.needs, reservation.Revision-margin)
+	}
+	return r.olderThan(head, reservation), nil
+}
+
+// olderThan compares the volume with what its cluster has in the store.
+func (r *run) olderThan(head archive.Head, reservation archive.Reservation) error {
+	stands, writer := r.stands, head.Writer()
+	switch reached := reservation.Revision - margin; {
+	case !head.Empty() && head.Revision() > stands.HighestRevision:
+		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.HighestRevision, head.Revision())
+	case reservation.Generation == r.identity.Generation && reached > stands.HighestRevision:
+		return fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", stands.HighestRevision, reached)
+	case stands.Voters == 1 && writer != "" && !slices.Contains(stands.Known, writer):
+		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
+	}
+	return nil
+}
+
+var errNoGenerations = errors.New("there is no store, or nothing in it")
+
+// generations are those in the store, at least one.
+func (r *run) generations(ctx context.Context) ([]archive.Generation, error) {
+	if r.options.Archive == nil {
+		return nil, errNoGenerations
+	}
+	generations, err := r.options.Archive.Generations(ctx)
+	if err == nil && len(generations) == 0 {
+		err = errNoGenerations
+	}
+	return generations, err
+}
+
+// errRestored is of data whose cluster was restored since, so that another one goes on.
+var errRestored = errors.New("was restored since")
+
+// restoredSince says that the data of a generation were restored to begin another one.
+func restoredSince(was, is int) error {
+	return fmt.Errorf("the data are of generation %d, and generation %d %w", was, is, errRestored)
 }

@@ -1,15 +1,23 @@
 package recovery
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -180,4 +188,162 @@ func TestAMemberThatTooFewOthersAreLeftForSaysTheWayOut(t *testing.T) {
 			assert.Contains(t, w.waits(o), of.says)
 		})
 	}
+}
+
+// once is a member of three whose volume is of the time when it was alone, and whose others do not answer.
+func once(t *testing.T) (*world, *others) {
+	t.Helper()
+	w, o := ofThree(t)
+	require.Equal(t, 1, stand(t, w.member.DataDir).Voters)
+	o.listing = peers.Unknown
+	return w, o
+}
+
+// goesOn has the store get revisions that the volume does not have.
+func (w *world) goesOn() {
+	w.t.Helper()
+	w.older = filepath.Join(w.t.TempDir(), "older")
+	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.backUp(1)
+	w.rollBack()
+}
+
+// patient starts, and gives up when that has waited three times.
+func (w *world) patient() (Start, error) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	pauses := 0
+	w.options.Pause = func(context.Context, int) {
+		if pauses++; pauses == 3 {
+			cancel()
+		}
+	}
+	return w.startWithin(ctx, nil)
+}
+
+// waits holds that a run waits, with all as it was, and returns what it has said.
+func (w *world) waits(o *others) string {
+	w.t.Helper()
+	_, err := w.patient()
+	require.ErrorIs(w.t, err, context.Canceled)
+	assert.Empty(w.t, w.asides())
+	assert.Empty(w.t, o.changes)
+	return w.log.String()
+}
+
+// opens holds that a volume is opened as it is, sooner or later.
+func (w *world) opens() {
+	w.t.Helper()
+	start, err := w.patient()
+	require.NoError(w.t, err, w.log.String())
+	assert.Empty(w.t, start)
+	assert.Empty(w.t, w.asides())
+}
+
+func (w *world) emptyStore() {
+	w.store = memory.New()
+	w.archive = archive.New(w.store, w.archive.Keys())
+	w.options.Archive = w.archive
+}
+
+// backUpAs makes a full of what is on the volume, in a member's name.
+func (w *world) backUpAs(member string) {
+	w.t.Helper()
+	stands := stand(w.t, w.member.DataDir)
+	w.found(at)
+	database, err := os.Open(w.database())
+	require.NoError(w.t, err)
+	defer database.Close()
+	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
+		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
+	}, database)
+	require.NoError(w.t, err)
+}
+
+// cameFurther has the store know that the cluster had come to a revision that the volume does not have.
+func (w *world) cameFurther() {
+	w.t.Helper()
+	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: ours, Generation: 1, Revision: margin + 3, Created: at}))
+}
+
+// A volume that was put back, or copied, and written to since has the same identity.
+func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a", "b", "c")
+	w.backUp(1)
+	w.rollBack()
+	w.put("acknowledged elsewhere")
+	err := w.run()
+	require.ErrorContains(t, err, "took different ways")
+	require.ErrorContains(t, err, "move the data directory away")
+	keys, _ := w.keys()
+	assert.Contains(t, keys, "acknowledged elsewhere")
+	assert.Empty(t, w.asides())
+	assert.Len(t, w.generations(), 1)
+}
+
+// The configuration names one member, and the cluster was made one of three by hand: two of them may be a quorum.
+func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
+	w.joinedBy("aa", "bb")
+	require.Equal(t, 3, stand(t, w.member.DataDir).Members)
+	w.backUp(1)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	err := w.run()
+	require.ErrorContains(t, err, "there were 3 voting members")
+	require.ErrorContains(t, err, "name all members in initial-cluster")
+	assert.Len(t, w.generations(), 1)
+	assert.NoDirExists(t, w.member.DataDir+restored)
+
+	w.options.Request = &Request{ID: "the others are gone"}
+	require.NoError(t, w.run())
+	assert.Len(t, w.generations(), 2)
+	assert.Equal(t, 1, stand(t, w.member.DataDir).Members)
+}
+
+// joinedBy adds members to the closed database.
+func (w *world) joinedBy(ids ...string) {
+	w.t.Helper()
+	db, err := bolt.Open(w.database(), 0o600, nil)
+	require.NoError(w.t, err)
+	defer db.Close()
+	require.NoError(w.t, db.Update(func(tx *bolt.Tx) error {
+		members := tx.Bucket(schema.Members.Name())
+		_, first := members.Cursor().First()
+		value := bytes.Clone(first)
+		for _, id := range ids {
+			if err := members.Put([]byte(strings.Repeat("0", 16-len(id))+id), value); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
+func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.older = filepath.Join(t.TempDir(), "old")
+	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.put("a")
+	w.backUp(1)
+	w.rollBack()
+	w.put("damaged")
+	broken := func(context.Context) error { return errors.New("a page is damaged") }
+	r := w.recovery()
+	r.interrupt = before(ClaimGeneration, func() error { return errCut })
+	_, err := r.Run(t.Context(), w.member, broken)
+	require.ErrorIs(t, err, errCut)
+	_, err = w.recovery().Run(t.Context(), w.member, broken)
+	require.NoError(t, err)
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"a", "key"}, keys)
+	assert.Len(t, w.asides(), 1)
 }

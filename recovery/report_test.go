@@ -1,0 +1,225 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/recovery/peers"
+)
+
+// Of a volume that was lost nobody knows when it ended.
+func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
+	for name, of := range map[string]struct {
+		gap    time.Duration
+		happen func(*world)
+		says   string
+	}{
+		"a moment":                 {730 * time.Millisecond, (*world).spoil, "is lost; that is at most 0.8 s before the end, when etcd last wrote to the volume"},
+		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; that is at most 0.8 s before the end"},
+		"nothing":                  {-time.Minute, (*world).spoil, "that is at most 0.0 s before the end"},
+		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "that is at most 3h0m1s before the end"},
+		"not known":                {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "was not in the store is lost\""},
+		"log is gone": {time.Second, func(w *world) {
+			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
+			w.spoil()
+		}, "was not in the store is lost\""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.used()
+			head, err := w.archive.Head(t.Context(), 1)
+			require.NoError(t, err)
+			of.happen(w)
+			w.writtenAt(head.Full.Time.Add(of.gap))
+			_, err = w.recovery().Run(t.Context(), w.member, func(context.Context) error {
+				if _, err := os.Stat(w.member.DataDir); err != nil {
+					return nil
+				}
+				return errors.New("a page is damaged")
+			})
+			require.NoError(t, err)
+			assert.Contains(t, w.log.String(), of.says)
+		})
+	}
+}
+
+// writtenAt is when etcd last wrote to its log.
+func (w *world) writtenAt(at time.Time) {
+	w.t.Helper()
+	segments, err := filepath.Glob(filepath.Join(w.member.DataDir, "member", "wal", "*.wal"))
+	require.NoError(w.t, err)
+	for _, segment := range segments {
+		require.NoError(w.t, os.Chtimes(segment, at, at))
+	}
+}
+
+func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
+	for name, of := range map[string]struct {
+		yaml         string
+		alone, joins bool
+		members      int
+	}{
+		"alone":                      {"initial-cluster: m-0=http://127.0.0.1:1", true, false, 1},
+		"added to one that exists":   {"initial-cluster: m-0=http://127.0.0.1:1\ninitial-cluster-state: existing", false, true, 1},
+		"one of several":             {"initial-cluster: m-0=http://127.0.0.1:1,m-1=http://127.0.0.1:2", false, false, 2},
+		"one that is to be found":    {"discovery-srv: cluster.invalid", false, false, 0},
+		"that are found and exist":   {"discovery-srv: cluster.invalid\ninitial-cluster-state: existing", false, true, 0},
+		"alone, and nothing is said": {"initial-cluster-state: new", true, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checked, err := etcdconf.Parse([]byte("name: m-0\ndata-dir: /data\ninitial-advertise-peer-urls: http://127.0.0.1:1\n" + of.yaml))
+			require.NoError(t, err)
+			member := MemberOf(checked, "/data")
+			assert.Equal(t, of.alone, member.Alone)
+			assert.Equal(t, of.joins, member.Joins)
+			assert.Len(t, member.Members, of.members)
+		})
+	}
+}
+
+// A first start may be cut off between the cluster manifest and the first generation.
+func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
+	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
+	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(t, w.member.DataDir).ClusterID), Created: at})
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.Empty(t, w.generations())
+	require.NoError(t, w.run())
+	assert.Empty(t, w.asides())
+}
+
+// A rule of a bucket that lets go of what is old lets go of that first, as it is the oldest.
+func TestABirthCertificateThatIsGoneMakesNoVolumeThatWasLostANewOne(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.run())
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+}
+
+func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	require.NoError(t, w.run(), "valid data are started")
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	for _, w.member.Alone = range []bool{true, false} { // also if the others are found by discovery
+		require.ErrorContains(t, w.run(), "gen/000001/")
+		assert.NoDirExists(t, w.member.DataDir)
+	}
+}
+
+// allGone is a member of three that has lost its volume, as the others have.
+func allGone(t *testing.T) (*world, *others) {
+	t.Helper()
+	w, o := ofThree(t)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	o.listing = peers.Founding
+	return w, o
+}
+
+// before is what a run is interrupted by in front of an action, once.
+func before(action Action, happens func() error) func(Action) error {
+	seen := false
+	return func(next Action) error {
+		if next != action || seen {
+			return nil
+		}
+		seen = true
+		return happens()
+	}
+}
+
+// While the backup is built, or while this program is dead, the others may come back with what was taken for lost. They have written
+// nothing since, so the store cannot tell.
+func TestNothingIsClaimedOnceTheOthersAreBackWithTheirData(t *testing.T) {
+	back := func(o *others) { o.listing = peers.Started }
+	t.Run("while it is built", func(t *testing.T) {
+		w, o := allGone(t)
+		start, err := w.start(before(ClaimGeneration, func() error { back(o); return nil }))
+		require.NoError(t, err)
+		assert.Equal(t, takenIn, start)
+		assert.Len(t, w.generations(), 1)
+		assert.Empty(t, w.leftovers())
+	})
+	t.Run("while it is dead", func(t *testing.T) {
+		w, o := allGone(t)
+		require.ErrorIs(t, w.runWith(before(ClaimGeneration, func() error { return errCut })), errCut)
+		back(o)
+		start, err := w.start(nil)
+		require.NoError(t, err)
+		assert.Equal(t, takenIn, start)
+		assert.Len(t, w.generations(), 1)
+		assert.Empty(t, w.leftovers())
+	})
+}
+
+func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
+	w, o := allGone(t)
+	waits := 0
+	w.options.Pause = func(context.Context, int) {
+		if waits++; waits == 2 {
+			o.listing = peers.Founding
+		}
+	}
+	err := w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil }))
+	require.NoError(t, err)
+	assert.Equal(t, 2, waits)
+	assert.Len(t, w.generations(), 2)
+	assert.Contains(t, w.log.String(), "not every other member has said by now that it has no data of use: m-0 does not answer")
+}
+
+// Once it is in the store, nobody else can have it: the others wait for this member.
+func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
+	w, o := allGone(t)
+	require.ErrorIs(t, w.runWith(before(SetVolumeAside, func() error { return errCut })), errCut)
+	require.Len(t, w.generations(), 2)
+	o.listing = peers.Unknown
+	require.NoError(t, w.run())
+	keys, _ := w.keys()
+	assert.Equal(t, []string{"key"}, keys)
+	assert.Len(t, w.generations(), 2)
+}
+
+// forgetful is a store that lists nothing for a while.
+type forgetful struct {
+	store.Store
+	forgets bool
+}
+
+func (f *forgetful) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	if f.forgets {
+		return func(func(store.Object, error) bool) {}
+	}
+	return f.Store.List(ctx, prefix, after)
+}
+
+func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	lists := &forgetful{Store: w.store}
+	w.options.Archive = archive.New(lists, w.archive.Keys())
+	w.options.Pause = func(context.Context, int) { lists.forgets = false }
+	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { lists.forgets = true; return nil })))
+	assert.Len(t, w.generations(), 2)
+	assert.Contains(t, w.log.String(), "does not list generation 2 yet")
+}
