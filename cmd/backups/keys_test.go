@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/store/memory"
 )
 
 // got is what Get prints.
@@ -120,4 +122,10 @@ func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
 	for _, err := range changes(of("a", "1"), failing) {
 		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
+}
+
+func TestAPlaceWithoutBackupsIsNoList(t *testing.T) {
+	seen, err := Look(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, noon)
+	require.ErrorIs(t, err, ErrEmpty)
+	assert.Empty(t, seen.Generations)
 }

@@ -3,6 +3,7 @@ package backups
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -81,7 +82,10 @@ type Amount struct {
 // drillsFor is how old a drill may be that is told of.
 const drillsFor = 31 * 24 * time.Hour
 
-// Look lists what is kept.
+// ErrEmpty says that nothing was ever kept in a place.
+var ErrEmpty = errors.New("has no backups")
+
+// Look lists what is kept. ErrEmpty comes with the document.
 func Look(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
 	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
 	kept := settings.Archive()
@@ -99,7 +103,9 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 		}
 		all.Generations = append(all.Generations, ofGeneration(generation, drills))
 	}
-	all.Sidecar, err = ofSidecar(ctx, settings.Store)
+	if all.Sidecar, err = ofSidecar(ctx, settings.Store); err == nil && len(all.Generations)+len(all.Sidecar) == 0 {
+		err = fmt.Errorf("%s %w", settings.Store, ErrEmpty)
+	}
 	return all, err
 }
 

@@ -51,7 +51,7 @@ func (*backupFlags) Notes() string {
 		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
 			exitcode.BackupFailed, "what is kept is not in order, or it failed; export: it is made, and lacks what cannot be read",
 			exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
-			exitcode.NotKept, "export, verify, get, diff: what was asked for is not kept", exitcode.CutShort, "Ctrl-C; nothing is left behind")
+			exitcode.NotKept, "what was asked for is not kept; list: nothing is", exitcode.CutShort, "Ctrl-C; nothing is left behind")
 }
 
 // document is the result of a command.
@@ -107,6 +107,7 @@ func backupStatus(err error) exitcode.Code {
 		{archive.ErrNotKept, exitcode.NotKept},
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrNoKey, exitcode.NotKept},
+		{backups.ErrEmpty, exitcode.NotKept},
 		{backups.ErrAnother, exitcode.BackupFailed},
 		{backups.ErrExists, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
@@ -142,10 +143,10 @@ type backupListCommand struct {
 func (c *backupListCommand) execute(s streams) exitcode.Code {
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		overview, err := backups.Look(ctx, settings, time.Now())
-		if err != nil {
+		if err != nil && !errors.Is(err, backups.ErrEmpty) {
 			return nil, err
 		}
-		return overview, nil
+		return overview, err
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -87,6 +88,8 @@ func parse(raw string) (found location, kind scheme, err error) {
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {
+	case filepath.IsAbs(raw):
+		return found, kind, fmt.Errorf("is a path: write file://%s", raw)
 	case !known:
 		return found, kind, usage()
 	case parsed.User != nil:

@@ -51,7 +51,7 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 		" s3://bucket":                          "begins or ends with a space or a line break",
 		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
 		"ftp://host/dir":                        "is not azblob://CONTAINER/PREFIX, file:///DIR",
-		"/var/backups":                          "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"/var/backups":                          "is a path: write file:///var/backups",
 		"s3:bucket":                             "is not azblob://CONTAINER/PREFIX, file:///DIR",
 		"s3://bu cket/%zz":                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
 		"file://backups":                        "three slashes",
