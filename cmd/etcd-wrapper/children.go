@@ -42,11 +42,14 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 		log.Error().Err(err).Msg("there is no data directory to validate")
 		return exitcode.Usage
 	}
-	if datadir.IsEmpty(c.DataDir) {
-		_ = c.print(s.out, c.DataDir+" is empty\n", map[string]bool{"valid": true, "empty": true}) // to who listens no more
+	switch empty := datadir.IsEmpty(c.DataDir); {
+	case empty && c.json():
+		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // to who listens no more
 		return exitcode.Clean
-	}
-	if c.json() {
+	case empty:
+		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // as above
+		return exitcode.Clean
+	case c.json():
 		return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
 	}
 	warnings, err := verifyInChild()(ctx, c.DataDir, bootstrap.Mode(c.Mode))

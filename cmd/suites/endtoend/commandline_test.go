@@ -29,7 +29,6 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--etcd-config-file":            {"start-etcd", "--etcd-config-file=x"},
 		"--etcd-client-key-path":        {"start-etcd", "--etcd-client-cert-path=x"},
 		"--log-level":                   {"start-etcd", "--log-level=loud"},
-		"--dump-format":                 {"--dump-fsm", "--dump-format=png"},
 		"--backup-store: only with":     {"start-etcd", "--backup-store=file:///b"},
 		"--backup-store: is not azblob": {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
 		"--backup-store: s3:// has no":  {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
@@ -41,7 +40,7 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--backup-trusted-keys":         {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
 		"--leases: only with":           {"start-etcd", "--leases"},
 		"--leases: only in a pod":       {"start-etcd", "--standalone", "--leases", volume},
-		"unexpected argument etcd-main": {"etcd-main"},
+		"unexpected argument etcd-main": {"start-etcd", "etcd-main"},
 	} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
