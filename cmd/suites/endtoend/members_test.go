@@ -67,9 +67,13 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 }
 
 // steps are lines that a return leaves in the log, one for each of its steps.
-var steps = []string{
-	"the volume is broken", "this member's old identity is out of the cluster", "the cluster has taken this member in as a learner",
-	"the cluster expects the member", "etcd is started", "etcd has joined its cluster",
+var steps = []harness.Line{
+	{"message": "the volume is broken"},
+	{"message": "this member's old identity is out of the cluster"},
+	{"message": "the cluster has taken this member in as a learner"},
+	{"from": "AskPeers", "to": "Ready"},
+	{"message": "etcd is started"},
+	{"message": "etcd has joined its cluster"},
 }
 
 // Wherever it is killed, it comes back.
@@ -83,7 +87,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 	for round, step := range steps {
 		harness.FlipBits(t, last.Database(), 0, 16<<10)
 		run = last.Start()
-		run.AwaitLine(harness.Line{"message": step})
+		run.AwaitLine(step)
 		run.Kill()
 		run = last.StartReady()
 		c.requireWhole()
