@@ -10,8 +10,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/metadata"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
@@ -165,4 +168,48 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 			assert.Empty(t, asides(p), "nothing is moved")
 		})
 	}
+}
+
+// A simple token carries the index of the log at which it was made, and etcd lets a request with one wait until it has applied that.
+func TestARestoredClusterRefusesOldTokensAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newBackedUpPod(t)
+	run := p.StartReady()
+	enableAuthentication(t, p.Etcd(), "root")
+	survivor, err := clientv3.New(clientv3.Config{Endpoints: p.Etcd().Endpoints(), Username: "root", Password: "secret", Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer survivor.Close()
+	for range 2 { // a restored cluster's tokens are refused as well
+		refusesTokensOfBefore(p, survivor, run)
+		run = p.StartReady()
+	}
+}
+
+func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harness.Run) {
+	t := p.T
+	t.Helper()
+	for range 50 {
+		_, err := survivor.Put(t.Context(), "key", "value")
+		require.NoError(t, err)
+	}
+	old, err := survivor.Authenticate(t.Context(), "root", "secret")
+	require.NoError(t, err)
+	was, err := survivor.AuthStatus(t.Context())
+	require.NoError(t, err)
+	stopBackedUp(run)
+	lose(p)
+
+	run = p.StartReady()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = etcdserverpb.NewKVClient(p.Etcd().ActiveConnection()).Range(
+		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
+	require.ErrorContains(t, err, "invalid auth token")
+	got, err := survivor.Get(ctx, "key")
+	require.NoError(t, err, "a client that has lived through it signs in again")
+	assert.Equal(t, "value", string(got.Kvs[0].Value))
+	is, err := survivor.AuthStatus(ctx)
+	require.NoError(t, err)
+	assert.Greater(t, is.AuthRevision, was.AuthRevision+1000, "what was signed in the undone future is old")
+	run.Kill()
 }
