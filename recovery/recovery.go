@@ -46,6 +46,8 @@ type Options struct {
 	// revision, need not be brought; without one there are no data. It is nil if nothing can wait.
 	FlushSpool func(ctx context.Context, data identity.Identity, reach int64) error
 	SpoolDir   string // where that waits; empty if nothing can
+	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
+	Died func() string
 
 	Log   zerolog.Logger
 	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s
@@ -102,6 +104,7 @@ type Recovery struct {
 	mu    sync.Mutex
 	facts Progress
 	said  bool // that the restore that is asked for was done before
+	gone  bool // the data that the last start died of are out of the way
 }
 
 // New returns a Recovery, which touches nothing yet.

@@ -107,6 +107,7 @@ func (r *run) lostForGood() string {
 
 // tellReturn says what is of no use any more, and from whom the data come.
 func (r *run) tellReturn() (Event, Payload) {
+	r.gone = true
 	volume := "the volume is empty"
 	switch {
 	case r.verdict != nil && r.core.Facts.Remains:
@@ -194,6 +195,18 @@ func (r *run) findSuccessor(c *peers.Census) {
 	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
+	if c.Outdated == nil && c.Listing == peers.Started && r.stands.MemberID != 0 {
+		c.Outdated = r.diedOfThem()
+	}
+}
+
+// diedOfThem says that raft has found at the last start that the data lack what this member has confirmed to its leader. That leader alone
+// would tell, and only while it leads.
+func (r *run) diedOfThem() error {
+	if r.gone || r.options.Died == nil || !strings.Contains(r.options.Died(), "tocommit(") {
+		return nil
+	}
+	return errors.New("etcd died of them at its last start: they lack what this member has confirmed to its leader")
 }
 
 // generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store

@@ -17,12 +17,13 @@ import (
 
 // recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which
 // owns that.
-func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, log zerolog.Logger) *recovery.Recovery {
+func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
 	}
 	options := recovery.Options{
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
+		Died:  died,
 		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
 	}
 	if settings.Store != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -270,4 +271,71 @@ func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.StopCleanly()
+}
+
+// A removed member that is started with its data ends each time, if nobody looks before.
+func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"down", "serving"} {
+		t.Run(state, func(t *testing.T) {
+			if state == "serving" {
+				onlyWithMembers(t)
+			}
+			t.Parallel()
+			c := newThree(t)
+			last := c.pods[2]
+			last.ExpectTerminationMessage()
+			id := fmt.Sprint(c.runs[2].Status().MemberID)
+			if state == "down" {
+				c.runs[2].Kill()
+			}
+			harness.Eventually(t, "etcd finds the cluster healthy enough", func() bool {
+				_, _, code := c.pods[0].Begin("etcdctl", "member", "remove", id).Wait()
+				return code == 0
+			})
+			if state == "serving" {
+				require.Contains(t, []int{70, 2}, c.runs[2].Exit(harness.Patience))
+				assert.Contains(t, says(last), "start it no more, or")
+			}
+			run := last.StartReady()
+			run.AwaitLine(harness.Line{"message": "which the cluster has no more", "level": "warn"})
+			c.requireWhole()
+			assert.Len(t, asides(last), 1, "nothing is deleted")
+		})
+	}
+}
+
+// says is why a pod ended, as Kubernetes reads it.
+func says(p *harness.Pod) string {
+	p.T.Helper()
+	text, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(p.T, err)
+	return string(text)
+}
+
+// What raft dies of ends in one sentence, and is mended once somebody may, also where no leader remembers it.
+func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	last := c.pods[2]
+	last.ExpectTerminationMessage()
+	c.runs[2].Kill()
+	fates["put back"].happens(c, last)
+
+	run := last.Start("--recover=never")
+	require.Equal(t, 2, run.Exit(harness.Patience))
+	assert.Contains(t, says(last), "tocommit")
+	assert.Contains(t, says(last), "start with --recover=auto")
+	for _, other := range c.runs[:2] { // none of them has led since
+		if told := other.Status(); told.Member.Leader == told.MemberID {
+			other.StopCleanly()
+			c.pods[slices.Index(c.runs, other)].StartReady()
+			break
+		}
+	}
+	run = last.StartReady()
+	run.AwaitLine(harness.Line{"message": "etcd died of them", "level": "warn"})
+	c.requireWhole()
+	assert.Len(t, asides(last), 1)
 }
