@@ -328,7 +328,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	assert.Contains(t, says(last), "tocommit")
 	assert.Contains(t, says(last), "start with --recover=auto")
 	for _, other := range c.runs[:2] { // none of them has led since
-		if told := other.Status(); told.Member.Leader == told.MemberID {
+		if told := other.Status(); told.Leader == told.MemberID {
 			other.StopCleanly()
 			c.pods[slices.Index(c.runs, other)].StartReady()
 			break
