@@ -107,7 +107,9 @@ func (r *run) lostForGood() string {
 
 // tellReturn says what is of no use any more, and from whom the data come.
 func (r *run) tellReturn() (Event, Payload) {
-	r.gone = true
+	r.replaced = true
+	r.noteCause()
+	r.outcome.Ended = Rejoined
 	volume := "the volume is empty"
 	switch {
 	case r.verdict != nil && r.core.Facts.Remains:
@@ -203,7 +205,7 @@ func (r *run) findSuccessor(c *peers.Census) {
 // diedOfThem says that raft has found at the last start that the data lack what this member has confirmed to its leader. That leader alone
 // would tell, and only while it leads.
 func (r *run) diedOfThem() error {
-	if r.gone || r.options.Died == nil || !strings.Contains(r.options.Died(), "tocommit(") {
+	if r.replaced || r.options.Died == nil || !strings.Contains(r.options.Died(), "tocommit(") {
 		return nil
 	}
 	return errors.New("etcd died of them at its last start: they lack what this member has confirmed to its leader")

@@ -3,6 +3,7 @@ package endtoend_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,15 +61,16 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(p *harness.Pod)
 		says    string
+		cause   string
 		asides  int
 	}{
 		"when its volume was lost": {func(p *harness.Pod) {
 			require.NoError(p.T, os.RemoveAll(p.Volume))
 			require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
-		}, "the volume is empty; the cluster comes back with revision", 0},
+		}, "the volume is empty; the cluster comes back with revision", "empty", 0},
 		"when its volume is broken": {func(p *harness.Pod) {
 			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
-		}, "the volume is broken; the cluster comes back with revision", 1},
+		}, "the volume is broken; the cluster comes back with revision", "corrupt", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,6 +83,11 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 
 			second := p.StartReady()
 			second.AwaitLine(harness.Line{"message": of.says, "level": "warn"})
+			second.AwaitLine(harness.Line{"message": "nothing is known to be lost", "level": "warn"})
+			_, counted := second.Request(http.MethodGet, "/metrics")
+			assert.Contains(t, counted, `etcd_wrapper_recoveries_total{cause="`+of.cause+`",outcome="restored"} 1`)
+			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
+			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Greater(t, revision(p), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, asides(p), of.asides)
@@ -143,7 +150,7 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 		says    []string
 	}{
 		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
-			"revision 4711 is not kept", "which has revisions ", "nothing was moved",
+			"etcd is not started on these data: the target is not kept: revision 4711 is not kept", "which has revisions ", "backup list", "nothing was moved",
 		}},
 		"--recover=never": {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
 			"it could be brought back", "has revision 2", "start with --recover=auto",
