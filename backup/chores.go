@@ -21,7 +21,7 @@ import (
 // How often the chores are looked at and done. None of them is urgent, and each listing costs requests.
 const (
 	glance     = time.Second
-	listEvery  = 10 * time.Minute
+	listEvery  = 30 * time.Minute
 	pruneEvery = time.Hour
 	daily      = 24 * time.Hour
 

@@ -278,7 +278,7 @@ func (r *run) plan(result seed.Result) position {
 }
 
 // stillness is how long nobody may have added to a generation before another process takes its place, by the store's clock. A writer
-// that has nothing to add says so every 30 s. It is text for the linker, since the suites build a program that waits less.
+// that has nothing to add says so every 40 s. It is text for the linker, since the suites build a program that waits less.
 var stillness = "90s"
 
 // life is what speaks for a process somewhere else that still writes the newest generation.

@@ -27,6 +27,7 @@ const (
 // follow one another up to the tail.
 type chain struct {
 	tail     *segment.Start            // what the next segment goes on from; nil if that is unknown
+	last     segment.Position          // of the last segment that holds anything; zero if this process has captured none
 	waiting  []waiting                 // segments that are not in the store, in order
 	held     *segment.Object           // the last of them, if the volume would not take it
 	markers  []marker                  // since the last capture
@@ -119,6 +120,9 @@ func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, er
 	}
 	changed := w.changed(drawn.small)
 	w.chain.examined = time.Now()
+	if drawn.Rows() > 0 || len(changed) > 0 {
+		w.chain.last = w.chain.tail.Position
+	}
 	if drawn.Rows() > 0 || len(changed) > 0 || empty {
 		w.chain.captured = w.chain.examined
 		if err := w.keep(drawn, changed); err != nil {

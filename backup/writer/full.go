@@ -23,11 +23,12 @@ const guests = 60
 type fulls struct {
 	making   *full
 	due      []due
-	after    time.Time // none is begun or stored before
-	next     time.Time // by schedule; zero if there is none
-	wall     time.Time // as the schedule was last looked at
-	rested   time.Time // no gap is answered with one before
-	replaced string    // what was wrong with the one that another was made in the place of
+	after    time.Time        // none is begun or stored before
+	next     time.Time        // by schedule; zero if there is none
+	wall     time.Time        // as the schedule was last looked at
+	rested   time.Time        // no gap is answered with one before
+	behind   segment.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
+	replaced string           // what was wrong with the one that another was made in the place of
 }
 
 // due is a full that was asked for.
@@ -123,7 +124,19 @@ func (w *Writer) scheduled() {
 		return
 	}
 	w.plan(now)
+	if w.hasEverything(now) {
+		return
+	}
 	w.askForFull(due{reason: "schedule"})
+}
+
+// oldest is how old a full snapshot of a database that does not change gets: a second copy a day, and no alarm that waits for one.
+const oldest = 23 * time.Hour
+
+// hasEverything tells whether the newest full snapshot has all that this member has, and is not old.
+func (w *Writer) hasEverything(now time.Time) bool {
+	newest := w.statistic.LastFull
+	return newest != nil && now.Sub(newest.Time) < oldest && !w.fulls.behind.IsZero() && w.chain.last.Compare(w.fulls.behind) < 0 && w.unchanged()
 }
 
 // plan says when the next full is due, after one at a time. That may have been written by a clock that was ahead.
@@ -383,6 +396,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	}
 	w.succeeded(aboutFull)
 	f.Full = stored
+	w.fulls.behind = f.Next
 	w.finished(ctx, f.done())
 	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
 		Dur("held_ms", f.held).Dur("took_ms", time.Since(f.begun)).Msg("backups: a full is in the store")

@@ -40,6 +40,37 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
 }
 
+// An idle cluster pays for no copy of what is in the store already, but for one a day.
+func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
+	s := newStand(t)
+	var wall atomic.Int64
+	wall.Store(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
+	s.options.Now = func() time.Time { return time.Unix(wall.Load(), 0) }
+	s.options.Schedule = func(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
+	s.run()
+	isDone := func(fulls int64, what string) {
+		s.Helper()
+		s.eventually(func(f Facts) bool { return f.NextFull.Unix() > wall.Load() }, "its time has come")
+		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
+	}
+	isDone(1, "the first")
+	for range 22 {
+		wall.Add(3600)
+		isDone(1, "nothing has changed")
+	}
+	wall.Add(3600)
+	isDone(2, "it is a day old")
+	wall.Add(3600)
+	isDone(2, "nothing has changed")
+	s.awaitStored(s.put("a", "1"))
+	wall.Add(3600)
+	isDone(3, "a key has")
+	s.addUser("somebody")
+	require.NoError(t, s.Flush(t.Context()))
+	wall.Add(3600)
+	isDone(4, "a user has")
+}
+
 func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
 	s := newStand(t)
 	var wall atomic.Int64

@@ -76,7 +76,7 @@ func (s *stand) run() *stand {
 	require.NoError(s, err)
 	writer.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
-		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour,
+		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour, rare: time.Hour,
 		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour,
 	}
 	for _, tune := range s.tune {

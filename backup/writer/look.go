@@ -41,9 +41,10 @@ type remote struct {
 // looked is what a member that does not lead saw last.
 type looked struct {
 	at      time.Time
-	counted time.Time // when it last counted that there was no chain
-	behind  bool      // the chain had less than this member's data
-	times   int       // in a row that this was so and the chain had not grown, or that there was none
+	head    archive.Head // to go on from; empty if the last look showed none
+	counted time.Time    // when it last counted that there was no chain
+	behind  bool         // the chain had less than this member's data
+	times   int          // in a row that this was so and the chain had not grown, or that there was none
 }
 
 // fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
@@ -72,7 +73,10 @@ func (w *Writer) look(ctx context.Context) {
 	seen := found{
 		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity, dataDir: w.options.DataDir,
 		founding: archive.Cluster{Owner: w.options.Owner, Etcd: w.options.Etcd.ClusterID(), Created: w.options.Now()},
-		vet:      time.Since(w.remote.vetted) >= w.pace.knows, last: w.remote.last, full: w.remote.newest,
+		vet:      time.Since(w.remote.vetted) >= w.vetInterval(), last: w.remote.last, full: w.remote.newest,
+	}
+	if w.core.State == watching && !seen.vet && time.Since(w.remote.looked.at) < w.pace.knows {
+		seen.known, seen.wanted = w.remote.looked.head, w.revision
 	}
 	session := w.options.Session
 	open := w.options.Open
@@ -109,6 +113,14 @@ func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
 }
 
+// vetInterval is how often it is seen that the store is still this cluster's. A member that only watches does no harm in another's.
+func (w *Writer) vetInterval() time.Duration {
+	if w.core.State == watching {
+		return 6 * w.pace.knows
+	}
+	return w.pace.knows
+}
+
 // settled tells whether the end of the chain is known well enough to go on from there.
 func (w *Writer) settled() bool {
 	return slices.Contains(settled, w.core.State) && time.Since(w.remote.storedAt) < w.pace.knows
@@ -117,7 +129,7 @@ func (w *Writer) settled() bool {
 // saw has the table answer what a look showed.
 func (w *Writer) saw(ctx context.Context, seen found, err error) {
 	w.answered()
-	w.remote.looked.at = time.Now()
+	w.remote.looked.at, w.remote.looked.head = time.Now(), archive.Head{}
 	if seen.archive != nil {
 		w.remote.archive = seen.archive
 	}
@@ -245,6 +257,7 @@ func (w *Writer) deposed() bool {
 func (w *Writer) goOn(is payload) {
 	if !w.core.Facts.leads {
 		w.watchGrowth(is.head, is.grew)
+		w.remote.looked.head = is.head
 	}
 	w.remember(is.head)
 	w.remote.beyond = segment.Position{}
@@ -291,6 +304,9 @@ func (w *Writer) takeOver() {
 // remember keeps when the chain was last extended, and when the next full snapshot is due.
 func (w *Writer) remember(head archive.Head) {
 	is := &w.remote
+	if head.Position != is.stored {
+		w.fulls.behind = segment.Position{}
+	}
 	is.stored, is.storedAt, is.newest, is.last = head.Position, time.Now(), "", segment.Position{}
 	if head.Segment != nil {
 		is.last = head.Segment.Position
@@ -410,9 +426,11 @@ type found struct {
 	dataDir  string
 	founding archive.Cluster // that the store is founded for if it has none, but for the id
 
-	vet  bool             // whether the generation is to be looked at, too
-	last segment.Position // the newest segment that is known; zero if none is
-	full string           // the newest full snapshot that is known; empty if none is
+	known  archive.Head     // that the chain has gone on from, if it has at all; empty if that is not known
+	wanted int64            // the revision that it must reach if it has not
+	vet    bool             // whether the generation is to be looked at, too
+	last   segment.Position // the newest segment that is known; zero if none is
+	full   string           // the newest full snapshot that is known; empty if none is
 }
 
 // errSuperseded says that a restore took the place of this cluster.
@@ -441,7 +459,7 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 			return f, err
 		}
 	}
-	if f.head, err = f.archive.Head(ctx, f.generation.Number); err == nil {
+	if f.head, err = f.findHead(ctx); err == nil {
 		err = f.head.Damaged
 	}
 	if err == nil {
@@ -454,6 +472,17 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 		}
 	}
 	return f, err
+}
+
+// findHead lists what there is only where the names of the next segments do not show it: a listing costs a dozen times as much.
+func (f *found) findHead(ctx context.Context) (archive.Head, error) {
+	if !f.known.Empty() {
+		head, err := f.archive.Advance(ctx, f.known)
+		if err == nil && (head.Position != f.known.Position || head.Revision() >= f.wanted) {
+			return head, nil
+		}
+	}
+	return f.archive.Head(ctx, f.generation.Number)
 }
 
 func (f *found) identify(ctx context.Context, begin bool) (err error) {

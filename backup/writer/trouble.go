@@ -175,6 +175,7 @@ type pace struct {
 	young     time.Duration // the same where there is no chain yet
 	knows     time.Duration // what is known of the end of the chain is good for so long
 	merge     time.Duration // between merges
+	rare      time.Duration // the same while few segments are new
 	successor time.Duration // between questions whether another cluster goes on in this one's place
 	beat      time.Duration // an idle writer shows that it lives
 	bear      time.Duration // whoever waits for a full waits no longer while there is trouble
@@ -183,8 +184,8 @@ type pace struct {
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
-	successor: 10 * time.Second, beat: 30 * time.Second,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 15 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
+	successor: 10 * time.Second, beat: 40 * time.Second,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

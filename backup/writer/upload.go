@@ -210,11 +210,24 @@ type merging struct {
 	left    bool      // something waits for its time
 }
 
+// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings.
+const enough = 30
+
+// mayMerge tells whether there is something to merge, and time for it.
+func (w *Writer) mayMerge() bool {
+	m := &w.merging
+	wait := w.pace.merge
+	if w.statistic.Segments-m.stored < enough {
+		wait = w.pace.rare
+	}
+	return !m.running && w.writes() && w.remote.generation.Number != 0 && w.well() && w.fulls.making == nil && time.Since(m.at) >= wait &&
+		(m.left || m.stored != w.statistic.Segments)
+}
+
 // merge has small objects merged once in a while, if there are new ones.
 func (w *Writer) merge(ctx context.Context) {
 	m := &w.merging
-	if m.running || !w.writes() || w.remote.generation.Number == 0 || !w.well() || w.fulls.making != nil || time.Since(m.at) < w.pace.merge ||
-		!m.left && m.stored == w.statistic.Segments {
+	if !w.mayMerge() {
 		return
 	}
 	if m.of != w.remote.archive {

@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 )
 
 // cluster is several members with the same rows: one etcd, and a writer for each member.
@@ -141,6 +142,28 @@ func TestTheLeaderWritesAndTheOthersWatch(t *testing.T) {
 	_, err := c.members[1].FullNow(t.Context(), "asked for")
 	require.ErrorIs(t, err, ErrNotWriter)
 	require.ErrorIs(t, c.members[1].Flush(t.Context()), ErrNotWriter, "it has nothing to bring")
+}
+
+// asked is how often the store was, by all members.
+func (c *cluster) asked(op memory.Op) (times int) {
+	for _, call := range c.store.Calls() {
+		if call.Op == op {
+			times++
+		}
+	}
+	return times
+}
+
+// A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
+func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
+	c := newCluster(t, 2)
+	c.requireEventuallyStored(c.put("a", "1"))
+	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
+	lists, reads := c.asked(memory.List), c.asked(memory.Get)
+	require.Eventually(t, func() bool { return c.asked(memory.Get) >= reads+2 }, patience, poll, "it looks")
+	assert.Equal(t, lists, c.asked(memory.List))
+	stored := c.put("a", "2")
+	c.members[1].eventually(func(f Facts) bool { return f.Stored == stored }, "what comes is seen all the same")
 }
 
 func TestANewLeaderGoesOnWhereTheOldOneEnded(t *testing.T) {

@@ -79,6 +79,7 @@ async function watch() {
   } catch { // whatever broke the connection, it is tried again
   }
   attempt.abort();
+  showNewest();
   lose(why);
   setTimeout(watch, again);
 }
@@ -98,15 +99,25 @@ async function listen(reply) {
   }
 }
 
+// A document says all there is, so of those that wait only the newest is shown: a slow browser does not fall behind.
+let unseen;
+
 function hear(event) {
   if (!event.startsWith("data: ")) return;
+  if (!unseen) setTimeout(showNewest);
+  unseen = event.slice("data: ".length);
+}
+
+function showNewest() {
+  if (!unseen) return;
   const regained = !link.live;
   link.live = true;
   try {
-    show(JSON.parse(event.slice("data: ".length)), regained);
+    show(JSON.parse(unseen), regained);
   } catch (fault) {
     reportError(fault); // a fault of this page, not of the connection
   }
+  unseen = undefined;
 }
 
 setInterval(() => {

@@ -2,6 +2,7 @@ package merge
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -16,4 +17,35 @@ func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) 
 	short := archive.Object{Level: archive.Minute, Start: at(2), Next: at(5)}
 	hour := archive.Object{Level: archive.Hour, Start: at(2), Next: at(5)}
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
+}
+
+// Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes four in an hour.
+func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheQuarterOfAnHour(t *testing.T) {
+	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		every  time.Duration
+		at     time.Duration // after noon
+		groups []int
+		left   bool
+	}{
+		"every second":                           {time.Second, 3 * time.Minute, []int{60, 60, 60}, false},
+		"every second, the last minute not over": {time.Second, 3*time.Minute - time.Second, []int{60, 60}, true},
+		"every 40 s, the quarter not over":       {40 * time.Second, 14 * time.Minute, nil, true},
+		"every 40 s":                             {40 * time.Second, 30 * time.Minute, []int{23, 22}, false},
+		"every five minutes":                     {5 * time.Minute, 31 * time.Minute, []int{3, 3}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []archive.Object
+			for at := time.Duration(0); at < c.at; at += c.every {
+				objects = append(objects, archive.Object{Modified: noon.Add(at)})
+			}
+			groups, left := Groups(objects, time.Minute, noon.Add(c.at))
+			var sizes []int
+			for _, group := range groups {
+				sizes = append(sizes, len(group))
+			}
+			assert.Equal(t, c.groups, sizes)
+			assert.Equal(t, c.left, left)
+		})
+	}
 }

@@ -27,6 +27,13 @@ type Proxy struct {
 	downloads int // the same of replies
 	refuse    int // HTTP status of all replies; 0 means that requests are let through
 	delay     time.Duration
+	requests  Requests
+}
+
+// Requests are how many an S3 server got, by what it asks money for.
+type Requests struct {
+	Writes int // puts, parts of uploads, and listings
+	Reads  int
 }
 
 // NewProxy starts a proxy that ends with the test. To must be called before it is used.
@@ -82,6 +89,12 @@ func (p *Proxy) Heal() {
 	p.set(func() { p.lose, p.uploads, p.downloads, p.refuse, p.delay = 0, 0, 0, 0, 0 })
 }
 
+// Requests are how many there were so far.
+func (p *Proxy) Requests() (all Requests) {
+	p.set(func() { all = p.requests })
+	return all
+}
+
 func (p *Proxy) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,6 +106,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	var delay time.Duration
 	p.set(func() {
 		refuse, delay = p.refuse, p.delay
+		p.requests.count(r)
 		if p.uploads > 0 && r.ContentLength > int64(p.uploads) {
 			r.Body = cut(r.Body, p.uploads)
 		}
@@ -108,6 +122,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.forward.ServeHTTP(w, r)
+}
+
+// count goes by S3's list of prices, where deletions are free.
+func (all *Requests) count(r *http.Request) {
+	switch {
+	case r.Method == http.MethodDelete:
+	case r.Method == http.MethodPut, r.Method == http.MethodPost, r.URL.Query().Has("list-type"), r.URL.Query().Has("uploads"):
+		all.Writes++
+	default:
+		all.Reads++
+	}
 }
 
 func (p *Proxy) answer(response *http.Response) (err error) {

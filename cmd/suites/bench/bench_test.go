@@ -56,6 +56,7 @@ var topics = []topic{
 	{"backup pace", backupsAtPace},
 	{"backup full", fullBackup},
 	{"restore", restores},
+	{"cost", requestCosts},
 }
 
 // TestBench measures plain etcd and the wrapper side by side and prints one table.

@@ -101,7 +101,7 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	require.NoError(t, err)
 	defer file.Close()
 	r.log, r.cmd.Stderr = file.Name(), file
-	r.cmd.Env = append(os.Environ(), "HOME="+p.Dir)
+	r.cmd.Env = append(append(os.Environ(), "HOME="+p.Dir), p.Env...)
 	r.began = time.Now()
 	require.NoError(t, r.cmd.Start())
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -130,7 +131,8 @@ func (b *Tab) Holds(expression string, parts ...any) {
 		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
 	}
 	if !assert.Eventually(b.t, holds, Patience, 20*time.Millisecond) {
-		require.Fail(b.t, "does not hold", "%s\n%s", expression, b.Text("header")+b.Text("main"))
+		shown := strings.Fields(b.Text("header") + " " + b.Text("main"))
+		require.Fail(b.t, "does not hold", "%s\non the page: %s", expression, strings.Join(shown, " "))
 	}
 }
 

@@ -1,0 +1,124 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var window = flag.Duration("window", 5*time.Minute, "how long the requests to a store are counted; more than an hour has everything that comes hourly, too")
+
+// Prices of S3 Standard in us-east-1, in dollars, and what most people take for a month.
+const (
+	writePrice = 0.005 / 1000
+	readPrice  = 0.0004 / 1000
+	month      = 730 * time.Hour
+)
+
+// payer is a member whose requests are counted on their way to the store.
+type payer struct {
+	what    string
+	members int
+	flags   []string
+	busy    bool    // somebody writes all the time
+	most    float64 // dollars a month; 0 if nothing was promised
+}
+
+var payers = []payer{
+	{what: "one member, idle", members: 1, most: 0.6},
+	{what: "three members, idle", members: 3},
+	{what: "one member, busy, --backup-interval=1s", members: 1, flags: []string{"--backup-interval=1s"}, busy: true},
+	{what: "three members, busy, --backup-interval=1s", members: 3, flags: []string{"--backup-interval=1s"}, busy: true},
+	{what: "one member, busy, --backup-interval=5s", members: 1, flags: []string{"--backup-interval=5s"}, busy: true},
+	{what: "one member, busy, --backup-interval=10s", members: 1, flags: []string{"--backup-interval=10s"}, busy: true},
+	{what: "one member, busy, --backup-interval=60s", members: 1, flags: []string{"--backup-interval=60s"}, busy: true},
+}
+
+// requestCosts counts what members ask of an S3 server, all of them at the same time: no figure depends on how fast anything is.
+func requestCosts(t *testing.T) (rows []row) {
+	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
+	server, counted := servers.S3(t), make([]*storetest.Proxy, len(payers))
+	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+	require.NoError(t, err)
+	for i, each := range payers {
+		counted[i] = storetest.NewProxy(t)
+		bucket := fmt.Sprint("payer-", i)
+		require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
+		endpoint := url.QueryEscape(counted[i].To(server).String())
+		each.start(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, endpoint))
+	}
+	before := make([]storetest.Requests, len(payers))
+	for i := range payers {
+		before[i] = counted[i].Requests()
+	}
+	time.Sleep(*window)
+	for i, each := range payers {
+		rows = append(rows, each.row(before[i], counted[i].Requests()))
+	}
+	return rows
+}
+
+// start returns when a full snapshot was restored to test it, so that the beginning is not counted.
+func (p payer) start(t *testing.T, store string) {
+	t.Helper()
+	keeping := &side{
+		command: func(pod *harness.Pod) *exec.Cmd {
+			return exec.Command(harness.Program, pod.Arguments(append(p.flags, "--backup-store="+store)...)...)
+		},
+		healthy: wrapped.healthy,
+	}
+	pods := harness.StandaloneMembers(t, p.members)
+	var runs []*process
+	for _, pod := range pods {
+		pod.Env = []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret}
+		runs = append(runs, keeping.launch(t, pod))
+	}
+	for _, run := range runs {
+		run.await(http.StatusOK)
+		require.Eventually(t, func() bool { return run.backup().LastVerified != nil }, harness.Patience, 100*time.Millisecond)
+	}
+	if p.busy {
+		go p.write(t.Context(), pods[0])
+	}
+}
+
+// write puts ten times a second until the test ends.
+func (p payer) write(ctx context.Context, pod *harness.Pod) {
+	client := pod.Etcd()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+			_ = putKilobyte(ctx, client, n) // counted are requests, not puts
+		}
+	}
+}
+
+func (p payer) row(before, after storetest.Requests) row {
+	months := float64(month) / float64(*window)
+	writes, reads := float64(after.Writes-before.Writes)*months, float64(after.Reads-before.Reads)*months
+	cost := row{
+		what:    fmt.Sprintf("requests a month, %s: %.0f writes and listings, %.0f reads, $", p.what, writes, reads),
+		wrapper: series{writes*writePrice + reads*readPrice},
+	}
+	if p.most > 0 {
+		cost = cost.atMost(p.most, "$")
+	}
+	return cost
+}
