@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -338,4 +339,37 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	run.AwaitLine(harness.Line{"message": "etcd died of them", "level": "warn"})
 	c.requireWhole()
 	assert.Len(t, asides(last), 1)
+}
+
+// Each would be refused by itself at every start, and a quorum of others there is none.
+func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
+	t.Parallel()
+	c := newThree(t)
+	for _, run := range c.runs {
+		run.Kill()
+	}
+	swap := func() {
+		one, other, aside := c.pods[1].Volume, c.pods[2].Volume, filepath.Join(c.pods[1].Dir, "swapped")
+		for _, move := range [][2]string{{one, aside}, {other, one}, {aside, other}} {
+			require.NoError(t, os.Rename(move[0], move[1]))
+		}
+	}
+	swap()
+	for i, p := range c.pods {
+		c.runs[i] = p.Start()
+	}
+	for _, run := range c.runs[1:] {
+		explains(t, run, "mount the right volume")
+	}
+	for _, run := range c.runs[1:] {
+		status, _ := run.Stop(syscall.SIGTERM)
+		require.Zero(t, status)
+	}
+	swap()
+	for _, p := range c.pods[1:] {
+		assert.Empty(t, asides(p))
+		p.Start()
+	}
+	c.runs[0].AwaitReady()
+	c.requireWhole()
 }
