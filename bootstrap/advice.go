@@ -32,9 +32,16 @@ func Advised(err error, dir string) error {
 		return &advised{err, "end the process that listens there"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+	case strings.Contains(err.Error(), "tocommit("):
+		return &advised{err, "the data lack what this member has confirmed to its leader, as those of a volume that was put back: " + joinAnew}
+	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
+		return &advised{err, "see etcdctl member list on another member; if this one was removed, start it no more, or, to have it back, " + joinAnew}
 	}
 	return err
 }
+
+// joinAnew is how a member comes back from the others.
+const joinAnew = "start with --recover=auto, without a sidecar, and it joins anew; or move its data directory away, remove it if it is still listed, and add it again"
 
 // deniedFile is how etcd's texts name a file. A store's credentials are denied in the same words, and have neither owner nor mode.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))

@@ -23,6 +23,8 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		errors.New("etcd: wal: no space left on device"):           "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
 		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}: "\\(end the process that listens there\\)$",
 		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}: fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
+		errors.New("tocommit(9) is out of range [lastIndex(7)]"):   "\\(the data lack what this member has confirmed .*--recover=auto.*\\)$",
+		errors.New("a member that was removed from its cluster"):   "\\(.*if this one was removed, start it no more, or, .*--recover=auto.*\\)$",
 	} {
 		advised := bootstrap.Advised(err, dir)
 		assert.Regexp(t, said, advised.Error())

@@ -29,7 +29,7 @@ var words = []wording{
 	{From: Query, On: Replied, When: NewAfterFailed, Say: "the data directory is not validated yet; as the last validation failed, the next one reads everything"},
 	{From: Query, On: Replied, When: ConfigKept, Say: "the data directory is valid, and etcd's configuration is here already"},
 	{From: Query, On: Replied, When: SaysSuccessful, Say: "the data directory is valid"},
-	{From: Query, On: Replied, When: FailedForGood, Say: "the data can neither be used nor brought back"},
+	{From: Query, On: Replied, When: FailedForGood, Say: "etcd is not started on these data"},
 	{From: Query, On: Replied, When: SaysFailed, Say: "the initialization failed and is tried again; " + lookAtSidecar, Fail: "the initialization failed", Next: "nothing was changed; it is looked at again when a file has"},
 	{From: Query, On: Replied, When: SaysProgress, Say: "the initialization is running; a large database takes long"},
 	{From: Query, On: Replied, Say: "the sidecar said a word that this version does not know", Next: "see that the versions of etcd-wrapper and of backup-restore fit each other"},

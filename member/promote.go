@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"google.golang.org/grpc/metadata"
+
+	"etcd-wrapper/member/maintenance"
 )
 
 const (
@@ -22,11 +24,43 @@ const (
 	answerWithin = 5 * time.Second
 )
 
-// findPlace has the cluster know where this member is and, if it is a learner, gives it a vote once it has caught up. It
-// asks until it is granted, also after a restart: nobody else may ever ask again.
+// findPlace has the cluster know where this member is and, if it is a learner that recovery has added, gives it a vote once it has
+// caught up. It asks until it is granted, also after a restart: nobody else may ever ask again.
 func (m *Member) findPlace(ctx context.Context) {
 	m.until(ctx, "the cluster is to know this member's peer URLs", m.tellURLs)
-	m.until(ctx, "this learner is to be promoted to a voting member", m.askForVote)
+	if m.awaitWord(ctx) {
+		m.until(ctx, "this learner is to be promoted to a voting member", m.askForVote)
+	}
+	m.until(ctx, "the cluster is to forget that this member is to be promoted", m.dropPromotion)
+}
+
+// awaitWord returns true as soon as the cluster has been told that this learner is to be promoted, and false once it has a vote or ctx
+// ends. Recovery tells it before it has a member added, so that a member that has served without it was added by a person.
+func (m *Member) awaitWord(ctx context.Context) bool {
+	server := m.etcd.Server
+	said := false
+	for server.IsLearner() {
+		if maintenance.IsToBePromoted(server, m.config.Name) {
+			return true
+		}
+		if !said {
+			m.options.Log.Info().Msgf("this learner was added by hand: it stays a learner until somebody gives it a vote with etcdctl member promote %s", server.MemberID())
+		}
+		said = true
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(askAgain):
+		}
+	}
+	if said {
+		m.options.Log.Info().Msg("this learner was promoted by hand: the member has a vote now")
+	}
+	return false
+}
+
+func (m *Member) dropPromotion(ctx context.Context) error {
+	return maintenance.DropPromotion(ctx, m.etcd.Server, m.config.Name)
 }
 
 // until tries something again and again, and says each new reason why it was not possible once.

@@ -9,11 +9,15 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
+	"etcd-wrapper/member/maintenance"
 )
 
 // placed is a bench that finds its place in the cluster.
@@ -26,7 +30,7 @@ func placed(t *testing.T, config *embed.Config) *bench {
 	return b
 }
 
-func TestALearnerAsksForItsVoteUntilItIsGrantedAlsoAfterARestart(t *testing.T) {
+func TestALearnerAsksForItsVoteOnceItIsToBePromotedAlsoAfterARestart(t *testing.T) {
 	t.Parallel()
 	first := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, first.Open(soon(t)))
@@ -55,9 +59,36 @@ func TestALearnerAsksForItsVoteUntilItIsGrantedAlsoAfterARestart(t *testing.T) {
 	voter := placed(t, again)
 	require.NoError(t, voter.Open(soon(t)))
 	defer voter.Close()
+	require.Eventually(t, says(voter, "it stays a learner until somebody gives it a vote with etcdctl member promote "+voter.ID().String()), patience, tick)
+	promise(t, client, again.Name)
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
-	require.Eventually(t, says(voter, "the member has a vote now"), patience, tick)
+	require.Eventually(t, says(voter, "this learner was promoted: the member has a vote now"), patience, tick)
+	require.Eventually(t, func() bool {
+		all, err := client.Leases(soon(t))
+		return err == nil && len(all.Leases) == 0
+	}, patience, tick, "what was promised is done")
+}
+
+// promise is what recovery asks the cluster for.
+func promise(t *testing.T, client *clientv3.Client, name string) {
+	t.Helper()
+	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion(name), TTL: 60})
+	require.NoError(t, err)
+}
+
+func TestOnlyRootMaySayThatALearnerIsToBePromoted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := root(t, []*bench{b})
+	ask := func(client *clientv3.Client) error {
+		_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion("etcd-1"), TTL: 60})
+		return err
+	}
+	assert.Equal(t, codes.InvalidArgument, status.Code(ask(b.client(t))))
+	require.NoError(t, ask(client))
 }
 
 func says(b *bench, text string) func() bool {

@@ -55,7 +55,7 @@ func (m *Member) electItself() {
 	}
 }
 
-// founding is the index of the entry by which a cluster of one is founded, or restored.
+// founding is the index of the entry by which a cluster of one is founded.
 const founding = 1
 
 // votesAlone tells by raft's own configuration whether the member is its cluster's only voter. etcd's list of members would not do: it

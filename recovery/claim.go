@@ -189,6 +189,7 @@ func (r *run) remember() (Event, Payload) {
 	if err != nil {
 		return broke(err)
 	}
+	r.outcome.Ended = Restored
 	return Installed, Payload{Asked: r.asked}
 }
 

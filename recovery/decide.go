@@ -192,7 +192,7 @@ var rules = []rule{
 	// A restore that is asked for.
 	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others only, and the configuration does not name them", nameAll)},
 	{nil, unasked, []StoreState{StoreNone}, goesBack, decline("a member of several goes back with the others only, and there is no store to go back to", nameAll)},
-	{nil, nil, []StoreState{StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept: nothing is moved", "name a target that is kept, or take --restore-to away; nothing was moved")},
+	{nil, nil, []StoreState{StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept", "name a target that is kept, as etcd-wrapper backup list shows them, or take --restore-to away; nothing was moved")},
 	{nil, unasked, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
 	{nil, unasked, nil, goesBack, so(ConsultPeers, "the target is kept: the others have to ask for it, too")},
 	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(WaitForPeers, "every member has to be stopped and ask for the same restore before one goes back")},

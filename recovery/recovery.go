@@ -46,6 +46,10 @@ type Options struct {
 	// revision, need not be brought; without one there are no data. It is nil if nothing can wait.
 	FlushSpool func(ctx context.Context, data identity.Identity, reach int64) error
 	SpoolDir   string // where that waits; empty if nothing can
+	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
+	Died func() string
+	// Ended is told how a run has ended that had something to bring back. It may be nil.
+	Ended func(Outcome)
 
 	Log   zerolog.Logger
 	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s
@@ -102,6 +106,8 @@ type Recovery struct {
 	mu    sync.Mutex
 	facts Progress
 	said  bool // that the restore that is asked for was done before
+
+	replaced bool // the data that the last start died of are out of the way
 }
 
 // New returns a Recovery, which touches nothing yet.
@@ -129,6 +135,7 @@ func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
 	defer now.release()
 	err := now.drive()
+	now.count()
 	return now.start, err
 }
 
@@ -152,6 +159,7 @@ type run struct {
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
 
+	outcome  Outcome  // that the run comes to; without an end while nothing is brought back
 	decision Decision // the last one
 	learned  learned  // what it was made after
 

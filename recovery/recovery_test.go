@@ -81,7 +81,10 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 	fulls := kept.Newest().Fulls
 	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Label)))
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	var ended []Outcome
+	w.options.Ended = func(o Outcome) { ended = append(ended, o) }
 	require.NoError(t, w.run())
+	assert.Equal(t, []Outcome{{Cause: "empty", Ended: Restored, Lost: 3}}, ended)
 	keys, revision := w.keys()
 	assert.Equal(t, []string{"key"}, keys)
 	assert.Greater(t, revision, before+3+margin, "above what the damaged full had")

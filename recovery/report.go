@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,43 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
 }
 
+// Outcome is how a run has ended that had something to bring back.
+type Outcome struct {
+	Cause string // the state of the volume; Wanted, or Unfinished
+	Ended string // Restored, Rejoined or Denied
+	Lost  int64  // how many revisions are known to be lost; what a person has undone is not
+}
+
+// The outcomes, and the causes that are no state of the volume.
+const (
+	Restored   = "restored"   // from the store
+	Rejoined   = "rejoined"   // with the data of the other members
+	Denied     = "refused"    // a person has to do something
+	Wanted     = "asked for"  // by --restore-to
+	Unfinished = "unfinished" // a run that was cut off was brought to its end
+)
+
+// noteCause keeps what is wrong, before that is changed.
+func (r *run) noteCause() {
+	if is := r.core.Facts.caseOf(); is.Asked == AskedRestore {
+		r.outcome.Cause = Wanted
+	} else {
+		r.outcome.Cause = cmp.Or(r.outcome.Cause, string(is.Volume))
+	}
+}
+
+// count has the outcome counted.
+func (r *run) count() {
+	if r.core.State == Refused {
+		r.noteCause()
+		r.outcome.Ended, r.outcome.Lost = Denied, 0
+	}
+	if r.options.Ended != nil && r.outcome.Ended != "" {
+		r.outcome.Cause = cmp.Or(r.outcome.Cause, Unfinished)
+		r.options.Ended(r.outcome)
+	}
+}
+
 // target is the state that there is a way to, in words.
 func (r *run) target() string {
 	path := r.kept.path
@@ -107,6 +145,10 @@ func (r *run) tellLoss() (Event, Payload) {
 }
 
 func (r *run) sayLoss() {
+	r.noteCause()
+	if r.outcome.Lost = 0; !r.asked {
+		r.outcome.Lost = max(0, r.gone())
+	}
 	volume := "the volume is empty"
 	switch {
 	case r.verdict != nil && r.stands.Revision > 0:
@@ -140,13 +182,18 @@ func (r *run) endOfBackups() int64 {
 	return r.kept.head.Revision()
 }
 
-// undone is how much is lost, or undone.
-func (r *run) undone() string {
+// gone is how many revisions of the newest generation, as far as is known, do not come back.
+func (r *run) gone() int64 {
 	known := r.endOfBackups()
 	if r.kept.successor.Number == 0 {
 		known = max(known, r.stands.HighestRevision)
 	}
-	switch gone := known - r.kept.path.Revision; {
+	return known - r.kept.path.Revision
+}
+
+// undone is how much is lost, or undone.
+func (r *run) undone() string {
+	switch gone := r.gone(); {
 	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
 		return "; everything that came after it is undone" // revisions were skipped in between
 	case gone > 0 && r.asked:
@@ -155,8 +202,10 @@ func (r *run) undone() string {
 		return fmt.Sprintf("; %d revisions are lost", gone) + r.beforeTheEnd()
 	case r.asked:
 		return ""
+	case r.leftBehind() != "":
+		return r.beforeTheEnd()
 	default:
-		return "; what came after it and was not in the store is lost" + r.beforeTheEnd()
+		return "; nothing is known to be lost" + r.beforeTheEnd()
 	}
 }
 
@@ -314,7 +363,7 @@ func (r *run) beforeTheEnd() string {
 	if end.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("; that is at most %s before the end, when etcd last wrote to the volume", rounded(max(0, end.Sub(from))))
+	return fmt.Sprintf("; the backups end at most %s before etcd last wrote to the volume", rounded(max(0, end.Sub(from))))
 }
 
 // everythingUntil is a time from before which nothing is missing in what comes back; zero if that is not known.

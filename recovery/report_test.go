@@ -27,15 +27,15 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 		happen func(*world)
 		says   string
 	}{
-		"a moment":                 {730 * time.Millisecond, (*world).spoil, "is lost; that is at most 0.8 s before the end, when etcd last wrote to the volume"},
-		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; that is at most 0.8 s before the end"},
-		"nothing":                  {-time.Minute, (*world).spoil, "that is at most 0.0 s before the end"},
-		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "that is at most 3h0m1s before the end"},
-		"not known":                {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "was not in the store is lost\""},
+		"a moment":                 {730 * time.Millisecond, (*world).spoil, "; nothing is known to be lost; the backups end at most 0.8 s before etcd last wrote to the volume"},
+		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 0.8 s before etcd last wrote"},
+		"nothing":                  {-time.Minute, (*world).spoil, "the backups end at most 0.0 s before etcd"},
+		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "the backups end at most 3h0m1s before etcd"},
+		"not known":                {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "; nothing is known to be lost\""},
 		"log is gone": {time.Second, func(w *world) {
 			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
 			w.spoil()
-		}, "was not in the store is lost\""},
+		}, "; nothing is known to be lost\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
 )
 
@@ -31,6 +32,9 @@ func (r *run) askThePeers() (Event, Payload) {
 		r.silent = 0
 	}
 	r.findSuccessor(c)
+	if c.Outdated == nil && r.core.Facts.Condition == Valid {
+		c.Outdated = r.ofAnother()
+	}
 	return PeersTold, Payload{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
@@ -66,6 +70,8 @@ func (r *run) because(c *peers.Census) error {
 		return nil
 	case r.asked:
 		return c.Silent
+	case errors.Is(c.Outdated, peers.ErrMixedUp):
+		return c.Outdated
 	case errors.Is(c.InTheWay, peers.ErrTooFew):
 		return fmt.Errorf("%w; %s", c.InTheWay, r.lostForGood())
 	case c.InTheWay != nil:
@@ -107,6 +113,9 @@ func (r *run) lostForGood() string {
 
 // tellReturn says what is of no use any more, and from whom the data come.
 func (r *run) tellReturn() (Event, Payload) {
+	r.replaced = true
+	r.noteCause()
+	r.outcome.Ended = Rejoined
 	volume := "the volume is empty"
 	switch {
 	case r.verdict != nil && r.core.Facts.Remains:
@@ -194,6 +203,29 @@ func (r *run) findSuccessor(c *peers.Census) {
 	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
+	if c.Outdated == nil && c.Listing == peers.Started && r.stands.MemberID != 0 {
+		c.Outdated = r.diedOfThem()
+	}
+}
+
+// ofAnother says that the volume is another member's of this cluster. etcd would take that one's identity, which then were there twice.
+func (r *run) ofAnother() error {
+	is, self := r.stands, r.member
+	listed := slices.ContainsFunc(self.Members, func(m seed.Member) bool { return m.Name == is.Name })
+	moved := slices.ContainsFunc(is.PeerURLs, func(at string) bool { return slices.Contains(self.PeerURLs, at) })
+	if is.Name == self.Name || !listed || moved {
+		return nil
+	}
+	return fmt.Errorf("the data in %s are those of member %s, and this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, is.Name, self.Name, peers.ErrMixedUp)
+}
+
+// diedOfThem says that raft has found at the last start that the data lack what this member has confirmed to its leader. That leader alone
+// would tell, and only while it leads.
+func (r *run) diedOfThem() error {
+	if r.replaced || r.options.Died == nil || !strings.Contains(r.options.Died(), "tocommit(") {
+		return nil
+	}
+	return errors.New("etcd died of them at its last start: they lack what this member has confirmed to its leader")
 }
 
 // generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store

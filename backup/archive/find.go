@@ -213,7 +213,10 @@ func (h *History) notKept(target Target) error {
 	return err
 }
 
-// windows lists what can be gone back to, for people.
+// mostWindows is how many are told of in an error; backup list tells of all.
+const mostWindows = 3
+
+// windows lists what can be gone back to, the newest of it, for people.
 func (h *History) windows() string {
 	var all []string
 	for _, generation := range h.Generations {
@@ -222,10 +225,14 @@ func (h *History) windows() string {
 				chain.Begin.UTC().Format(time.RFC3339), chain.End.UTC().Format(time.RFC3339)))
 		}
 	}
-	if len(all) == 0 {
+	switch older := len(all) - mostWindows; {
+	case len(all) == 0:
 		return "nothing that can be restored"
+	case older > 0:
+		return fmt.Sprintf("%s, and %d older ranges", strings.Join(all[older:], ", "), older)
+	default:
+		return strings.Join(all, ", ")
 	}
-	return strings.Join(all, ", ")
 }
 
 // Fault is an error about something on a path that is missing, damaged or not to be believed.

@@ -99,6 +99,22 @@ func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
 	assert.Len(t, w.history().Newest().Objects, 1)
 }
 
+func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	for revision := int64(12); revision <= 20; revision += 2 {
+		w.segment(revision)
+		w.full()
+	}
+	for _, segment := range w.objects(archive.Segment) {
+		require.NoError(t, w.store.Delete(w.ctx, segment.Name()))
+	}
+	require.Len(t, windows(w.history()), 6)
+	_, err := w.try(archive.Target{Revision: 4711})
+	require.ErrorContains(t, err, "which has revisions 16 to 16 (")
+	require.ErrorContains(t, err, "), revisions 20 to 20 (")
+	require.ErrorContains(t, err, "), and 3 older ranges")
+}
+
 func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(12)

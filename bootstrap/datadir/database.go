@@ -59,6 +59,15 @@ func (c contents) knows(id uint64) bool {
 	return is || was
 }
 
+// called is what the cluster knows a member by.
+func (c contents) called(id uint64) (name string, peerURLs []string) {
+	var of membership.Member
+	if err := json.Unmarshal(c.members[fmt.Sprintf("%x", id)], &of); err != nil {
+		return "", nil
+	}
+	return of.Name, of.PeerURLs
+}
+
 // voters is how many members have a vote.
 func (c contents) voters() (voters int) {
 	for _, member := range c.members {

@@ -26,6 +26,9 @@ type Position struct {
 	// not known to be committed. It may be less: not every request in the log has changed something.
 	HighestRevision int64
 	Index           uint64 // of the last entry in the log, or of what stands for it
+
+	Name     string   // of the member, as the database has it; empty if it has not
+	PeerURLs []string // the same
 }
 
 // ReadPosition reads a member's position. The data need not be valid; nothing is changed. The error says what is there and can't
@@ -38,6 +41,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	found, err := p.read(m)
 	unread = errors.Join(unread, err)
 	beyond, err := m.beyond(found.applied)
+	p.Name, p.PeerURLs = found.called(p.MemberID)
 	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
 	if !beyond.members {
 		p.Voters = found.voters()

@@ -74,7 +74,7 @@ func (f *StartEtcd) Validate() error {
 	if err := f.Backups.validateFor(f.Standalone); err != nil {
 		return err
 	}
-	if err := f.Recovery.validateFor(f.Backups.Store); err != nil {
+	if err := f.Recovery.validateFor(f.Standalone, f.Backups.Store); err != nil {
 		return err
 	}
 	return f.absolute()
@@ -155,8 +155,10 @@ func (f *Recovery) Owner(token string) string {
 const maxRestoreID = 100
 
 // validateFor says what is wrong with the flags, beside those of a store.
-func (f *Recovery) validateFor(store string) error {
+func (f *Recovery) validateFor(standalone bool, store string) error {
 	switch {
+	case !standalone && f.Recover == "never":
+		return errors.New("--recover: only with --standalone; otherwise the sidecar decides what happens with broken or lost data")
 	case store == "" && (f.ClusterName != "" || f.Adopt != ""):
 		return errors.New("--cluster-name and --adopt: only with --backup-store")
 	case f.RestoreTo == "" && f.RestoreID == "":

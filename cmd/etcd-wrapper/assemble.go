@@ -52,7 +52,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, rt.Gate(), log)
-	recoverer := c.recovery(settings, kept, log)
+	recoverer := c.recovery(settings, kept, rt.DiedOf, counts, log)
 	renewed, err := c.leases(rt, kept, log)
 	if err != nil {
 		return failed(exitcode.Usage, err)

@@ -11,18 +11,21 @@ import (
 	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/recovery"
 	"etcd-wrapper/recovery/peers"
 )
 
 // recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which
 // owns that.
-func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, log zerolog.Logger) *recovery.Recovery {
+func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
 	}
 	options := recovery.Options{
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
+		Died:  died,
+		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
 		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
 	}
 	if settings.Store != nil {

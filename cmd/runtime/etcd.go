@@ -166,6 +166,10 @@ func (r *Runtime) Usage() (endpoint, page string) {
 
 // Watch implements lifecycle.Member.
 func (r *Runtime) Watch(ctx context.Context) error {
+	return bootstrap.Advised(r.watch(ctx), r.config.Etcd.Dir)
+}
+
+func (r *Runtime) watch(ctx context.Context) error {
 	if r.backups == nil {
 		return r.etcd.Watch(ctx)
 	}

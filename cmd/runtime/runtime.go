@@ -26,6 +26,7 @@ import (
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/certificates"
 	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/recovery"
 )
 
@@ -112,6 +113,14 @@ func (r *Runtime) Gate() *gate.Gate { return &r.gate }
 // nothing does. Call it once, before the lifecycle begins.
 func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases) {
 	r.backups, r.recovery, r.leases = backups, recoverer, renewed
+}
+
+// DiedOf is what the last run on the volume crashed of; empty if it did not.
+func (r *Runtime) DiedOf() string {
+	if last := r.lastRun.ended(); last.class == status.ExitCrash {
+		return last.reason
+	}
+	return ""
 }
 
 // Monitor watches the member while it runs, and answers for its readiness.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -32,10 +33,11 @@ type claim struct {
 type kind int64
 
 const (
-	wish     kind = iota + 1 // to defragment
-	turn                     // to defragment
-	handover                 // the member is about to give its leadership away
-	quiet                    // the member holds its writes back for the handover with this nonce
+	wish      kind = iota + 1 // to defragment
+	turn                      // to defragment
+	handover                  // the member is about to give its leadership away
+	quiet                     // the member holds its writes back for the handover with this nonce
+	promotion                 // the learner with this name is to be given a vote; nonce and member are a hash of the name
 )
 
 const (
@@ -43,7 +45,7 @@ const (
 	kindShift         = 44
 	nonceShift        = 32
 	nonceMask         = 1<<(kindShift-nonceShift) - 1
-	endOfClaims       = reserved + int64(quiet+1)<<kindShift
+	endOfClaims       = reserved + int64(promotion+1)<<kindShift
 )
 
 func (k kind) first() int64 { return reserved + int64(k)<<kindShift }
@@ -60,7 +62,49 @@ func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolin
 // isReserved reports whether a lease's ID is for claims only.
 func isReserved(id int64) bool { return wish.first() <= id && id < endOfClaims }
 
+// PromotionTTL is how long, in seconds, a learner has to catch up whose promotion is granted; what is dropped then is not missed.
+const PromotionTTL = 10 * 365 * 24 * 60 * 60
+
+// Promotion is the ID of the lease by which the learner with that name is to be promoted. Recovery has the cluster grant it before it
+// has the member added, so that nobody takes one that a person added for it, whatever either loses: the cluster itself remembers it,
+// and under a name, as the member has no ID yet.
+func Promotion(name string) int64 { return promotionOf(name).id() }
+
+func promotionOf(name string) claim {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(name))
+	hash := sum.Sum64()
+	return claim{promotion, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
+}
+
+// IsToBePromoted reports whether a member of that name has its promotion granted, as far as the log has come here.
+func IsToBePromoted(server *etcdserver.EtcdServer, name string) bool {
+	return claims{server}.know(promotionOf(name))
+}
+
+// DropPromotion has the cluster forget it, once there is a vote.
+func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
+	known := claims{server}
+	if !known.know(promotionOf(name)) {
+		return nil
+	}
+	if err := known.propose(ctx, promotionOf(name), 0); err != nil {
+		return err
+	}
+	return known.await(ctx, promotionOf(name), false)
+}
+
 // refuseReserved is the answer to a client that asks for something with a reserved ID. In etcd whoever may connect may grant any lease.
+// Who may promote a member may say that one is to be promoted.
+func (k *Maintainer) refuseReserved(ctx context.Context, asked any) error {
+	if grant, ok := asked.(*etcdserverpb.LeaseGrantRequest); ok && promotion.first() <= grant.ID && grant.ID < endOfClaims {
+		if s := k.served(); s != nil && s.cluster.permits(ctx) {
+			return nil
+		}
+	}
+	return refuseReserved(asked)
+}
+
 func refuseReserved(asked any) error {
 	if !usesReserved(asked) {
 		return nil

@@ -45,7 +45,7 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 // Unary is for etcd's gRPC server: a client's defragmentation is refused where plain etcd would freeze, and while the database
 // stands still, clients that try again by themselves are sent to another member.
 func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-	if err := refuseReserved(asked); err != nil {
+	if err := k.refuseReserved(ctx, asked); err != nil {
 		return nil, err
 	}
 	if info.FullMethod == defragmentMethod {

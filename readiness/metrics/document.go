@@ -16,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster, recovery *prometheus.Desc
 
 	backup backup
 	upkeep upkeep
@@ -37,6 +37,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
 		cluster:     desc("cluster_info", "Which cluster of the store etcd's data are of, whose that is, and which generation; always 1.", "cluster", "owner", "generation"),
+		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent where there is nothing to tell of.", "state"),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
 		leases:      newLeases(),
@@ -49,7 +50,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -78,6 +79,9 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
 	gauge(d.configured, is.Backup != nil)
+	if is.Recovery != nil {
+		gauge(d.recovery, true, is.Recovery.State)
+	}
 	if b := is.Backup; b != nil && b.Cluster != "" {
 		gauge(d.cluster, true, b.Cluster, b.Owner, strconv.Itoa(b.Generation))
 	}

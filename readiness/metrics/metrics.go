@@ -37,6 +37,8 @@ const Unasked = "unasked"
 type Metrics struct {
 	requests        *prometheus.HistogramVec
 	initializations *prometheus.CounterVec
+	recoveries      *prometheus.CounterVec
+	lost            prometheus.Gauge
 	start           prometheus.Gauge
 	stop            prometheus.Gauge
 	drain           prometheus.Gauge
@@ -54,6 +56,11 @@ func New() *Metrics {
 			Namespace: namespace, Name: "initializations_total",
 			Help: "Initializations that ended, by mode (sanity, full, unasked) and verdict (successful, failed, lost).",
 		}, []string{"mode", "verdict"}),
+		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "recoveries_total",
+			Help: "Recoveries that ended, by cause (the state of the volume, asked for, unfinished) and outcome (restored, rejoined, refused).",
+		}, []string{"cause", "outcome"}),
+		lost:  gauge("recovery_lost_revisions", "How many revisions are known to be lost by the last restore since the process started."),
 		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),
 		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
 		drain: gauge("etcd_drain_duration_seconds", "How long clients' endless streams took to end when etcd closed."),
@@ -62,7 +69,7 @@ func New() *Metrics {
 
 // collectors are all that was counted.
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.initializations, m.start, m.stop, m.drain}
+	return []prometheus.Collector{m.requests, m.initializations, m.recoveries, m.lost, m.start, m.stop, m.drain}
 }
 
 func gauge(name, help string) prometheus.Gauge {
@@ -90,6 +97,12 @@ func (m *Metrics) Request(call string, took time.Duration, err error) {
 // Initialization counts an initialization that ended. mode is sanity, full or Unasked.
 func (m *Metrics) Initialization(mode string, verdict Verdict) {
 	m.initializations.WithLabelValues(mode, string(verdict)).Inc()
+}
+
+// Recovered counts a recovery that ended, with how many revisions it is known to have lost.
+func (m *Metrics) Recovered(cause, outcome string, lost int64) {
+	m.recoveries.WithLabelValues(cause, outcome).Inc()
+	m.lost.Set(float64(lost))
 }
 
 // EtcdStarted records how long etcd took to become ready.

@@ -24,6 +24,7 @@ func document() status.Document {
 		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
+		Recovery:     &status.Recovery{State: "Build"},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
 		Upkeep: &status.Upkeep{
 			Phase: "running", Done: 3, Failed: 2, Freed: 12, Lifted: 1, Readers: make([]status.DatabaseReader, 1),
@@ -53,6 +54,7 @@ func newMetrics() *metrics.Metrics {
 	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
 	m.Request("trigger", time.Millisecond, errors.New("refused"))
 	m.Initialization("full", metrics.Successful)
+	m.Recovered("empty", "restored", 7)
 	m.EtcdStarted(2 * time.Second)
 	m.EtcdStopped(3*time.Second, time.Second)
 	return m
@@ -89,6 +91,7 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`sidecar_request_duration_seconds_count{call="status",outcome="timeout"} 1`,
 		`sidecar_request_duration_seconds_sum{call="trigger",outcome="error"} 0.001`,
 		`initializations_total{mode="full",verdict="successful"} 1`,
+		`recovery_state{state="Build"} 1`, `recoveries_total{cause="empty",outcome="restored"} 1`, `recovery_lost_revisions 7`,
 		`etcd_start_duration_seconds 2`,
 		`etcd_stop_duration_seconds 3`,
 		`etcd_drain_duration_seconds 1`,

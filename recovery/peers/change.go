@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"etcd-wrapper/member/maintenance"
 )
 
 // Remove takes this member out of the cluster, if it still is what the census says: a quorum is asked again. It may be
@@ -25,6 +27,13 @@ func (p *Peers) Remove(ctx context.Context, c *Census) error {
 		}
 		if !now[at].IsLearner && votes(now) < fewest {
 			return fmt.Errorf("the cluster has %d voting members by now", votes(now))
+		}
+		if now[at].IsLearner {
+			granted, err := client.TimeToLive(ctx, clientv3.LeaseID(maintenance.Promotion(p.name)))
+			if err != nil {
+				return err
+			}
+			p.staysLearner = granted.TTL < 0
 		}
 		_, err := client.MemberRemove(ctx, uint64(c.Own.ID))
 		return err
@@ -42,9 +51,24 @@ func (p *Peers) Add(ctx context.Context, c *Census) error {
 				return errors.New("another member is about to join by now")
 			}
 		}
+		if !p.staysLearner {
+			if err := p.sayPromotion(ctx, client); err != nil {
+				return err
+			}
+		}
 		_, err := client.MemberAddAsLearner(ctx, p.urls)
 		return err
 	})
+}
+
+// sayPromotion has the cluster remember that the learner that is about to be added is to be promoted once it has caught up.
+func (p *Peers) sayPromotion(ctx context.Context, client *clientv3.Client) error {
+	leases := etcdserverpb.NewLeaseClient(client.ActiveConnection())
+	_, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion(p.name), TTL: maintenance.PromotionTTL})
+	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
+		return fmt.Errorf("the cluster does not take in that this member is to be promoted: %w", err)
+	}
+	return nil
 }
 
 // Promote has the cluster of that census give its own member a vote: a quorum is asked. It may be repeated. etcd grants it as soon as

@@ -31,6 +31,8 @@ func former(self Self, c *Census) error {
 		return fmt.Errorf("they are of member %x, which was replaced by %s", self.MemberID, c.Own.ID)
 	case self.Voters == 1 && (count > 1 || !known):
 		return fmt.Errorf("they are of a time when this member alone had a vote; %d have one now", count)
+	case !known && c.named(self.MemberID) == "":
+		return fmt.Errorf("they are of member %x, which the cluster has no more", self.MemberID)
 	}
 	return nil
 }

@@ -57,6 +57,7 @@ type Peers struct {
 	clientTLS          *tls.Config
 	anyPeer, anyServer bool // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
 	user, password     string
+	staysLearner       bool                                           // a person had added it as a learner, and it was removed as one
 	answersHere        func(ctx context.Context, urls []string) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
 	heard              map[types.ID]string // how many bytes others with a connection to the member had from it

@@ -30,7 +30,8 @@ func NewToken() string { return "restored-" + rand.Text() }
 type cluster struct {
 	*membership.RaftCluster
 	self   *membership.Member
-	former int // voters of the cluster that was backed up
+	former int    // voters of the cluster that was backed up
+	begins uint64 // index of the snapshot that its log begins with; set with the database
 }
 
 // found gives the cluster and its members ids.
@@ -107,7 +108,27 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 			return err
 		}
 	}
+	if err := ageTokens(tx); err != nil {
+		return err
+	}
 	return c.settleMeta(tx.Bucket(schema.Meta.Name()))
+}
+
+// revisionsApart is how far the revision of users and roles is raised, which nobody changes so often between two backups.
+const revisionsApart = 1 << 20
+
+// ageTokens has etcd find all tokens old that were signed before: a jwt has the revision of users and roles at which it was made, and
+// could else outlive a change of password that was made since the restore.
+func ageTokens(tx *bolt.Tx) error {
+	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
+	if err != nil {
+		return err
+	}
+	was := uint64(0)
+	if kept := users.Get(schema.AuthRevisionKeyName); len(kept) == 8 {
+		was = binary.BigEndian.Uint64(kept)
+	}
+	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, (was/revisionsApart+1)*revisionsApart))
 }
 
 // voters counts those of the database's members. What cannot be read is none.
@@ -125,6 +146,10 @@ func voters(tx *bolt.Tx) (count int) {
 }
 
 func (c *cluster) settleMeta(meta *bolt.Bucket) error {
+	if kept := meta.Get(schema.MetaConsistentIndexKeyName); len(kept) == 8 {
+		c.begins = binary.BigEndian.Uint64(kept)
+	}
+	c.begins = above(c.begins)
 	state, err := json.Marshal(c.confState())
 	if err != nil {
 		return err

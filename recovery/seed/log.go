@@ -1,7 +1,6 @@
 package seed
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,19 +15,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// firstTerm is the term of the entries that the log begins with. They are committed, as every member has the same ones.
+// firstTerm is the term of the entry that the log begins with. It is committed, as every member has the same one.
 const firstTerm = 1
 
-// commit is the index of the last of those entries: there is one for each member.
-func (c *cluster) commit() uint64 { return uint64(len(c.Members())) }
+// apart is how far a restored log begins above the one that it replaces. etcd's simple tokens carry the index at which they were made, and a
+// request with one waits until that is applied: those of the former log would wait for as long. No cluster appends so many entries between
+// two backups, and members that restore different ones of them, each for itself, still begin at the same index.
+const apart = 1 << 40
 
-// writeLog begins the log with the members, and a snapshot that stands for the database.
+// commit is the index of the entry that the log begins with, behind the snapshot.
+func (c *cluster) commit() uint64 { return c.begins + 1 }
+
+// above is where a log begins behind one that had reached an index.
+func above(index uint64) uint64 { return (index/apart + 1) * apart }
+
+// writeLog begins the log with a snapshot that stands for the database and its members. The empty entry behind it has etcd know at once
+// that it has applied what is committed.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
-	if err != nil {
-		return err
-	}
-	entries, err := c.entries()
 	if err != nil {
 		return err
 	}
@@ -38,42 +42,24 @@ func (c *cluster) writeLog(member string) (err error) {
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	state := c.confState()
-	if err := log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: c.commit()}, entries); err != nil {
+	if err := log.SaveSnapshot(walpb.Snapshot{Index: c.begins, Term: firstTerm, ConfState: state}); err != nil {
 		return err
 	}
 	if err := c.saveSnapshot(filepath.Join(member, "snap"), *state); err != nil {
 		return err
 	}
-	return log.SaveSnapshot(walpb.Snapshot{Index: c.commit(), Term: firstTerm, ConfState: state})
+	first := raftpb.Entry{Type: raftpb.EntryNormal, Term: firstTerm, Index: c.commit()}
+	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
 // saveSnapshot keeps the file for its owner: etcd leaves that to the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),
-		Metadata: raftpb.SnapshotMetadata{Index: c.commit(), Term: firstTerm, ConfState: state},
+		Metadata: raftpb.SnapshotMetadata{Index: c.begins, Term: firstTerm, ConfState: state},
 	})
 	if err != nil {
 		return err
 	}
-	return os.Chmod(filepath.Join(dir, fmt.Sprintf("%016x-%016x.snap", firstTerm, c.commit())), 0o600)
-}
-
-// entries add one member each.
-func (c *cluster) entries() (entries []raftpb.Entry, err error) {
-	for i, m := range c.Members() {
-		change := raftpb.ConfChange{Type: raftpb.ConfChangeAddNode, NodeID: uint64(m.ID)}
-		if m.IsLearner {
-			change.Type = raftpb.ConfChangeAddLearnerNode
-		}
-		if change.Context, err = json.Marshal(m); err != nil {
-			return nil, err
-		}
-		data, err := change.Marshal()
-		if err != nil {
-			return nil, err
-		}
-		entries = append(entries, raftpb.Entry{Type: raftpb.EntryConfChange, Term: firstTerm, Index: uint64(i + 1), Data: data})
-	}
-	return entries, nil
+	return os.Chmod(filepath.Join(dir, fmt.Sprintf("%016x-%016x.snap", firstTerm, c.begins)), 0o600)
 }

@@ -10,7 +10,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
@@ -26,22 +25,27 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	_, err := s.Build(t.Context(), source, restore.Options{})
 	require.NoError(t, err)
 
-	log, err := wal.OpenForRead(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"), walpb.Snapshot{})
+	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"))
+	require.NoError(t, err)
+	newest := snapshots[len(snapshots)-1]
+	require.EqualValues(t, apart, newest.Index)
+	log, err := wal.OpenForRead(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"), newest)
 	require.NoError(t, err)
 	defer log.Close()
 	_, state, entries, err := log.ReadAll()
 	require.NoError(t, err)
-	require.EqualValues(t, 2, state.Commit)
-	voters := map[uint64]bool{}
-	for _, entry := range entries {
-		var change raftpb.ConfChange
-		require.NoError(t, change.Unmarshal(entry.Data))
-		voters[change.NodeID] = change.Type == raftpb.ConfChangeAddNode
-	}
+	require.EqualValues(t, apart+1, state.Commit)
+	require.Equal(t, []raftpb.Entry{{Term: firstTerm, Index: apart + 1}}, entries)
 	confState := confStateOf(t, s)
 	require.Len(t, confState.Voters, 1)
 	require.Len(t, confState.Learners, 1)
-	require.Equal(t, map[uint64]bool{confState.Voters[0]: true, confState.Learners[0]: false}, voters)
+	require.Equal(t, confState, *newest.ConfState)
+}
+
+func TestALogBeginsAboveAllThatTheFormerOneCanHaveReached(t *testing.T) {
+	for index, begins := range map[uint64]uint64{0: apart, 1: apart, apart - 1: apart, apart: 2 * apart, apart + 5: 2 * apart} {
+		require.Equal(t, begins, above(index))
+	}
 }
 
 // confStateOf is what the database says of raft.
@@ -51,7 +55,7 @@ func confStateOf(t *testing.T, s Seed) (state raftpb.ConfState) {
 	defer db.Close()
 	require.NoError(t, db.View(func(tx *bolt.Tx) error {
 		meta := tx.Bucket(schema.Meta.Name())
-		require.EqualValues(t, 2, binary.BigEndian.Uint64(meta.Get(schema.MetaConsistentIndexKeyName)))
+		require.EqualValues(t, apart+1, binary.BigEndian.Uint64(meta.Get(schema.MetaConsistentIndexKeyName)))
 		require.EqualValues(t, firstTerm, binary.BigEndian.Uint64(meta.Get(schema.MetaTermKeyName)))
 		return json.Unmarshal(meta.Get(schema.MetaConfStateName), &state)
 	}))

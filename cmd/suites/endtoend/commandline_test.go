@@ -29,6 +29,7 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--etcd-config-file":            {"start-etcd", "--etcd-config-file=x"},
 		"--etcd-client-key-path":        {"start-etcd", "--etcd-client-cert-path=x"},
 		"--log-level":                   {"start-etcd", "--log-level=loud"},
+		"--recover: only with":          {"start-etcd", "--recover=never"},
 		"--backup-store: only with":     {"start-etcd", "--backup-store=file:///b"},
 		"--backup-store: is not azblob": {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
 		"--backup-store: s3:// has no":  {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},

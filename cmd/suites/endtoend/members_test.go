@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,9 +69,13 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 }
 
 // steps are lines that a return leaves in the log, one for each of its steps.
-var steps = []string{
-	"the volume is broken", "this member's old identity is out of the cluster", "the cluster has taken this member in as a learner",
-	"the cluster expects the member", "etcd is started", "etcd has joined its cluster",
+var steps = []harness.Line{
+	{"message": "the volume is broken"},
+	{"message": "this member's old identity is out of the cluster"},
+	{"message": "the cluster has taken this member in as a learner"},
+	{"from": "AskPeers", "to": "Ready"},
+	{"message": "etcd is started"},
+	{"message": "etcd has joined its cluster"},
 }
 
 // Wherever it is killed, it comes back.
@@ -83,7 +89,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 	for round, step := range steps {
 		harness.FlipBits(t, last.Database(), 0, 16<<10)
 		run = last.Start()
-		run.AwaitLine(harness.Line{"message": step})
+		run.AwaitLine(step)
 		run.Kill()
 		run = last.StartReady()
 		c.requireWhole()
@@ -266,4 +272,104 @@ func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.StopCleanly()
+}
+
+// A removed member that is started with its data ends each time, if nobody looks before.
+func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"down", "serving"} {
+		t.Run(state, func(t *testing.T) {
+			if state == "serving" {
+				onlyWithMembers(t)
+			}
+			t.Parallel()
+			c := newThree(t)
+			last := c.pods[2]
+			last.ExpectTerminationMessage()
+			id := fmt.Sprint(c.runs[2].Status().MemberID)
+			if state == "down" {
+				c.runs[2].Kill()
+			}
+			harness.Eventually(t, "etcd finds the cluster healthy enough", func() bool {
+				_, _, code := c.pods[0].Begin("etcdctl", "member", "remove", id).Wait()
+				return code == 0
+			})
+			if state == "serving" {
+				require.Contains(t, []int{70, 2}, c.runs[2].Exit(harness.Patience))
+				assert.Contains(t, says(last), "start it no more, or")
+			}
+			run := last.StartReady()
+			run.AwaitLine(harness.Line{"message": "which the cluster has no more", "level": "warn"})
+			c.requireWhole()
+			assert.Len(t, asides(last), 1, "nothing is deleted")
+		})
+	}
+}
+
+// says is why a pod ended, as Kubernetes reads it.
+func says(p *harness.Pod) string {
+	p.T.Helper()
+	text, err := os.ReadFile(p.TerminationMessage())
+	require.NoError(p.T, err)
+	return string(text)
+}
+
+// What raft dies of ends in one sentence, and is mended once somebody may, also where no leader remembers it.
+func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	last := c.pods[2]
+	last.ExpectTerminationMessage()
+	c.runs[2].Kill()
+	fates["put back"].happens(c, last)
+
+	run := last.Start("--recover=never")
+	require.Equal(t, 2, run.Exit(harness.Patience))
+	assert.Contains(t, says(last), "tocommit")
+	assert.Contains(t, says(last), "start with --recover=auto")
+	for _, other := range c.runs[:2] { // none of them has led since
+		if told := other.Status(); told.Leader == told.MemberID {
+			other.StopCleanly()
+			c.pods[slices.Index(c.runs, other)].StartReady()
+			break
+		}
+	}
+	run = last.StartReady()
+	run.AwaitLine(harness.Line{"message": "etcd died of them", "level": "warn"})
+	c.requireWhole()
+	assert.Len(t, asides(last), 1)
+}
+
+// Each would be refused by itself at every start, and a quorum of others there is none.
+func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
+	t.Parallel()
+	c := newThree(t)
+	for _, run := range c.runs {
+		run.Kill()
+	}
+	swap := func() {
+		one, other, aside := c.pods[1].Volume, c.pods[2].Volume, filepath.Join(c.pods[1].Dir, "swapped")
+		for _, move := range [][2]string{{one, aside}, {other, one}, {aside, other}} {
+			require.NoError(t, os.Rename(move[0], move[1]))
+		}
+	}
+	swap()
+	for i, p := range c.pods {
+		c.runs[i] = p.Start()
+	}
+	for _, run := range c.runs[1:] {
+		explains(t, run, "mount the right volume")
+	}
+	for _, run := range c.runs[1:] {
+		status, _ := run.Stop(syscall.SIGTERM)
+		require.Zero(t, status)
+	}
+	swap()
+	for _, p := range c.pods[1:] {
+		assert.Empty(t, asides(p))
+		p.Start()
+	}
+	c.runs[0].AwaitReady()
+	c.requireWhole()
 }

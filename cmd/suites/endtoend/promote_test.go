@@ -2,6 +2,7 @@ package endtoend_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,20 +26,98 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	return p
 }
 
-func TestAMemberThatIsAddedAsALearnerBecomesReadyWithoutAnybody(t *testing.T) {
+// learners is how many members of a pod's cluster have no vote.
+func learners(p *harness.Pod) int {
+	p.T.Helper()
+	out, log, code := p.Begin("etcdctl", "member", "list").Wait()
+	require.Zero(p.T, code, log)
+	return strings.Count(out, ", true")
+}
+
+// addLearner is what a person does.
+func addLearner(first, added *harness.Pod) {
+	first.T.Helper()
+	_, log, code := first.Begin("etcdctl", "member", "add", fmt.Sprint(added.Config["name"]), "--learner", "--peer-urls="+added.PeerURL()).Wait()
+	require.Zero(first.T, code, log)
+}
+
+// promoteByHand is what a person does who has read what the learner says.
+func promoteByHand(first *harness.Pod, learner *harness.Run) {
+	first.T.Helper()
+	learner.AwaitLine(harness.Line{"message": personsLearner})
+	said := fmt.Sprint(learner.Log.Matching(harness.Line{"message": personsLearner})[0]["message"])
+	command := strings.Fields(said[strings.Index(said, "member promote"):])
+	harness.Eventually(first.T, "it is promoted", func() bool {
+		_, _, code := first.Begin(append([]string{"etcdctl"}, command...)...).Wait()
+		return code == 0
+	})
+}
+
+const personsLearner = "it stays a learner until somebody gives it a vote"
+
+func TestALearnerThatAPersonAddedStaysOneUntilAPersonPromotesIt(t *testing.T) {
 	t.Parallel()
 	first := harness.NewStandalonePod(t, nil)
 	first.StartReady()
 	first.Put("key", "value")
 	second := joining(t, first)
-	_, log, code := first.Begin("etcdctl", "member", "add", "etcd-main-1", "--learner", "--peer-urls="+second.PeerURL()).Wait()
-	require.Zero(t, code, log)
+	addLearner(first, second)
 
-	run := second.StartReady()
+	run := second.Start()
+	run.AwaitLine(harness.Line{"message": personsLearner})
+	run.Kill()
+	run = second.Start()
+	run.AwaitLine(harness.Line{"message": personsLearner})
+	assert.Equal(t, 1, learners(first))
+	_, why := run.Request(http.MethodGet, "/readyz")
+	assert.Contains(t, why, "not_learner")
+
+	promoteByHand(first, run)
+	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	out, log, code := first.Begin("etcdctl", "member", "list").Wait()
-	require.Zero(t, code, log)
-	assert.Equal(t, 2, strings.Count(out, ", false"), "nobody is a learner in\n%s", out)
-	assert.NotEmpty(t, run.Log.Containing("this learner was promoted"))
+	assert.Zero(t, learners(first))
 	run.StopCleanly()
+}
+
+func TestALearnerOfAPersonsThatLosesItsVolumeComesBackAsOne(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	first := harness.NewStandalonePod(t, nil)
+	first.StartReady()
+	first.Put("key", "value")
+	second := joining(t, first)
+	addLearner(first, second)
+	run := second.Start()
+	run.AwaitLine(harness.Line{"message": personsLearner})
+	run.Kill()
+	lose(second)
+
+	run = second.Start()
+	run.AwaitLine(harness.Line{"message": "this member's old identity is out of the cluster"})
+	promoteByHand(first, run)
+	run.AwaitReady()
+	assert.Equal(t, "value", second.Get("key"))
+}
+
+// What recovery has added is promoted by itself, also where it loses its volume before, and the note of that is gone then.
+func TestAMemberThatRecoveryHasAddedIsPromotedWithoutAnybody(t *testing.T) {
+	t.Parallel()
+	c := newThree(t)
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	run := last.Start()
+	run.AwaitLine(harness.Line{"message": "the cluster has taken this member in as a learner"})
+	run.Kill()
+	lose(last)
+	run = last.Start()
+	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
+	run.AwaitReady()
+	c.requireWhole()
+	harness.Eventually(t, "the note is gone", func() bool {
+		out, log, code := c.pods[0].Begin("etcdctl", "lease", "list").Wait()
+		require.Zero(t, code, log)
+		return strings.Contains(out, "found 0 leases")
+	})
+	assert.Empty(t, run.Log.Containing(personsLearner))
 }

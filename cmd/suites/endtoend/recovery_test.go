@@ -3,6 +3,7 @@ package endtoend_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,8 +11,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/metadata"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
@@ -57,15 +61,16 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(p *harness.Pod)
 		says    string
+		cause   string
 		asides  int
 	}{
 		"when its volume was lost": {func(p *harness.Pod) {
 			require.NoError(p.T, os.RemoveAll(p.Volume))
 			require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
-		}, "the volume is empty; the cluster comes back with revision", 0},
+		}, "the volume is empty; the cluster comes back with revision", "empty", 0},
 		"when its volume is broken": {func(p *harness.Pod) {
 			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
-		}, "the volume is broken; the cluster comes back with revision", 1},
+		}, "the volume is broken; the cluster comes back with revision", "corrupt", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,6 +83,11 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 
 			second := p.StartReady()
 			second.AwaitLine(harness.Line{"message": of.says, "level": "warn"})
+			second.AwaitLine(harness.Line{"message": "nothing is known to be lost", "level": "warn"})
+			_, counted := second.Request(http.MethodGet, "/metrics")
+			assert.Contains(t, counted, `etcd_wrapper_recoveries_total{cause="`+of.cause+`",outcome="restored"} 1`)
+			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
+			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Greater(t, revision(p), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, asides(p), of.asides)
@@ -140,7 +150,7 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 		says    []string
 	}{
 		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
-			"revision 4711 is not kept", "which has revisions ", "nothing was moved",
+			"etcd is not started on these data: the target is not kept: revision 4711 is not kept", "which has revisions ", "backup list", "nothing was moved",
 		}},
 		"--recover=never": {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
 			"it could be brought back", "has revision 2", "start with --recover=auto",
@@ -165,4 +175,48 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 			assert.Empty(t, asides(p), "nothing is moved")
 		})
 	}
+}
+
+// A simple token carries the index of the log at which it was made, and etcd lets a request with one wait until it has applied that.
+func TestARestoredClusterRefusesOldTokensAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newBackedUpPod(t)
+	run := p.StartReady()
+	enableAuthentication(t, p.Etcd(), "root")
+	survivor, err := clientv3.New(clientv3.Config{Endpoints: p.Etcd().Endpoints(), Username: "root", Password: "secret", Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer survivor.Close()
+	for range 2 { // a restored cluster's tokens are refused as well
+		refusesTokensOfBefore(p, survivor, run)
+		run = p.StartReady()
+	}
+}
+
+func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harness.Run) {
+	t := p.T
+	t.Helper()
+	for range 50 {
+		_, err := survivor.Put(t.Context(), "key", "value")
+		require.NoError(t, err)
+	}
+	old, err := survivor.Authenticate(t.Context(), "root", "secret")
+	require.NoError(t, err)
+	was, err := survivor.AuthStatus(t.Context())
+	require.NoError(t, err)
+	stopBackedUp(run)
+	lose(p)
+
+	run = p.StartReady()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = etcdserverpb.NewKVClient(p.Etcd().ActiveConnection()).Range(
+		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
+	require.ErrorContains(t, err, "invalid auth token")
+	got, err := survivor.Get(ctx, "key")
+	require.NoError(t, err, "a client that has lived through it signs in again")
+	assert.Equal(t, "value", string(got.Kvs[0].Value))
+	is, err := survivor.AuthStatus(ctx)
+	require.NoError(t, err)
+	assert.Greater(t, is.AuthRevision, was.AuthRevision+1000, "what was signed in the undone future is old")
+	run.Kill()
 }

@@ -41,7 +41,13 @@ func (m *isolated) endpoint() string { return "http://" + at(m.host) + ":2379" }
 func (m *isolated) peer() string { return "http://" + at(m.host) + ":2380" }
 
 // start runs the member as one of a new cluster, or as one that joins those that there are.
-func (m *isolated) start(state string, initial ...*isolated) {
+func (m *isolated) start(state string, members ...*isolated) {
+	m.t.Helper()
+	m.begin(state, members...)
+	m.awaitReady()
+}
+
+func (m *isolated) begin(state string, initial ...*isolated) {
 	m.t.Helper()
 	var members []string
 	for _, each := range initial {
@@ -68,7 +74,6 @@ func (m *isolated) start(state string, initial ...*isolated) {
 			m.t.Logf("the end of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
 		}
 	})
-	m.awaitReady()
 }
 
 func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
@@ -179,8 +184,13 @@ func TestUpkeepOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNamespaces
 	for size := 2; size <= 3; size++ {
 		joins := members[size-1]
 		first.reconfigure("etcdctl", "member", "add", joins.name, "--learner", "--peer-urls="+joins.peer())
-		joins.start("existing", members[:size]...)
-		assert.False(t, first.known()[joins.name].IsLearner, "it has become a voter by itself")
+		joins.begin("existing", members[:size]...)
+		harness.Eventually(t, "it is promoted", func() bool {
+			known, found := first.known()[joins.name]
+			return found && first.command("etcdctl", "member", "promote", known.id()).Run() == nil
+		})
+		joins.awaitReady()
+		assert.False(t, first.known()[joins.name].IsLearner)
 	}
 
 	moves := members[2]
