@@ -35,6 +35,9 @@ func (m *Member) Maintenance() maintenance.State { return m.maintainer.State() }
 // cannot be now. It may be called from any goroutine.
 func (m *Member) Defragment() error { return m.maintainer.Ask() }
 
+// Volume is what is known of the volume that the database lies on. It may be called from any goroutine.
+func (m *Member) Volume() maintenance.Volume { return m.maintainer.Volume() }
+
 // Away says why clients should turn to other members now; empty if they need not. It may be called from any goroutine.
 func (m *Member) Away() string { return m.maintainer.Away() }
 

@@ -25,6 +25,8 @@ type Target interface {
 	Alarms() (corrupt, noSpace bool)
 	// ListenerError says why the client listener died; nil while it lives.
 	ListenerError() error
+	// Scarce says why the volume soon has no room left; empty if it has.
+	Scarce() string
 	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.
 	Unreadable() string
 	// Away says why clients should turn to other members for now; empty if they need not.

@@ -127,6 +127,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"corrupt":                      {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
 		"listener":                     {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"a volume that is nearly full": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
 		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
 		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, upkeep, Failed, false},
 		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
@@ -396,6 +397,7 @@ type fakeTarget struct {
 	away     string
 	ended    string
 	soon     string
+	scarce   string
 	read     func(context.Context) error
 	changed  chan struct{}
 
@@ -479,6 +481,12 @@ func (m *fakeTarget) Missing() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.missing
+}
+
+func (m *fakeTarget) Scarce() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.scarce
 }
 
 func (m *fakeTarget) Certificates(time.Time) (ended, soon string) {

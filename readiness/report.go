@@ -103,6 +103,7 @@ const (
 	corrupt
 	listener
 	space
+	volume
 	dataVersion
 	upkeep
 	validity
@@ -122,6 +123,7 @@ var checks = [checkCount]struct {
 	corrupt:  {"no_corrupt_alarm", (*watch).judgeCorruptAlarm},
 	listener: {"client_listener", (*watch).judgeListener},
 	space:    {"space", (*watch).judgeSpace},
+	volume:   {"volume", (*watch).judgeVolume},
 
 	dataVersion: {"data_version", (*watch).judgeDataVersion},
 	upkeep:      {"defragmentation", (*watch).judgeUpkeep},
@@ -192,6 +194,14 @@ func (w *watch) judgeListener() (Verdict, string) {
 func (w *watch) judgeSpace() (Verdict, string) {
 	if _, raised := w.target.Alarms(); raised {
 		return Degraded, "writes are refused (compact, delete or raise quota-backend-bytes)"
+	}
+	return OK, ""
+}
+
+// judgeVolume speaks up before the volume is full: etcd panics when it is.
+func (w *watch) judgeVolume() (Verdict, string) {
+	if reason := w.target.Scarce(); reason != "" {
+		return Degraded, reason
 	}
 	return OK, ""
 }

@@ -49,7 +49,7 @@ func ask(h http.Handler, method, target string, change func(*http.Request)) *htt
 	return w
 }
 
-const allPassed = "[+]quorum ok\n[+]not_learner ok\n[+]no_corrupt_alarm ok\n[+]client_listener ok\n[+]space ok\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\n"
+const allPassed = "[+]quorum ok\n[+]not_learner ok\n[+]no_corrupt_alarm ok\n[+]client_listener ok\n[+]space ok\n[+]volume ok\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\n"
 
 func TestReadyz(t *testing.T) {
 	passing := "[+]lifecycle ok\n" + allPassed
@@ -95,7 +95,7 @@ func TestReadyz(t *testing.T) {
 		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
 		"no space, verbose": {
 			serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
-			"/readyz?verbose", 200, "\n[!]space degraded: full\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\nok\n",
+			"/readyz?verbose", 200, "\n[!]space degraded: full\n[+]volume ok\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\nok\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 	res, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, 503, res.StatusCode)
 	require.Equal(t, "[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n"+
-		"[-]quorum, not_learner, no_corrupt_alarm, client_listener, space, data_version, defragmentation, certificates failed: etcd does not run\n"+
+		"[-]quorum, not_learner, no_corrupt_alarm, client_listener, space, volume, data_version, defragmentation, certificates failed: etcd does not run\n"+
 		"not ready\n", body)
 }
 

@@ -194,7 +194,7 @@ func (*place) MemberID() string { return "8e9e05c52164694d" }
 
 func (*place) Member() status.Member {
 	return status.Member{
-		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6,
+		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6, Free: 7, Volume: 8,
 		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
 	}
 }

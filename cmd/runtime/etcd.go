@@ -19,6 +19,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/member/maintenance"
 	"etcd-wrapper/readiness/certificates"
+	"etcd-wrapper/readiness/status/terminal"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -158,6 +159,23 @@ type watched struct {
 
 // Certificates implements readiness.Target.
 func (r watched) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
+
+// A volume is scarce of room when less than a tenth of it is free, or on a large one less than largest bytes, or less than the database
+// needs for a copy of itself, which a full snapshot and a defragmentation make, beside two segments of etcd's log.
+const (
+	largest     = 4 << 30
+	logSegments = 2 * 64 << 20
+)
+
+// Scarce implements readiness.Target.
+func (r watched) Scarce() string { return scarce(r.Volume()) }
+
+func scarce(is maintenance.Volume) string {
+	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s are free: enlarge the volume, or remove what etcd does not need from it", terminal.Size(is.Free), terminal.Size(is.Size))
+}
 
 // Usage is how to use the member, and the wrapper's server, once etcd is ready: the endpoint and the page's URL.
 func (r *Runtime) Usage() (endpoint, page string) {

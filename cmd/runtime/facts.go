@@ -59,6 +59,8 @@ func (r *Runtime) Member() (seen status.Member) {
 		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term,
 		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota,
 	}
+	volume := etcd.Volume()
+	seen.Free, seen.Volume = volume.Free, volume.Size
 	for _, peer := range view.Peers {
 		seen.Peers = append(seen.Peers, status.Peer(peer))
 	}

@@ -16,6 +16,7 @@ type facts struct {
 	size, inUse int64 // bytes of the database
 	quota       int64 // bytes; 0 if there is no limit
 	room        int64 // bytes that are free on the volume; negative if unknown
+	volume      int64 // bytes of the volume, the same
 	self        types.ID
 	leader      types.ID   // 0 if none is known
 	members     []peer     // this one included
@@ -158,7 +159,7 @@ func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
 	kept := size - needed // at most, if etcd defragments at all
-	left := room(dir)
+	left, _ := space(dir)
 	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+spare || k.pace.expected(kept) > k.options.MaxPause {
 		return 0
 	}

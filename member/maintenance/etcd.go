@@ -39,9 +39,10 @@ type embedded struct {
 
 func (e embedded) facts() facts {
 	f := facts{
-		quota: e.options.Quota, room: room(e.dir()), self: e.MemberID(), leader: e.Leader(),
+		quota: e.options.Quota, self: e.MemberID(), leader: e.Leader(),
 		members: e.members(), sending: e.options.Sending(), readers: e.options.Gate.Inside(),
 	}
+	f.room, f.volume = space(e.dir())
 	for _, alarm := range e.Alarms() {
 		switch alarm.Alarm {
 		case etcdserverpb.AlarmType_CORRUPT:
@@ -81,13 +82,13 @@ func (e embedded) members() (all []peer) {
 // dir is where the database lies.
 func (e embedded) dir() string { return e.Cfg.SnapDir() }
 
-// room is how many bytes are free on the volume of a directory; negative if that cannot be told.
-func room(dir string) int64 {
+// space is how many bytes are free on the volume of a directory, and how many it has; negative if that cannot be told.
+func space(dir string) (free, size int64) {
 	var disk unix.Statfs_t
 	if unix.Statfs(dir, &disk) != nil {
-		return -1
+		return -1, -1
 	}
-	return int64(disk.Bavail) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+	return int64(disk.Bavail) * int64(disk.Bsize), int64(disk.Blocks) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }
 
 // defragment calls the server's method and not the backend's: only that keeps a snapshot from a leader, which replaces the

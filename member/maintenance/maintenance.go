@@ -64,6 +64,7 @@ type Maintainer struct {
 	mu          sync.Mutex
 	state       State
 	size, inUse int64    // as Sizes told last
+	volume      Volume   // as it was last looked at
 	serving     *service // nil unless Run runs
 }
 
@@ -159,6 +160,23 @@ func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 		k.size, k.inUse = server.Backend().Size(), server.Backend().SizeInUse()
 	}
 	return k.size, k.inUse
+}
+
+// Volume is what the last look showed of the volume that the database lies on, in bytes: what is free of it, how many it has, and how
+// many the database needs for a copy of itself. All are 0 before the first look, and where it cannot be told.
+type Volume struct{ Free, Size, Copy int64 }
+
+// Volume answers from memory.
+func (k *Maintainer) Volume() Volume {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.volume
+}
+
+func (k *Maintainer) notice(f facts) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.volume = Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse}
 }
 
 // busy reports whether a defragmentation is under way. While the database stands still, etcd's answers to what is in it

@@ -20,6 +20,7 @@ type want struct {
 // to wait before the next look.
 func (w *want) look(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
+	w.notice(f)
 	f = w.liftAlarm(ctx, f)
 	worth := f.worth(w.options.Threshold)
 	if worth == "" {

@@ -16,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster, recovery *prometheus.Desc
+	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
 
 	backup backup
 	upkeep upkeep
@@ -38,6 +38,8 @@ func newDocument(now func() status.Document, states []string) *document {
 		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
 		cluster:     desc("cluster_info", "Which cluster of the store etcd's data are of, whose that is, and which generation; always 1.", "cluster", "owner", "generation"),
 		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent where there is nothing to tell of.", "state"),
+		free:        desc("volume_free_bytes", "What is free of the volume that the database lies on."),
+		volume:      desc("volume_size_bytes", "The size of the volume that the database lies on."),
 		backup:      newBackup(),
 		upkeep:      newUpkeep(),
 		leases:      newLeases(),
@@ -50,7 +52,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery} {
+	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -74,6 +76,10 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, file := range is.Certificates {
 		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.Expires.Unix()), file.Name)
+	}
+	if is.Volume > 0 {
+		to <- prometheus.MustNewConstMetric(d.free, prometheus.GaugeValue, float64(is.Free))
+		to <- prometheus.MustNewConstMetric(d.volume, prometheus.GaugeValue, float64(is.Volume))
 	}
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)

@@ -58,7 +58,9 @@ type Member struct {
 	DBSize    int64  `json:"db_size,omitempty"`   // bytes of the file
 	DBInUse   int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
 	Quota     int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
-	Peers     []Peer `json:"peers,omitempty"`     // all members of the cluster, this one included, by name
+	Free      int64  `json:"volume_free,omitempty"`
+	Volume    int64  `json:"volume_size,omitempty"` // bytes of the volume that the database lies on; Free are left of it
+	Peers     []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
 }
 
 // Peer is a member of the cluster.

@@ -49,6 +49,12 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 		quiet: `etcd_mvcc_db_total_size_in_bytes` + pod + `} 80
 			etcd_server_quota_backend_bytes` + pod + `} 100`,
 	},
+	"EtcdVolumeRunsOut": {
+		fires: `etcd_wrapper_volume_free_bytes` + pod + `} 9
+			etcd_wrapper_volume_size_bytes` + pod + `} 100`,
+		quiet: `etcd_wrapper_volume_free_bytes` + pod + `} 11
+			etcd_wrapper_volume_size_bytes` + pod + `} 100`,
+	},
 	"EtcdCertificateEnds": {
 		fires: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 1200000`,
 		quiet: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 9000000`,
@@ -64,6 +70,10 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdDataNotReadable": {
 		fires: `etcd_wrapper_data_version_readable` + pod + `,wanted="3.5"} 0`,
 		quiet: `etcd_wrapper_data_version_readable` + pod + `,wanted="3.5"} 1`,
+	},
+	"EtcdRevisionsLost": {
+		fires: `etcd_wrapper_recovery_lost_revisions` + pod + `} 3`,
+		quiet: `etcd_wrapper_recovery_lost_revisions` + pod + `} 0`,
 	},
 	"EtcdBackupBehind": {
 		fires: `etcd_wrapper_backup_behind_seconds` + pod + `} 400

@@ -126,6 +126,9 @@ func identity(d status.Document) (all []fact) {
 	if d.DBSize > 0 {
 		add("database", database(d.Member))
 	}
+	if d.Volume > 0 {
+		add("volume", fmt.Sprintf("%s of %s are free", size(d.Free), size(d.Volume)))
+	}
 	if v := d.DataVersion; v != nil {
 		add("data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason))
 	}
