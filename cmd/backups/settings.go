@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -141,6 +142,30 @@ func (m *Meter) Show(what string, done, total int64) {
 	}
 	m.drawn = now
 	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
+}
+
+// Following shows how much of a path's database a restore has written to a file, while it runs.
+func (m *Meter) Following(file string, restore Restorer) Restorer {
+	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
+		ended, shown := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(shown)
+			for ticker := time.NewTicker(redraw); ; {
+				select {
+				case <-ended:
+					ticker.Stop()
+					m.Clear()
+					return
+				case <-ticker.C:
+					if is, err := os.Stat(file); err == nil {
+						m.Show("restored", min(is.Size(), path.Full.Database.Bytes), path.Full.Database.Bytes)
+					}
+				}
+			}
+		}()
+		defer func() { close(ended); <-shown }()
+		return restore(ctx, path)
+	}
 }
 
 // Clear takes the line away, for what is said next.

@@ -33,9 +33,12 @@ type Choice struct {
 	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
 }
 
+// Restorer restores what lies at the end of a path, and says what that showed.
+type Restorer func(context.Context, archive.Path) (archive.Result, error)
+
 // Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document, and so does
 // ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
-func Verify(ctx context.Context, settings Settings, chosen Choice, restore func(context.Context, archive.Path) (archive.Result, error)) (Verified, error) {
+func Verify(ctx context.Context, settings Settings, chosen Choice, restore Restorer) (Verified, error) {
 	kept := settings.Archive()
 	path, err := wanted(ctx, kept, chosen)
 	if err != nil {

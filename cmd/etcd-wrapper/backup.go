@@ -40,8 +40,8 @@ type backupCommand struct {
 // backupFlags are what commands about a store take. They are start-etcd's, so that its arguments and environment fit.
 type backupFlags struct {
 	Backups     commandline.Backups `embed:""`
-	WrapperPort commandline.Port    `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given."`
-	Output      string              `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json."`
+	WrapperPort commandline.Port    `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given; --port will do."`
+	output      `embed:""`
 }
 
 // Notes implements commandline.Noted.
@@ -70,17 +70,17 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 	if err != nil && ctx.Err() != nil {
 		return s.failed(errInterrupted, exitcode.CutShort)
 	}
-	return s.conclude(f.Output, result, err)
+	return s.conclude(f.output, result, err)
 }
 
 // errInterrupted is of a command that was told to end.
 var errInterrupted = errors.New("interrupted, and nothing was left behind")
 
 // conclude prints the result of a command, if there is one, and its error.
-func (s streams) conclude(output string, result document, err error) exitcode.Code {
+func (s streams) conclude(how output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
-		if output == "json" {
+		if how.json() {
 			print = func(to io.Writer) error { return backups.JSON(to, result) }
 		}
 		if failed := print(s.out); failed != nil && err == nil {
@@ -95,7 +95,7 @@ func (s streams) conclude(output string, result document, err error) exitcode.Co
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	log := s.logger()
-	log.Error().Err(err).Msg("etcd-wrapper " + cmp.Or(s.command, "backup") + " has failed")
+	log.Error().Err(err).Msg(cmp.Or(s.command, "backup") + " has failed")
 	return status
 }
 
@@ -307,7 +307,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
-	return s.conclude(c.Output, backups.Made(made), nil)
+	return s.conclude(c.output, backups.Made(made), nil)
 }
 
 // backupVerifyCommand is `backup verify`.
@@ -325,7 +325,8 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 		}
 	}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		restore := verifyBackupInChild(settings.Flags, scratch(c.ScratchDir, settings))
+		dir := scratch(c.ScratchDir, settings)
+		restore := s.meter().Following(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
 		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
 			return nil, err

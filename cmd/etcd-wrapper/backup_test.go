@@ -123,7 +123,10 @@ func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		run(args, streams{out: io.Discard, log: &log})
-		assert.Contains(t, log.String(), `"message":"etcd-wrapper `+args[0]+` has failed"`)
+		assert.Regexp(t, "^etcd-wrapper: "+args[0]+" has failed: .*\n$", log.String())
+		log.Reset()
+		run(append(args, "-o", "json"), streams{out: io.Discard, log: &log})
+		assert.Contains(t, log.String(), `"message":"`+args[0]+` has failed"`)
 	}
 }
 

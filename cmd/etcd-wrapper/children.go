@@ -19,15 +19,17 @@ import (
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/recovery/standalone"
 )
 
 // The hidden commands here run as processes of their own, started by others of this program: what they do may panic on
 // damaged data in a goroutine of etcd or bbolt, or should leave the machine to etcd.
 
-// verifyCommand is the process of its own that a validation runs in: etcd's and bbolt's checks may panic on corrupt
-// data, in goroutines of theirs. People run it, too.
+// verifyCommand validates a data directory. With -o json it is the process of its own that a validation runs in: etcd's and bbolt's
+// checks may panic on corrupt data, in goroutines of theirs.
 type verifyCommand struct {
+	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
 	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"How deeply to validate."`
 }
@@ -41,10 +43,23 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 		return exitcode.Usage
 	}
 	if datadir.IsEmpty(c.DataDir) {
-		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // to who listens no more
+		_ = c.print(s.out, c.DataDir+" is empty\n", map[string]bool{"valid": true, "empty": true}) // to who listens no more
 		return exitcode.Clean
 	}
-	return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+	if c.json() {
+		return exitcode.Code(standalone.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+	}
+	warnings, err := verifyInChild()(ctx, c.DataDir, bootstrap.Mode(c.Mode))
+	for _, warning := range warnings {
+		_, _ = fmt.Fprintln(s.out, "warning: "+printable.Line(warning)) // as above
+	}
+	if err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg(c.DataDir + " is not valid")
+		return exitcode.ToolFailed
+	}
+	_, _ = fmt.Fprintln(s.out, c.DataDir+" is valid") // as above
+	return exitcode.Clean
 }
 
 func verifyInChild() standalone.VerifyFunc {
@@ -53,7 +68,7 @@ func verifyInChild() standalone.VerifyFunc {
 		return datadir.Verify // in this process then
 	}
 	verify := standalone.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
-		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode)}
+		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode), "-o", "json"}
 	})
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		if _, err := os.Lstat(dataDir); errors.Is(err, fs.ErrNotExist) {
@@ -102,11 +117,8 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// restorer restores what lies at the end of a path, and says what that showed.
-type restorer func(context.Context, archive.Path) (archive.Result, error)
-
 // verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
-func verifyBackupInChild(flags commandline.Backups, scratch string) restorer {
+func verifyBackupInChild(flags commandline.Backups, scratch string) backups.Restorer {
 	executable, err := os.Executable()
 	if err != nil {
 		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }

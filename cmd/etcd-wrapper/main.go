@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/etcdtools"
 	"etcd-wrapper/cmd/logstream"
@@ -42,15 +43,32 @@ type streams struct {
 	log      io.Writer
 	terminal bool   // somebody reads the log at a terminal
 	colour   bool   // which has colours
+	json     bool   // a program reads the log
 	command  string // that runs, for its errors; empty is backup
 }
 
-// logger is for commands that visitors run: JSON lines, or sentences at a terminal.
+// logger is for commands that visitors run: sentences, or JSON lines where a program reads them.
 func (s streams) logger() zerolog.Logger {
-	if s.terminal {
-		return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
+	if s.json {
+		return logstream.New(s.log, zerolog.InfoLevel)
 	}
-	return logstream.New(s.log, zerolog.InfoLevel)
+	return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
+}
+
+// output is how a command that visitors run answers.
+type output struct {
+	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json; errors then are a line of JSON, too."`
+}
+
+func (o output) json() bool { return o.Output == "json" }
+
+// print prints an answer as text, or a document in its place.
+func (o output) print(to io.Writer, text string, document any) error {
+	if o.json() {
+		return backups.JSON(to, document)
+	}
+	_, err := io.WriteString(to, text)
+	return err
 }
 
 // command is one of the program's commands.
@@ -90,10 +108,14 @@ func run(args []string, s streams) exitcode.Code {
 		return exitcode.Code(done)
 	}
 	if err != nil {
+		s.json = !s.terminal && slices.Contains(args, "start-etcd")
 		log := s.logger()
 		log.Error().Err(err).Msg("wrong command line (see etcd-wrapper --help)")
 		explainUsage(args, err)
 		return exitcode.Usage
+	}
+	if visitor, is := chosen.(interface{ json() bool }); is {
+		s.json = visitor.json()
 	}
 	return chosen.execute(s)
 }
@@ -165,11 +187,22 @@ func exitStatuses(all ...any) string {
 // version is stamped by the Makefile.
 var version = "unknown"
 
-type versionCommand struct{}
+type versionCommand struct {
+	output `embed:""`
+}
 
-func (*versionCommand) execute(s streams) exitcode.Code {
-	fmt.Fprintf(s.out, "etcd-wrapper %s\netcd %s\n%s %s/%s\n", //nolint:errcheck // there is nobody left to tell
-		version, dataversion.Embedded, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+// versions are what version tells with -o json.
+type versions struct {
+	Wrapper  string `json:"wrapper"`
+	Etcd     string `json:"etcd"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (c *versionCommand) execute(s streams) exitcode.Code {
+	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
+	_ = c.print(s.out, text, is) // there is nobody left to tell
 	return exitcode.Clean
 }
 

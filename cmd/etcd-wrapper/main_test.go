@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -86,11 +88,38 @@ func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
 	}
 }
 
-func TestAtATerminalErrorsAreSentences(t *testing.T) {
-	_, log, _ := said(t, true, "start-etcd", "--nope")
-	assert.Equal(t, "etcd-wrapper: wrong command line (see etcd-wrapper --help): unknown flag --nope\n", log)
-	_, log, _ = said(t, false, "start-etcd", "--nope")
-	assert.Contains(t, log, `"error":"unknown flag --nope"`)
+// A pod's log is read by programs, what a visitor typed is not, be it by kubectl exec, which gives no terminal.
+func TestErrorsAreSentencesWherePeopleReadThem(t *testing.T) {
+	for _, c := range []struct {
+		atTerminal bool
+		args       []string
+		sentence   bool
+	}{
+		{true, []string{"start-etcd", "--nope"}, true},
+		{false, []string{"start-etcd", "--nope"}, false},
+		{false, []string{"status", "--nope"}, true},
+		{false, []string{"status", "--port=1"}, true},
+		{true, []string{"status", "--port=1", "-o", "json"}, false},
+		{false, []string{"defrag", "--port=1", "-o", "json"}, false},
+		{false, []string{"backup", "now", "--port=1"}, true},
+		{false, []string{"backup", "now", "--port=1", "-o", "json"}, false},
+	} {
+		_, log, status := said(t, c.atTerminal, c.args...)
+		assert.NotEqual(t, exitcode.Clean, status, c.args)
+		assert.Equal(t, c.sentence, strings.HasPrefix(log, "etcd-wrapper: "), "%v: %s", c.args, log)
+		assert.Equal(t, !c.sentence, strings.HasPrefix(log, `{"level":"error"`), "%v: %s", c.args, log)
+	}
+}
+
+func TestEveryCommandCanAnswerInJSON(t *testing.T) {
+	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
+	require.NoError(t, err)
+	for _, command := range parser.Model.Leaves(true) {
+		is := slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "output" && f.Short == 'o' })
+		assert.Equal(t, !command.Passthrough && command.Name != "start-etcd", is, command.Name)
+	}
+	out, _, _ := said(t, false, "version", "-o", "json")
+	assert.Contains(t, out, `"etcd": "3.6.`)
 }
 
 // They share its environment variable.
@@ -110,10 +139,27 @@ func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 	}
 	for _, command := range parser.Model.Leaves(false) {
 		for _, flag := range command.Flags {
-			wanted := command.Name == "start-etcd" || flag.Name == "etcd-wrapper-port" || strings.HasPrefix(flag.Name, "backup-")
+			wanted := command.Name == "start-etcd" || flag.Name == "etcd-wrapper-port" || flag.Name == "volume-dir" || strings.HasPrefix(flag.Name, "backup-")
 			assert.Equal(t, wanted, len(flag.Envs) == 1, "--%s of %s", flag.Name, command.Name)
 		}
 	}
+}
+
+// Who asks a pod that restarts all the time learns why.
+func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
+	volume := t.TempDir()
+	_, log, status := said(t, false, "status", "--port=1", "--volume-dir", volume)
+	assert.Equal(t, exitcode.NoAnswer, status)
+	assert.NotContains(t, log, "the last run")
+	run := exitcode.LastRun{Began: time.Now()}
+	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
+	_, log, _ = said(t, false, "status", "--port=1", "--volume-dir", volume)
+	assert.Contains(t, log, "has left no word of its end")
+	run.Ended, run.Status, run.Reason = time.Now(), exitcode.Crashed, "panic: by the test"
+	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
+	_, log, status = said(t, false, "status", "--port=1", "--volume-dir", volume)
+	assert.Contains(t, log, " with 2: panic: by the test")
+	assert.Equal(t, exitcode.NoAnswer, status)
 }
 
 // People are sent to it by the runbook.
@@ -124,9 +170,11 @@ func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
 	assert.Contains(t, log, "there is no data directory")
 	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
 	assert.Equal(t, exitcode.Clean, status)
+	assert.Equal(t, dir+" is empty\n", out)
+	out, _, _ = said(t, false, "verify-data", "-o", "json", "--data-dir", dir)
 	assert.JSONEq(t, `{"valid":true,"empty":true}`, out)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
-	out, _, status = said(t, false, "verify-data", "--data-dir", dir)
+	out, _, status = said(t, false, "verify-data", "-o", "json", "--data-dir", dir)
 	assert.Equal(t, exitcode.ToolFailed, status)
 	assert.Contains(t, out, `"valid":false`)
 }

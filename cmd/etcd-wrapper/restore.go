@@ -55,7 +55,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	defer stop()
 	restored, err := backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter())
 	made, err := c.result(restored, err)
-	return s.conclude(c.Output, made, err)
+	return s.conclude(c.output, made, err)
 }
 
 // plan is the data directory to be made. The error is about the command line.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
@@ -16,14 +17,16 @@ import (
 
 // statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
 type statusCommand struct {
-	WrapperPort commandline.Port `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper's own server; --port will do."`
+	VolumeDir   string           `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
 	Watch       bool             `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
-	Output      string           `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json, the document of GET /lifecycle."`
+	output      `embed:""`
 }
 
 // Notes implements commandline.Noted.
 func (*statusCommand) Notes() string {
-	return "The port may also be given by the environment variable ETCD_WRAPPER_ETCD_WRAPPER_PORT.\n" +
+	return "With -o json it is the document of GET /lifecycle.\n" +
+		"Port and volume may also be given by the environment variables of start-etcd.\n" +
 		exitStatuses(exitcode.Clean, "ready", exitcode.MemberNotReady, "not ready", exitcode.NoAnswer, "nobody answers on the port",
 			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read or printed")
 }
@@ -37,6 +40,9 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	}
 	if err := c.ask(receive); err != nil {
 		log := s.logger()
+		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
+			err = fmt.Errorf("%w; %s", err, last)
+		}
 		log.Error().Err(err).Msg("cannot tell the status")
 		return unanswered(err)
 	}
@@ -59,7 +65,7 @@ func (c *statusCommand) ask(receive func(status.Document) error) error {
 }
 
 func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
-	if c.Output == "json" {
+	if c.json() {
 		encoder := json.NewEncoder(to)
 		if !c.Watch {
 			encoder.SetIndent("", "  ")
@@ -82,7 +88,8 @@ func unanswered(err error) exitcode.Code {
 
 // defragCommand has the wrapper that runs on this host, in the same pod, defragment its database, and waits for the end.
 type defragCommand struct {
-	WrapperPort commandline.Port `name:"etcd-wrapper-port" default:"9095" help:"Port of the wrapper's own server."`
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper's own server; --port will do."`
+	output      `embed:""`
 }
 
 // Notes implements commandline.Noted.
@@ -96,7 +103,11 @@ func (*defragCommand) Notes() string {
 
 func (c *defragCommand) execute(s streams) exitcode.Code {
 	log := s.logger()
-	last, err := c.defragment(s.out)
+	progress := s.out
+	if c.json() {
+		progress = io.Discard
+	}
+	last, err := c.defragment(progress)
 	var refusal status.RefusalError
 	switch {
 	case errors.As(err, &refusal):
@@ -109,7 +120,7 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 		log.Error().Msg("not defragmented: " + last.Error)
 		return exitcode.ToolFailed
 	}
-	_, _ = fmt.Fprintln(s.out, "defragmented "+terminal.Defragmented(last)) // a reader that closed the stream does not want it
+	_ = c.print(s.out, "defragmented "+terminal.Defragmented(last)+"\n", last) // a reader that closed the stream does not want it
 	return exitcode.Clean
 }
 

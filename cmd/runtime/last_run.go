@@ -55,6 +55,21 @@ func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exi
 	return l
 }
 
+// LastRunOn is a sentence about the last run on a volume, for somebody who finds that no process answers; empty if none left a note there.
+func LastRunOn(volumeDir string) string {
+	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
+	last, err := exitcode.ReadLastRun(flags.LastRunPath())
+	at := func(when time.Time) string { return when.Local().Format(time.DateTime) }
+	switch {
+	case err != nil:
+		return ""
+	case last.Ended.IsZero():
+		return fmt.Sprintf("the last run on %s began at %s and has left no word of its end: it goes on, or it was killed (SIGKILL, out of memory, power)", volumeDir, at(last.Began))
+	default:
+		return fmt.Sprintf("the last run on %s ended at %s with %d: %s", volumeDir, at(last.Ended), int(last.Status), last.Reason)
+	}
+}
+
 // look reads how the last run ended. That it was killed is true only if it does not go on.
 func (l *lastRun) look() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())

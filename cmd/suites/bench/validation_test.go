@@ -41,7 +41,7 @@ func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
 	fillDatabase(t, p.Database(), *revisions)
-	full := func() { run(t, harness.Program, "verify-data", "--data-dir", p.DataDir()) }
+	full := func() { run(t, harness.Program, "verify-data", "-o", "json", "--data-dir", p.DataDir()) }
 	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.Database()) }
 	read := func() { readFiles(t, p.DataDir()) }
 	read() // into the page cache

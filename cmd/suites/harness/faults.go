@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -127,8 +128,8 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
 // Trace runs the pod through a life under strace and returns its calls of those kinds that succeeded on paths of the
-// volume, in the order in which they returned.
-func (p *Pod) Trace(calls string, life func()) (spots []Spot) {
+// volume, or below others, in the order in which they returned.
+func (p *Pod) Trace(calls string, life func(), others ...string) (spots []Spot) {
 	p.T.Helper()
 	p.Straced("-y", "-z", "-e", "trace="+calls)
 	life()
@@ -139,10 +140,13 @@ func (p *Pod) Trace(calls string, life func()) (spots []Spot) {
 	defer text.Close() // read only
 	for lines := bufio.NewScanner(text); lines.Scan(); {
 		found := traced.FindStringSubmatch(lines.Text())
-		if found == nil || !strings.HasPrefix(found[2]+found[3], p.Volume) {
+		if found == nil {
 			continue
 		}
 		at := Spot{Call: found[1], Path: found[2] + found[3]}
+		if !slices.ContainsFunc(append(others, p.Volume), func(below string) bool { return strings.HasPrefix(at.Path, below) }) {
+			continue
+		}
 		counts[at]++
 		spots = append(spots, Spot{at.Call, at.Path, counts[at]})
 	}

@@ -33,10 +33,11 @@ func TestWhereverRecoveryIsKilledTheNextStartComesToTheSameEnd(t *testing.T) {
 	}
 }
 
-// spots are the calls of a recovery on what is its own: what it builds, what it moves and where it notes how far it is.
+// spots are the calls of a recovery on what is its own, what it builds, what it moves and where it notes how far it is, and on the
+// store, where it claims the next generation.
 func (s *stricken) spots(t *testing.T) (spots []harness.Spot) {
 	t.Helper()
-	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }) {
+	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
 		if s.ofRecovery(at.Path) {
 			spots = append(spots, at)
 		}
@@ -47,7 +48,8 @@ func (s *stricken) spots(t *testing.T) (spots []harness.Spot) {
 
 func (s *stricken) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".")
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // at random, so the next run has others
+	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
 // dieAt kills a recovery there, if the call is made, and holds the next start against how it has to end.
