@@ -171,7 +171,7 @@ func (r *run) notAdopted() string {
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
-		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}},
+		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}}, Generation: r.kept.newest.Number + 1,
 	}
 }
 

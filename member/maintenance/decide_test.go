@@ -84,7 +84,7 @@ func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
 
 func TestTurnsByTheClockNeverMeetAndAreAsLongAsTheWork(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for inUse, every := range map[int64]time.Duration{mebibyte: 15 * time.Second, 900 * mebibyte: time.Minute, 4 * gibibyte: 8 * time.Minute} {
+	for inUse, every := range map[int64]time.Duration{mebibyte: 9 * time.Second, 900 * mebibyte: 72 * time.Second, 4 * gibibyte: 288 * time.Second} {
 		f := healthy()
 		f.inUse, f.full = inUse, []types.ID{1, 2, 3}
 		turns := map[types.ID]int{}

@@ -187,7 +187,7 @@ func (p *place) drop(ctx context.Context, all ...claim) {
 }
 
 // shortestSlot is that of a member whose database has little in use.
-const shortestSlot = 5 * time.Second
+const shortestSlot = 3 * time.Second
 
 // byClock says, where the alarm NOSPACE lets nobody claim anything, whether it is this member's turn: those that have raised it have slots
 // of the clock in turns, by the order of IDs, each at least twice as long as the work and begun only early. Whoever has lifted it leaves

@@ -25,7 +25,7 @@ func (w *want) look(ctx context.Context) time.Duration {
 	worth := f.worth(w.options.Threshold)
 	if worth == "" {
 		w.rest(ctx, Idle, "", f)
-		return w.options.Interval
+		return w.until(w.options.Interval, f)
 	}
 	if obstacle := f.obstacle(w.limits()); obstacle != "" {
 		w.rest(ctx, Waiting, worth+", but "+obstacle, f)
@@ -41,7 +41,15 @@ func (w *want) look(ctx context.Context) time.Duration {
 	if err != nil {
 		w.enter(Waiting, worth+", but "+err.Error(), f)
 	}
-	return w.options.Interval / waiting
+	return w.until(w.options.Interval/waiting, f)
+}
+
+// until is how long to wait before the next look, which comes soon while writes are refused: the slot of this member is short.
+func (w *want) until(usual time.Duration, f facts) time.Duration {
+	if f.noSpace {
+		return min(usual, shortestSlot/3)
+	}
+	return usual
 }
 
 // rest gives up the member's place, as there is nothing to do or nothing that could be done.

@@ -29,9 +29,10 @@ func NewToken() string { return "restored-" + rand.Text() }
 // cluster is the restored one, with ids.
 type cluster struct {
 	*membership.RaftCluster
-	self   *membership.Member
-	former int    // voters of the cluster that was backed up
-	begins uint64 // index of the snapshot that its log begins with; set with the database
+	self       *membership.Member
+	former     int    // voters of the cluster that was backed up
+	generation uint64 // that begins with it; 0 if none does
+	begins     uint64 // index of the snapshot that its log begins with; set with the database
 }
 
 // found gives the cluster and its members ids.
@@ -63,7 +64,7 @@ func (s Seed) withLearners(voters *membership.RaftCluster, learners map[string]b
 	for _, m := range members {
 		m.IsLearner = learners[m.Name]
 	}
-	c := &cluster{RaftCluster: membership.NewClusterFromMembers(zap.NewNop(), voters.ID(), members)}
+	c := &cluster{RaftCluster: membership.NewClusterFromMembers(zap.NewNop(), voters.ID(), members), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
 	c.self = c.MemberByName(s.Name)
 	switch {
 	case c.self == nil:
@@ -108,7 +109,7 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	if err := ageTokens(tx); err != nil {
+	if err := c.ageTokens(tx); err != nil {
 		return err
 	}
 	return c.settleMeta(tx.Bucket(schema.Meta.Name()))
@@ -119,7 +120,7 @@ const revisionsApart = 1 << 20
 
 // ageTokens has etcd find all tokens old that were signed before: a jwt has the revision of users and roles at which it was made, and
 // could else outlive a change of password that was made since the restore.
-func ageTokens(tx *bolt.Tx) error {
+func (c *cluster) ageTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
 		return err
@@ -128,7 +129,7 @@ func ageTokens(tx *bolt.Tx) error {
 	if kept := users.Get(schema.AuthRevisionKeyName); len(kept) == 8 {
 		was = binary.BigEndian.Uint64(kept)
 	}
-	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, (was/revisionsApart+1)*revisionsApart))
+	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, c.above(was, revisionsApart)))
 }
 
 // voters counts those of the database's members. What cannot be read is none.
@@ -149,7 +150,7 @@ func (c *cluster) settleMeta(meta *bolt.Bucket) error {
 	if kept := meta.Get(schema.MetaConsistentIndexKeyName); len(kept) == 8 {
 		c.begins = binary.BigEndian.Uint64(kept)
 	}
-	c.begins = above(c.begins)
+	c.begins = c.above(c.begins, apart)
 	state, err := json.Marshal(c.confState())
 	if err != nil {
 		return err

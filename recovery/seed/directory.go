@@ -25,6 +25,9 @@ type Seed struct {
 	Name    string   // of the member whose directory it is
 	Members []Member // of the cluster, that one included
 	Token   string   // NewToken; members that restore the same revision each for themselves have the same one
+	// Generation is the one that begins with it; 0 if it begins none. The database may be older than the cluster whose place it takes, so
+	// that only this tells how often logs were begun anew.
+	Generation int
 }
 
 // Result is what was made.

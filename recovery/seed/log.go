@@ -26,8 +26,12 @@ const apart = 1 << 40
 // commit is the index of the entry that the log begins with, behind the snapshot.
 func (c *cluster) commit() uint64 { return c.begins + 1 }
 
-// above is where a log begins behind one that had reached an index.
-func above(index uint64) uint64 { return (index/apart + 1) * apart }
+// above is a number of a new cluster's, such as where its log begins, that is above what the cluster of the database has come to, and those
+// that were restored since, which the database may know nothing of: each has come less than a step further. It is the same for all who
+// restore the same. Only data that were adopted from a store with more generations may have come further.
+func (c *cluster) above(was, step uint64) uint64 {
+	return max(was/step+1, c.generation) * step
+}
 
 // writeLog begins the log with a snapshot that stands for the database and its members. The empty entry behind it has etcd know at once
 // that it has applied what is committed.

@@ -42,9 +42,22 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	require.Equal(t, confState, *newest.ConfState)
 }
 
-func TestALogBeginsAboveAllThatTheFormerOneCanHaveReached(t *testing.T) {
+func TestALogBeginsAboveAllThatFormerOnesCanHaveReached(t *testing.T) {
 	for index, begins := range map[uint64]uint64{0: apart, 1: apart, apart - 1: apart, apart: 2 * apart, apart + 5: 2 * apart} {
-		require.Equal(t, begins, above(index))
+		require.Equal(t, begins, (&cluster{}).above(index, apart))
+	}
+	kept, highest := uint64(100), uint64(100) // of the database that is restored, and of the cluster that was last
+	for generation := uint64(2); generation < 20; generation++ {
+		c := cluster{generation: generation}
+		begins := c.above(kept, apart)
+		require.Greater(t, begins, highest, "generation %d", generation)
+		highest = begins + apart/2
+		switch generation % 4 {
+		case 0:
+			kept = highest // else no full is made of it before it is lost
+		case 1:
+			kept = 100 // somebody goes back to the first one
+		}
 	}
 }
 

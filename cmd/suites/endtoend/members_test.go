@@ -373,3 +373,23 @@ func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
 	c.runs[0].AwaitReady()
 	c.requireWhole()
 }
+
+// Members that are lost at once join one after the other, and one that is rolled back then is replaced as of three.
+func TestTwoLostMembersOfFiveComeBackFromTheOthers(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := begin(t, harness.StandaloneMembers(t, 5))
+	for _, i := range []int{2, 4} {
+		c.runs[i].Kill()
+		lose(c.pods[i])
+	}
+	c.runs[2], c.runs[4] = c.pods[2].Start(), c.pods[4].Start()
+	c.runs[2].AwaitReady()
+	c.runs[4].AwaitReady()
+	c.requireWhole()
+	c.runs[3].Kill()
+	fates["put back"].happens(c, c.pods[3])
+	c.pods[3].StartReady()
+	c.requireWhole()
+	assert.Len(t, asides(c.pods[3]), 1)
+}

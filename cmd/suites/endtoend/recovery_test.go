@@ -207,9 +207,14 @@ func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harne
 	lose(p)
 
 	run = p.StartReady()
+	stranger := p.Etcd()
+	for _, client := range []*clientv3.Client{stranger, survivor} {
+		_, err := client.Authenticate(t.Context(), "root", "secret") // which takes no token
+		require.NoError(t, err, "it is connected again")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = etcdserverpb.NewKVClient(p.Etcd().ActiveConnection()).Range(
+	_, err = etcdserverpb.NewKVClient(stranger.ActiveConnection()).Range(
 		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
 	require.ErrorContains(t, err, "invalid auth token")
 	got, err := survivor.Get(ctx, "key")
