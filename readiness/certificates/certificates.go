@@ -5,6 +5,7 @@
 package certificates
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -47,6 +48,7 @@ type Files struct {
 	mu    sync.Mutex        // held for moments only
 	paths map[string]string // by what they are for; empty where there is none
 	found []file            // sorted by what they are for
+	pools map[string]file   // of authorities, as etcd has read them at its start, which it does once
 	begun time.Time         // when they were read last
 }
 
@@ -54,12 +56,17 @@ type Files struct {
 type file struct {
 	status.Certificate
 	leafEnds time.Time // when the first certificate in it ends, the one that is shown to the other side
+	lastEnds time.Time // when none of them is valid any longer
+	digest   [sha256.Size]byte
 }
+
+// isPool tells whether a file has the authorities that etcd checks others with.
+func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
 // New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. They
 // are read in the background at once, and then again whenever somebody asks and they have not been for 3 s.
 func New(paths map[string]string, log zerolog.Logger) *Files {
-	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}}
+	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
@@ -74,12 +81,19 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Use adds further files, and reads all, which takes a second at most.
+// Use adds the files of an etcd that is about to start, and reads all, which takes a second at most.
 func (f *Files) Use(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
 	f.mu.Unlock()
 	f.read()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, each := range f.found {
+		if each.isPool() {
+			f.pools[each.Name] = each
+		}
+	}
 }
 
 // Now returns what was in the files when they were read last, sorted by what they are for, from memory. A file that can't
@@ -116,7 +130,7 @@ func (f *Files) read() {
 	var found []file
 	for content := range read {
 		found = append(found, content)
-		f.warn(content.Certificate, time.Now())
+		f.warn(content, time.Now())
 	}
 	slices.SortFunc(found, func(a, b file) int { return strings.Compare(a.Name, b.Name) })
 	f.mu.Lock()
@@ -125,18 +139,29 @@ func (f *Files) read() {
 }
 
 func look(name, path string, known []file) (content file, ok bool) {
-	first, leaf, err := ends(path)
+	content, err := ends(path)
 	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, smallfile.ErrHangs) {
 		return known[before], true
 	}
-	return file{status.Certificate{Name: name, Path: path, Expires: first}, leaf}, err == nil
+	content.Name, content.Path = name, path
+	return content, err == nil
 }
 
-// renew is what to do about a certificate, whoever reads it.
-const renew = "renew it in its Secret, the file is read again by itself"
+// What to do about a certificate.
+const (
+	renew   = "renew it in its Secret, the file is read again by itself"
+	restart = "renew it in its Secret, and restart this member: etcd reads it once, at its start"
+)
+
+func (f file) advice() string {
+	if f.isPool() {
+		return restart
+	}
+	return renew
+}
 
 // warn logs each certificate once when it ends soon, and again when it has ended.
-func (f *Files) warn(c status.Certificate, now time.Time) {
+func (f *Files) warn(c file, now time.Time) {
 	ended := !c.Expires.After(now)
 	key := c.Name
 	if ended {
@@ -148,28 +173,34 @@ func (f *Files) warn(c status.Certificate, now time.Time) {
 	f.warned[key] = c.Expires
 	line := f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires.UTC())
 	if ended {
-		line.Msg("a certificate has expired; " + renew)
+		line.Msg("a certificate has expired; " + c.advice())
 		return
 	}
-	line.Msg("a certificate expires soon; " + renew)
+	line.Msg("a certificate expires soon; " + c.advice())
 }
 
-// ends are when the first to end of the certificates in a PEM file does, and when the first one in the file does.
-func ends(path string) (first, leaf time.Time, err error) {
+// ends are when the certificates in a PEM file do.
+func ends(path string) (is file, err error) {
 	content, err := smallfile.Read(path, maxBytes)
 	if err != nil {
-		return first, leaf, err
+		return is, err
 	}
-	err = errors.New("it has no certificate")
+	is.digest, err = sha256.Sum256(content), errors.New("it has no certificate")
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		certificate, unreadable := x509.ParseCertificate(block.Bytes)
-		switch {
-		case unreadable != nil:
-		case err != nil:
-			first, leaf, err = certificate.NotAfter, certificate.NotAfter, nil
-		case certificate.NotAfter.Before(first):
-			first = certificate.NotAfter
+		if unreadable != nil {
+			continue
+		}
+		at := certificate.NotAfter
+		if err != nil {
+			is.Expires, is.leafEnds, is.lastEnds, err = at, at, at, nil
+		}
+		if at.Before(is.Expires) {
+			is.Expires = at
+		}
+		if at.After(is.lastEnds) {
+			is.lastEnds = at
 		}
 	}
-	return first, leaf, err
+	return is, err
 }

@@ -98,6 +98,36 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 	})
 }
 
+// Etcd reads them once: renewed in time on the disk, they still shut out who comes after the old ones have ended.
+func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		clients, peers := bundle(t, now.Add(70*time.Hour), now.Add(90*time.Hour)), bundle(t, now.Add(200*time.Hour))
+		var log bytes.Buffer
+		files := certificates.New(map[string]string{}, zerolog.New(&log))
+		files.Use(map[string]string{certificates.EtcdServerCA: clients, certificates.EtcdPeerCA: peers})
+		ended, soon := files.Judge(now)
+		assert.Empty(t, ended)
+		assert.Regexp(t, "^etcd_server_ca .* expires on ", soon)
+		assert.Contains(t, log.String(), "restart this member: etcd reads it once, at its start")
+
+		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
+		time.Sleep(11 * time.Second)
+		files.Now() // asks
+		synctest.Wait()
+		ended, soon = files.Judge(now)
+		assert.Empty(t, ended)
+		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd read it at its start: restart this member", soon)
+		ended, _ = files.Judge(now.Add(90 * time.Hour))
+		assert.Contains(t, ended, "no client with a certificate can connect")
+		assert.Contains(t, ended, "restart this member")
+
+		files.Use(nil) // the next etcd
+		ended, soon = files.Judge(now.Add(90 * time.Hour))
+		assert.Empty(t, ended+soon)
+	})
+}
+
 // The path of a certificate may lead to a pipe that nobody writes to.
 func TestACertificateThatBlocksDelaysNobody(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
