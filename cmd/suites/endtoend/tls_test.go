@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/readiness/status"
 )
 
 func TestSidecarAndClientsSpeakTLS(t *testing.T) {
@@ -98,4 +101,26 @@ func putWithoutCertificate(p *harness.Pod) error {
 	defer cancel()
 	_, err = client.Put(ctx, "key", "another value")
 	return err
+}
+
+// Etcd reads its authorities once, so a renewal that nobody notices would shut everybody out later.
+func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
+	t.Parallel()
+	ca := certificates.NewAuthority(t, "ca")
+	p := harness.NewPod(t)
+	p.DemandCertificates(ca)
+	run := p.StartReady()
+	content, err := os.ReadFile(ca.Bundle())
+	require.NoError(t, err)
+	another, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(ca.Bundle(), append(content, another...), 0o600))
+	harness.Eventually(t, "it is said", func() bool {
+		is := run.Status().Headline
+		return is.Health == status.HealthDegraded && strings.Contains(is.Line, "restart this member")
+	})
+	assert.Equal(t, 200, run.Readyz())
+	run.StopCleanly()
+	run = p.StartReady()
+	assert.NotContains(t, run.Status().Headline.Line, "restart this member")
 }
