@@ -61,7 +61,7 @@ func (p *proof) count() int {
 	return len(p.paths)
 }
 
-func (p *proof) drills() (count int) {
+func (p *proof) restoreTests() (count int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, path := range p.paths {
@@ -178,17 +178,17 @@ func TestEveryNewFullIsRestoredOnceToTestIt(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a verdict")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a result")
 	facts := s.Facts()
-	assert.Equal(t, archive.Verified, facts.Kept.Verdict.Outcome)
-	assert.Equal(t, facts.Kept.LastFull.Name(), facts.Kept.Verdict.Full)
+	assert.Equal(t, archive.Verified, facts.Kept.Result.Outcome)
+	assert.Equal(t, facts.Kept.LastFull.Name(), facts.Kept.Result.Full)
 	s.put(t, 10)
 	made, err := s.Now(soon(t))
 	require.NoError(t, err)
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict.Full == made.Name }, "the verdict on the next full")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result.Full == made.Name }, "the result on the next full")
 	assert.GreaterOrEqual(t, s.Facts().Kept.To, made.Revision)
 	require.NoError(t, s.End(soon(t)))
-	assert.LessOrEqual(t, s.proof.count(), 3, "one for each full, and a drill")
+	assert.LessOrEqual(t, s.proof.count(), 3, "one for each full, and a restore test")
 }
 
 func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T) {
@@ -197,8 +197,8 @@ func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict.Full == f.Shipped.LastFull.Name }, "the verdict on it")
-	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result.Full == f.Shipped.LastFull.Name }, "the result on it")
+	assert.Equal(t, archive.Failed, s.Facts().Kept.Result.Outcome)
 	require.NoError(t, s.End(soon(t)))
 	assert.Equal(t, int64(2), s.Facts().Shipped.Fulls, "what fails again has a cause that more fulls don't mend")
 }

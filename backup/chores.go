@@ -41,7 +41,7 @@ type chores struct {
 	listed  int64 // fulls that were stored when the last listing was made
 	due     map[string]time.Time
 	history *archive.History
-	judged  string             // the full that this process has a verdict on, whether or not the store gives that back
+	judged  string             // the full that this process has a result of, whether or not the store gives that back
 	doubt   *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
 	failing map[string]*Unable // chores that are not done, by their names
 
@@ -68,7 +68,7 @@ func all() []chore {
 	return []chore{
 		{"list", listEvery, false, (*chores).list},
 		{"verify", glance, true, (*chores).verify},
-		{"drill", daily, true, (*chores).drill},
+		{"restore test", daily, true, (*chores).testRestore},
 		{"prune", pruneEvery, true, (*chores).prune},
 		{"sweep", daily, true, (*chores).sweep},
 	}
@@ -99,7 +99,7 @@ func (c *chores) look(ctx context.Context) {
 		c.due["list"] = time.Time{}
 	}
 	if facts.Holes != c.holes {
-		c.holes, c.suspect, c.due["list"], c.due["drill"] = facts.Holes, true, time.Time{}, time.Time{}
+		c.holes, c.suspect, c.due["list"], c.due["restore test"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
 	for _, chore := range all() {
 		switch {
@@ -197,10 +197,10 @@ type Kept struct {
 	Spans    []facts.Span      // of all generations, oldest first; at most maxSpans
 	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
 	LastFull *archive.KeptFull // the newest that is believed
-	Verdict  *archive.Result   // the newest, on a full or of a drill
+	Result   *archive.Result   // of the newest restore test
 }
 
-// list looks at what is kept, and when the last drill was.
+// list looks at what is kept, and when the last restore test was.
 func (c *chores) list(ctx context.Context) error {
 	stored := c.writer.Facts().Stored
 	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
@@ -209,30 +209,30 @@ func (c *chores) list(ctx context.Context) error {
 	}
 	kept := summary(history)
 	if newest := history.Newest(); newest != nil {
-		drills, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
+		restoreTests, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
 			return err
 		}
-		for _, drill := range drills {
-			kept.judge(&drill)
-			if drill.At.Before(kept.At) { // otherwise a clock was wrong
-				c.due["drill"] = later(c.due["drill"], drill.At.Add(daily))
+		for _, test := range restoreTests {
+			kept.judge(&test)
+			if test.At.Before(kept.At) { // otherwise a clock was wrong
+				c.due["restore test"] = later(c.due["restore test"], test.At.Add(daily))
 			}
 		}
 	}
 	if kept.Cut != nil && kept.To < stored {
-		c.suspect, c.due["drill"] = true, time.Time{}
+		c.suspect, c.due["restore test"] = true, time.Time{}
 	}
 	c.history = history
 	c.backups.kept.Store(&kept)
 	return nil
 }
 
-// judge notes a verdict if it is the newest. Of two within the same second, a failure is the one to tell.
-func (k *Kept) judge(verdict *archive.Result) {
-	is := k.Verdict
-	if is == nil || verdict.At.After(is.At) || verdict.At.Equal(is.At) && is.Outcome == archive.Verified {
-		k.Verdict = verdict
+// judge notes a result if it is the newest. Of two within the same second, a failure is the one to tell.
+func (k *Kept) judge(result *archive.Result) {
+	is := k.Result
+	if is == nil || result.At.After(is.At) || result.At.Equal(is.At) && is.Outcome == archive.Verified {
+		k.Result = result
 	}
 }
 
@@ -364,30 +364,30 @@ func (c *chores) newestFull() *archive.KeptFull {
 	return &fulls[len(fulls)-1]
 }
 
-// judge restores a path, keeps the verdict, and answers a failed one with a full.
+// judge restores a path, keeps the result, and answers a failed one with a full.
 func (c *chores) judge(ctx context.Context, path archive.Path) error {
-	verdict, err := c.backups.options.Verify(ctx, path)
+	result, err := c.backups.options.Verify(ctx, path)
 	if err != nil {
 		return err
 	}
-	verdict.Member = c.member
-	if err := c.backups.archive.PutResult(ctx, verdict); err != nil {
+	result.Member = c.member
+	if err := c.backups.archive.PutResult(ctx, result); err != nil {
 		return err
 	}
-	if verdict.Segments {
+	if result.Segments {
 		c.suspect = false
 	} else {
-		c.judged = verdict.Full
+		c.judged = result.Full
 	}
 	log := c.backups.options.Log
-	if verdict.Outcome == archive.Verified {
-		log.Info().Int64("revision", verdict.Revision).Float64("seconds", verdict.Seconds).Msg("backups: a test restore gave back what etcd had")
+	if result.Outcome == archive.Verified {
+		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: a test restore gave back what etcd had")
 		c.due["prune"] = time.Time{}
 	} else {
-		log.Error().Int64("revision", verdict.Revision).Str("error", verdict.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
+		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
 	}
 	err = c.list(ctx) // first of all: a full may take long
-	if verdict.Outcome == archive.Verified {
+	if result.Outcome == archive.Verified {
 		return err
 	}
 	_, failed := c.replace(ctx, failedTest)
@@ -404,8 +404,8 @@ func (c *chores) replace(ctx context.Context, reason string) (made bool, err err
 	return err == nil, err
 }
 
-// drill restores a random revision of the window, with segments; the latest one if something may be missing.
-func (c *chores) drill(ctx context.Context) error {
+// testRestore restores a random revision of the window, with segments; the latest one if something may be missing.
+func (c *chores) testRestore(ctx context.Context) error {
 	if c.suspect {
 		return c.examine(ctx)
 	}
@@ -413,7 +413,7 @@ func (c *chores) drill(ctx context.Context) error {
 	if kept == nil || kept.To <= kept.From || !c.canOpen() {
 		return nil
 	}
-	for range drillTries {
+	for range restoreTries {
 		revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
 		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
 		switch {
@@ -440,7 +440,7 @@ func (c *chores) examine(ctx context.Context) error {
 		if kept.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
 		}
-		c.note("drill", lost, 0) // before the full, which may take long
+		c.note("restore test", lost, 0) // before the full, which may take long
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
@@ -458,8 +458,8 @@ func (c *chores) examine(ctx context.Context) error {
 	}
 }
 
-// drillTries is how often a revision is drawn until one needs segments.
-const drillTries = 20
+// restoreTries is how often a revision is drawn until one needs segments.
+const restoreTries = 20
 
 // abandoned is how old the directory of a command must be for nobody to be restoring to it any longer.
 const abandoned = 24 * time.Hour

@@ -26,8 +26,8 @@ func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *tes
 		in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
 	}
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "the verdict")
-	assert.Equal(t, archive.Failed, s.Facts().Kept.Verdict.Outcome)
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "the result")
+	assert.Equal(t, archive.Failed, s.Facts().Kept.Result.Outcome)
 	require.NoError(t, s.End(soon(t)))
 }
 
@@ -35,7 +35,7 @@ func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *tes
 func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
 	made := *s.Facts().Kept.LastFull
 	require.NoError(t, s.End(soon(t)))
 	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutResult(t.Context(), archive.Result{
@@ -49,11 +49,11 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
-func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
+func TestARandomRevisionIsRestoredOnceADayWhateverIsRestarted(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	once := func(seen func(backup.Facts) bool, what string) {
 		s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
 		s.put(t, 5)
 		made, err := s.Now(soon(t))
 		require.NoError(t, err)
@@ -61,10 +61,10 @@ func TestADrillIsDoneOnceADayWhateverIsRestarted(t *testing.T) {
 		require.NoError(t, s.End(soon(t)))
 		s.Backups = s.another(t, &seal.Keys{})
 	}
-	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to drill")
-	once(func(backup.Facts) bool { return s.proof.drills() == 1 }, "a drill")
-	once(func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a test restore of the third run")
-	assert.Equal(t, 1, s.proof.drills())
+	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to restore")
+	once(func(backup.Facts) bool { return s.proof.restoreTests() == 1 }, "a restore test")
+	once(func(f backup.Facts) bool { return f.Kept.Result != nil }, "a test restore of the third run")
+	assert.Equal(t, 1, s.proof.restoreTests())
 }
 
 // has tells whether a full was restored to test it.
@@ -79,17 +79,17 @@ func (s *subject) has(full string) bool {
 	return false
 }
 
-func TestWhatADrillShowedIsTold(t *testing.T) {
+func TestWhatARestoreTestShowedIsTold(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a first full")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
 	require.NoError(t, s.End(soon(t)))
 	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil && f.Kept.Verdict.Outcome == archive.Failed }, "the failed drill")
-	assert.True(t, s.Facts().Kept.Verdict.Segments)
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil && f.Kept.Result.Outcome == archive.Failed }, "the failed restore test")
+	assert.True(t, s.Facts().Kept.Result.Segments)
 	require.NoError(t, s.End(soon(t)))
 }
 
@@ -101,7 +101,7 @@ func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testin
 	assert.Equal(t, "no room", s.Facts().Undone.Text)
 	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextTry, time.Minute)
 	s.proof.fail(nil)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Verdict != nil }, "the test restore")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Result != nil }, "the test restore")
 	require.NoError(t, s.End(soon(t)))
 }
 
@@ -121,7 +121,7 @@ func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
 	made := sealtest.New(t)
 	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Verdict != nil }, "a full that is encrypted")
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that is encrypted")
 	assert.Nil(t, s.Facts().Undone)
 	require.NoError(t, s.End(soon(t)))
 

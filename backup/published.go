@@ -74,15 +74,15 @@ func lastFull(known Facts) *facts.Full {
 }
 
 func lastVerified(known Facts) *facts.Proof {
-	verdict := known.Kept.Verdict
-	if verdict == nil {
+	result := known.Kept.Result
+	if result == nil {
 		return nil
 	}
-	proof := &facts.Proof{Revision: verdict.Revision, At: verdict.At, Passed: verdict.Outcome == archive.Verified, Reason: verdict.Why}
+	proof := &facts.Proof{Revision: result.Revision, At: result.At, Passed: result.Outcome == archive.Verified, Reason: result.Why}
 	if proof.Passed {
-		proof.Reason = "restored in " + time.Duration(verdict.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
-		if verdict.Hash != nil {
-			proof.Reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", verdict.Hash.Revision, verdict.Hash.Hash)
+		proof.Reason = "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
+		if result.Hash != nil {
+			proof.Reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", result.Hash.Revision, result.Hash.Hash)
 		}
 	}
 	return proof

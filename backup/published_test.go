@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// Of a drill etcd's hash is mostly known of an earlier revision: that of its full, or of a compaction.
+// Of a restore test etcd's hash is mostly known of an earlier revision: that of its full, or of a compaction.
 func TestHowFarAHashHasProvedABackupIsTold(t *testing.T) {
-	verdict := &archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}}
-	proof := lastVerified(Facts{Kept: Kept{Verdict: verdict}})
+	result := &archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}}
+	proof := lastVerified(Facts{Kept: Kept{Result: result}})
 	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", proof.Reason)
 }
 

@@ -40,7 +40,7 @@ func TestADatabaseWhosePagesContradictEachOtherIsDamaged(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAnInspectionThatCannotBeMadeIsNoVerdict(t *testing.T) {
+func TestAnInspectionThatCannotBeMadeIsNoResult(t *testing.T) {
 	_, snapshot := smallFull(t)
 	_, err := Database(t.Context(), snapshotOf(snapshot), filepath.Join(t.TempDir(), "db"), Options{Above: 1000, Inspect: inChild("unknown")})
 	require.ErrorContains(t, err, "cannot inspect it: exit status 3")

@@ -37,7 +37,7 @@ type GenerationOverview struct {
 	Windows        []Window       `json:"windows"` // what can be gone back to, oldest first
 	Fulls          []FullOverview `json:"fulls"`   // oldest first
 	Segments       Amount         `json:"segments"`
-	Verified       *Verification  `json:"verified,omitempty"` // the last test restore, of a full or a drill
+	Verified       *Verification  `json:"verified,omitempty"` // the last restore test, of a full or with segments
 }
 
 // Window is a range of revisions each of which is kept.
@@ -60,17 +60,17 @@ type FullOverview struct {
 	Encrypted bool          `json:"encrypted,omitempty"`
 	Reason    string        `json:"reason"`
 	Member    string        `json:"member"`
-	Verified  *Verification `json:"verified,omitempty"` // absent until a test restore has come to a verdict
+	Verified  *Verification `json:"verified,omitempty"` // absent until a test restore has ended
 	Error     string        `json:"error,omitempty"`    // why it cannot be used; the rest is then missing
 }
 
-// Verification is the verdict of a test restore.
+// Verification is the result of a test restore.
 type Verification struct {
 	Outcome  string    `json:"outcome"` // verified or failed
 	Why      string    `json:"why,omitempty"`
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision"`
-	Drill    bool      `json:"drill,omitempty"` // of a revision behind a full
+	Segments bool      `json:"segments,omitempty"` // of a revision behind a full
 }
 
 // Amount is how much of something there is.
@@ -79,8 +79,8 @@ type Amount struct {
 	Bytes   int64 `json:"bytes"`
 }
 
-// drillsFor is how old a drill may be that is told of.
-const drillsFor = 31 * 24 * time.Hour
+// restoreTestsFor is how old a restore test may be that is told of.
+const restoreTestsFor = 31 * 24 * time.Hour
 
 // ErrEmpty says that nothing was ever kept in a place.
 var ErrEmpty = errors.New("has no backups")
@@ -97,11 +97,11 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 		all.Cluster, all.Created = history.Cluster.Cluster, history.Cluster.Created
 	}
 	for _, generation := range history.Generations {
-		drills, err := kept.RestoreTests(ctx, generation.Number, now.Add(-drillsFor))
+		restoreTests, err := kept.RestoreTests(ctx, generation.Number, now.Add(-restoreTestsFor))
 		if err != nil {
-			return Overview{}, fmt.Errorf("cannot list what drills showed: %w", err)
+			return Overview{}, fmt.Errorf("cannot list what restoreTests showed: %w", err)
 		}
-		all.Generations = append(all.Generations, ofGeneration(generation, drills))
+		all.Generations = append(all.Generations, ofGeneration(generation, restoreTests))
 	}
 	if all.Sidecar, err = ofSidecar(ctx, settings.Store); err == nil && len(all.Generations)+len(all.Sidecar) == 0 {
 		err = fmt.Errorf("%s %w", settings.Store, ErrEmpty)
@@ -109,7 +109,7 @@ func Look(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 	return all, err
 }
 
-func ofGeneration(g archive.Generational, drills []archive.Result) GenerationOverview {
+func ofGeneration(g archive.Generational, restoreTests []archive.Result) GenerationOverview {
 	seen := GenerationOverview{
 		Number: g.Number, Cluster: g.Cluster, Parent: g.Parent, ParentRevision: g.ParentRevision, Created: g.Created,
 		Windows: []Window{}, Fulls: []FullOverview{}, Segments: Amount{Objects: len(g.Objects)},
@@ -129,8 +129,8 @@ func ofGeneration(g archive.Generational, drills []archive.Result) GenerationOve
 		seen.Fulls = append(seen.Fulls, of)
 		seen.Verified = later(seen.Verified, of.Verified)
 	}
-	for _, drill := range drills {
-		seen.Verified = later(seen.Verified, ofVerdict(&drill))
+	for _, test := range restoreTests {
+		seen.Verified = later(seen.Verified, ofResult(&test))
 	}
 	return seen
 }
@@ -138,7 +138,7 @@ func ofGeneration(g archive.Generational, drills []archive.Result) GenerationOve
 func ofFull(full archive.KeptFull) FullOverview {
 	seen := FullOverview{
 		Name: full.Label, Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
-		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofVerdict(full.Result),
+		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofResult(full.Result),
 	}
 	if full.Err != nil {
 		seen.Error = printable.Line(full.Err.Error())
@@ -146,12 +146,12 @@ func ofFull(full archive.KeptFull) FullOverview {
 	return seen
 }
 
-func ofVerdict(verdict *archive.Result) *Verification {
-	if verdict == nil {
+func ofResult(result *archive.Result) *Verification {
+	if result == nil {
 		return nil
 	}
 	return &Verification{
-		Outcome: string(verdict.Outcome), Why: printable.Line(verdict.Why), At: verdict.At, Revision: verdict.Revision, Drill: verdict.Segments,
+		Outcome: string(result.Outcome), Why: printable.Line(result.Why), At: result.At, Revision: result.Revision, Segments: result.Segments,
 	}
 }
 
@@ -277,7 +277,7 @@ func (f FullOverview) size() string {
 	return terminal.Size(f.Bytes)
 }
 
-// words is a verdict for people.
+// words is a result for people.
 func (v *Verification) words(now time.Time) string {
 	if v == nil {
 		return "not yet"

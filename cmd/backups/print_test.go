@@ -35,11 +35,11 @@ var began = time.Date(2026, time.November, 21, 1, 2, 3, 0, time.UTC)
 
 func generation() archive.Generational {
 	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: segment.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
-	verdict := archive.Result{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
+	result := archive.Result{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
 	return archive.Generational{
 		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},
 		Fulls: []archive.KeptFull{
-			{Full: full, Label: full.Name(), Size: 2 << 20, Result: &verdict},
+			{Full: full, Label: full.Name(), Size: 2 << 20, Result: &result},
 			{Label: archive.FullName(43, began), Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
 		},
 		Objects: []archive.Object{{Level: archive.Segment, Size: 1 << 20}, {Level: archive.Minute, Size: 1 << 20}},
@@ -79,7 +79,7 @@ func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
 	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(encrypted, nil)}}), " 2.0 MiB, encrypted 3.0 GiB schedule ")
 }
 
-func TestADrillThatFailedIsTold(t *testing.T) {
+func TestARestoreTestThatFailedIsTold(t *testing.T) {
 	failed := archive.Result{Revision: 50, Segments: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
 	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Result{failed})}}
 	assert.Contains(t, printed(t, overview), "last verified FAILED: its hash differs, revision 50")

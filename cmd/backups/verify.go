@@ -19,12 +19,12 @@ type Verified struct {
 	Generation int             `json:"generation"`
 	Full       string          `json:"full"`     // that it began with
 	Revision   int64           `json:"revision"` // that was restored
-	Drill      bool            `json:"drill"`    // whether segments were restored, too
+	Segments   bool            `json:"segments"` // whether segments were restored, too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
 	Hash       *archive.Hash   `json:"hash,omitempty"` // etcd's own that it was compared with; absent if none is known
 	Seconds    float64         `json:"seconds"`
-	Recorded   bool            `json:"recorded"` // the verdict is in the store, and counts
+	Recorded   bool            `json:"recorded"` // the result is in the store, and counts
 }
 
 // Choice is which backup is meant.
@@ -36,7 +36,7 @@ type Choice struct {
 // Restorer restores what lies at the end of a path, and says what that showed.
 type Restorer func(context.Context, archive.Path) (archive.Result, error)
 
-// Verify has a backup restored and keeps the verdict in the store. ErrNotVerified comes with the document, and so does
+// Verify has a backup restored and keeps the result in the store. ErrNotVerified comes with the document, and so does
 // ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
 func Verify(ctx context.Context, settings Settings, chosen Choice, restore Restorer) (Verified, error) {
 	kept := settings.Archive()
@@ -44,23 +44,23 @@ func Verify(ctx context.Context, settings Settings, chosen Choice, restore Resto
 	if err != nil {
 		return Verified{}, err
 	}
-	verdict, err := restore(ctx, path)
+	result, err := restore(ctx, path)
 	if err != nil {
 		return Verified{}, err
 	}
 	verified := Verified{
-		Generation: verdict.Generation, Full: verdict.Full, Revision: verdict.Revision, Drill: verdict.Segments, Outcome: verdict.Outcome,
-		Why: verdict.Why, Hash: verdict.Hash, Seconds: verdict.Seconds,
+		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
+		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
 	if settings.Keys.Signs() || !settings.Keys.Trusts() { // nobody would believe it otherwise
-		err = kept.PutResult(ctx, verdict)
+		err = kept.PutResult(ctx, result)
 		verified.Recorded = err == nil
 	}
 	switch {
-	case verdict.Outcome != archive.Verified:
-		err = errors.Join(fmt.Errorf("%w: %s", ErrNotVerified, verdict.Why), err)
+	case result.Outcome != archive.Verified:
+		err = errors.Join(fmt.Errorf("%w: %s", ErrNotVerified, result.Why), err)
 	case path.PastEnd != nil:
-		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, verdict.Revision, path.PastEnd), err)
+		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, result.Revision, path.PastEnd), err)
 	}
 	return verified, err
 }
@@ -101,9 +101,9 @@ func (v Verified) Print(to io.Writer) error {
 	case v.Hash != nil:
 		words += fmt.Sprintf(", with etcd's own hash of revision %d", v.Hash.Revision)
 	}
-	recorded := "the verdict is in the store"
+	recorded := "the result is in the store"
 	if !v.Recorded {
-		recorded = "the verdict is not in the store, as it would not be signed"
+		recorded = "the result is not in the store, as it would not be signed"
 	}
 	took := terminal.Rounded(time.Duration(v.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(to, "%s, from full %s of generation %d, in %v; %s\n", words, v.Full, v.Generation, took, recorded)

@@ -35,7 +35,7 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.Equal(t, l.revision, verified.Revision)
-	assert.Regexp(t, "^revision 21 could be restored, from full .* the verdict is in the store\n$", printed(t, verified)+"\n")
+	assert.Regexp(t, "^revision 21 could be restored, from full .* the result is in the store\n$", printed(t, verified)+"\n")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
@@ -79,22 +79,22 @@ func TestAHashThatWasComparedIsTold(t *testing.T) {
 	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
 }
 
-func TestARevisionBehindAFullIsADrill(t *testing.T) {
+func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	verified, err := Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
 	require.ErrorIs(t, err, ErrNotVerified)
 	require.ErrorContains(t, err, "it differs")
-	assert.True(t, verified.Drill)
+	assert.True(t, verified.Segments)
 	assert.Contains(t, printed(t, verified), "revision 24 could not be restored")
-	drills, err := settings.Archive().RestoreTests(t.Context(), 1, time.Now().Add(-time.Hour))
+	restoreTests, err := settings.Archive().RestoreTests(t.Context(), 1, time.Now().Add(-time.Hour))
 	require.NoError(t, err)
-	require.Len(t, drills, 1)
-	assert.Equal(t, archive.Failed, drills[0].Outcome)
+	require.Len(t, restoreTests, 1)
+	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// An unsigned verdict would make a full unbelievable for those who trust signatures only.
-func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
+// An unsigned result would make a full unbelievable for those who trust signatures only.
+func TestAResultThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	pair := sealtest.New(t)
 	settings := live(t).keepWith(t, pair.Load(t))
 	settings.Keys = sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys})
@@ -108,7 +108,7 @@ func TestAVerdictThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	assert.NoError(t, history.Newest().Fulls[0].Err)
 }
 
-func TestWhatKeepsFromVerifyingIsNoVerdict(t *testing.T) {
+func TestWhatKeepsFromVerifyingIsNoResult(t *testing.T) {
 	settings := live(t).keep(t)
 	away := errors.New("no room")
 	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })

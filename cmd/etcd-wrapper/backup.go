@@ -29,7 +29,7 @@ import (
 type backupCommand struct {
 	List   backupListCommand   `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
 	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
-	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the verdict count."`
+	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the result count."`
 	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
 	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all below a prefix, as they were."`
 	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"Tell which keys changed between two moments."`

@@ -125,7 +125,7 @@ func ofTheListing(facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// ofVerification looks at the last test restore, of a full or of a restore test.
+// ofVerification looks at the last test restore, of a full or with segments.
 func ofVerification(facts Facts, g archive.Generational) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)

@@ -94,7 +94,7 @@ func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
 	require.ErrorContains(t, err, "cannot verify a backup")
 }
 
-func TestAChildThatEndsWithoutAVerdictIsNone(t *testing.T) {
+func TestAChildThatEndsWithoutAResultIsNone(t *testing.T) {
 	for what, want := range map[string]string{
 		"child-killed": "the process ended without a result: signal: killed",
 		"child-silent": "the process ended without a result",

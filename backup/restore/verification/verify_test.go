@@ -57,7 +57,7 @@ func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
 	require.Nil(t, result.Hash)
 }
 
-func TestADrillIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
+func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
 	w := newWorld(t, memory.New(), &seal.Keys{})
 	w.put(4)
 	w.putFull()
@@ -132,7 +132,7 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
-func TestTheVerdictSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
+func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 	s := memory.New()
 	w := newWorld(t, s, &seal.Keys{})
 	w.put(7)
@@ -153,7 +153,7 @@ func TestTheVerdictSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 	w.requireFailed(w.ofFull(), "; nothing else leads to revision 17")
 }
 
-func TestWhatKeepsItFromBeingFoundOutIsNoVerdict(t *testing.T) {
+func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
 	pair := sealtest.New(t)
 	s := memory.New()
 	w := newWorld(t, s, pair.Load(t))
