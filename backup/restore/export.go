@@ -7,10 +7,21 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"syscall"
 
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/lease"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/internal/child"
 	"etcd-wrapper/internal/durable"
 )
 
@@ -76,4 +87,83 @@ func addDigest(ctx context.Context, path string) (err error) {
 		return err
 	}
 	return flush(file)
+}
+
+// Keys are those of a database that nobody else uses, as etcd's own store reads them. They belong to one goroutine.
+type Keys struct {
+	database backend.Backend
+	store    mvcc.WatchableKV
+}
+
+// OpenKeys opens a database that was rebuilt, or a snapshot that was exported. It changes the file. Opening takes memory for the name of
+// every key.
+func OpenKeys(file string) (keys *Keys, err error) {
+	err = guarded(func() error {
+		config := backend.DefaultBackendConfig(zap.NewNop())
+		config.Path, config.UnsafeNoFsync = file, true
+		database := backend.New(config)
+		keys = &Keys{database, mvcc.New(zap.NewNop(), database, &lease.FakeLessor{}, mvcc.StoreConfig{})}
+		return nil
+	})
+	return keys, err
+}
+
+// keysAtOnce is how many keys are held in memory with their values.
+const keysAtOnce = 1000
+
+// From yields the keys from one on up to end, in order, as etcd has ranges: a nil end means that key alone, and an empty one all behind
+// it. An error comes last.
+func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
+	return func(yield func(*mvccpb.KeyValue, error) bool) {
+		for {
+			page, err := k.store.Range(ctx, key, end, mvcc.RangeOptions{Limit: keysAtOnce})
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range page.KVs {
+				if !yield(&page.KVs[i], nil) {
+					return
+				}
+			}
+			if len(page.KVs) < keysAtOnce || end == nil {
+				return
+			}
+			key = append(page.KVs[len(page.KVs)-1].Key, 0)
+		}
+	}
+}
+
+// Close ends reading.
+func (k *Keys) Close() error { return errors.Join(k.store.Close(), k.database.Close()) }
+
+const inspectionStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
+
+// Inspect opens a database as it is opened to be changed, and closes it. Where pages contradict each other bbolt panics in a
+// goroutine of its own, or its stack overflows, which nobody can recover from: this is for a process of its own, the one that
+// InspectInChild starts, of which it changes limits. What is an error here is one for Database, too, which says it.
+func Inspect(path string) {
+	debug.SetMaxStack(inspectionStack)
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
+	if err == nil {
+		_ = db.Close() // nothing was written
+	}
+}
+
+// InspectInChild returns what Options.Inspect can be: it runs `executable args...`, a command that is expected to call
+// Inspect. That it panics is an ErrDamaged. The child is killed when ctx ends, and on Linux when this process dies.
+func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
+	return func(ctx context.Context, path string) error {
+		ended, err := child.Run(ctx, executable, args(path)...)
+		switch {
+		case err != nil:
+			return fmt.Errorf("cannot inspect it: %w", err)
+		case ended.Status == 0:
+			return nil
+		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
+			return fmt.Errorf("%w: its database cannot be read: %s", ErrDamaged, ended.Crash)
+		default:
+			return fmt.Errorf("cannot inspect it: %s", ended.Crash)
+		}
+	}
 }

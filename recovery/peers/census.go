@@ -1,12 +1,20 @@
 package peers
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+
+	"etcd-wrapper/internal/printable"
 )
 
 // Listing is how the other members have this one in their list.
@@ -227,6 +235,215 @@ func (p *Peers) unfinished(c *Census) error {
 			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time; see that it catches up, or remove it with etcdctl member remove", called(m))
 		case !started(m):
 			return fmt.Errorf("%s was added and has not started yet, and members join one at a time; start it, or remove it with etcdctl member remove", called(m))
+		}
+	}
+	return nil
+}
+
+// ErrMixedUp is of a volume with the data of another member.
+var ErrMixedUp = errors.New("volumes were mixed up")
+
+// named is what people know the member of that ID by; empty if the cluster has none.
+func (c *Census) named(id uint64) string {
+	if at := slices.IndexFunc(c.Members, func(m Member) bool { return uint64(m.ID) == id }); at >= 0 {
+		return called(c.Members[at])
+	}
+	return ""
+}
+
+// former says why the data of a volume are not those that this member had last, as far as the list of members tells. Data of a
+// time when this member alone had a vote would be a cluster by themselves.
+func former(self Self, c *Census) error {
+	known, count := c.Listing == Started, len(voters(c.Members))
+	switch {
+	case self.MemberID == 0 || strconv.FormatUint(self.ClusterID, 16) != c.Cluster || !known && c.Listing != Unlisted:
+		return nil
+	case known && self.MemberID != uint64(c.Own.ID) && c.named(self.MemberID) != "":
+		return fmt.Errorf("they are those of %s, which is in the cluster beside this one: %w", c.named(self.MemberID), ErrMixedUp)
+	case known && self.MemberID != uint64(c.Own.ID):
+		return fmt.Errorf("they are of member %x, which was replaced by %s", self.MemberID, c.Own.ID)
+	case self.Voters == 1 && (count > 1 || !known):
+		return fmt.Errorf("they are of a time when this member alone had a vote; %d have one now", count)
+	case !known && c.named(self.MemberID) == "":
+		return fmt.Errorf("they are of member %x, which the cluster has no more", self.MemberID)
+	}
+	return nil
+}
+
+// lacking says in words what the answers lack for a decision; nil if every other member has told how it is, and none of that
+// is in the way.
+func (p *Peers) lacking(self Self, c *Census, answers []*answer, calls []Call) error {
+	var words []string
+	switch {
+	case c.Listing == Claimed:
+		words = append(words, p.minority(answers))
+	case self.Restore != "" || c.Listing == Unknown:
+		for _, a := range answers {
+			words = append(words, a.name+" runs")
+		}
+	}
+	for _, call := range calls {
+		if what := call.words(self, c.Listing); what != "" {
+			words = append(words, call.Name+" "+what)
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(words, "; "))
+}
+
+// minority says why answers are not those of a quorum.
+func (p *Peers) minority(answers []*answer) string {
+	var names []string
+	for _, a := range answers {
+		names = append(names, a.name)
+		if a.content() != answers[0].content() {
+			return "what the others say of the cluster's members is not the same"
+		}
+	}
+	members := answers[0].members
+	return fmt.Sprintf("of %d voting members only %s runs, and %d have to", len(voters(members)), strings.Join(names, " and "), p.enough(members))
+}
+
+// words say what there is in a call that is in the way of a decision.
+func (c Call) words(self Self, listing Listing) string {
+	switch {
+	case c.Holds == Restores && self.Holds != Restores:
+		return "is about to restore the backup"
+	case self.Restore != "" && c.Restore != self.Restore:
+		return "does not ask for the same restore"
+	case self.Restore != "":
+		return ""
+	case c.Holds == Data:
+		return "has data, and runs no etcd yet"
+	case listing == Claimed:
+		return "runs no etcd, and has no data of use"
+	}
+	return ""
+}
+
+// hear asks a member that runs no etcd how it is.
+func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
+	if failed == nil {
+		return Call{}, false
+	}
+	for _, at := range urls {
+		if _, err := p.fetch(ctx, p.peer, at+callPath, &call); err == nil && call.Name == name {
+			return call, true
+		}
+	}
+	return Call{}, false
+}
+
+// both are two errors in one sentence; either may be nil.
+func both(first, second error) error {
+	if first != nil && second != nil {
+		return fmt.Errorf("%w; %w", first, second)
+	}
+	return cmp.Or(first, second)
+}
+
+// roll is what a roll call comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun, or
+// restored, when every member has said that it has no data of use: one that has not may have what all others lack.
+func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
+	if self.Restore != "" {
+		return p.together(self, calls)
+	}
+	lacks, all := 1+len(founding), 1+len(p.others)
+	lost := self.Holds != Nothing
+	for _, call := range calls {
+		if call.inTheWay(self) {
+			return Unknown
+		}
+		lacks, lost = lacks+1, lost || call.Holds != Nothing
+	}
+	switch {
+	case self.Holds == Data || lacks < all || lost && len(founding) > 0:
+		return Unknown
+	case lost:
+		return Gone
+	case len(founding) > 0:
+		return Partial
+	default:
+		return Founding
+	}
+}
+
+// inTheWay says that a member has data, or is about to. Of those that are about to restore them, the store has one be the
+// first.
+func (c Call) inTheWay(self Self) bool {
+	switch c.Holds {
+	case Nothing, Ruins, Older:
+		return false
+	case Restores:
+		return self.Holds != Restores
+	case Data:
+	}
+	return true
+}
+
+// together tells whether all ask for the same restore.
+func (p *Peers) together(self Self, calls []Call) Listing {
+	for _, call := range calls {
+		if !call.agrees(self) {
+			return Unknown
+		}
+	}
+	if len(calls) < len(p.others) {
+		return Unknown
+	}
+	return Asking
+}
+
+// agrees says that a member asks for the same restore, and has not begun it.
+func (c Call) agrees(self Self) bool {
+	return c.Restore == self.Restore && (c.Holds != Restores || self.Holds == Restores)
+}
+
+const (
+	mostMembers = 100 // in an answer; etcd advises against more than seven
+	longestName = 256 // bytes of a name or a URL in an answer; a DNS name has 253 at the most
+	longestWord = 300 // bytes that are quoted of what a stranger has said
+)
+
+// plain is a stranger's word as people are told of it: one line, of a length that one reads.
+func plain(word string) string {
+	word = printable.Line(word)
+	if len(word) > longestWord {
+		word = strings.ToValidUTF8(word[:longestWord], "") + "…"
+	}
+	return word
+}
+
+// said is an error whose text may be a stranger's.
+type said struct{ error }
+
+func (s said) Error() string { return plain(s.error.Error()) }
+func (s said) Unwrap() error { return s.error }
+
+// quoted bounds the text of an error; nil stays nil.
+func quoted(err error) error {
+	if err == nil {
+		return nil
+	}
+	return said{err}
+}
+
+// odd says why nobody can be told of members; nil if nothing speaks against it. Their names and URLs go into logs, into what is
+// published and into etcd's configuration.
+func odd(members []Member) error {
+	if len(members) == 0 || len(members) > mostMembers {
+		return fmt.Errorf("a cluster of %d members", len(members))
+	}
+	for _, m := range members {
+		if len(m.Name) > longestName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return fmt.Errorf("a member with a name that is none: %s", plain(m.Name))
+		}
+		for _, at := range slices.Concat(m.PeerURLs, m.ClientURLs) {
+			if parsed, err := url.Parse(at); err != nil || len(at) > longestName || parsed.Host == "" || !strings.HasPrefix(parsed.Scheme, "http") && !strings.HasPrefix(parsed.Scheme, "unix") {
+				return fmt.Errorf("a member with a URL that is none: %s", plain(at))
+			}
 		}
 	}
 	return nil

@@ -1,10 +1,20 @@
+// Package peers is what a member that does not run yet can learn from the other members of its cluster, and ask of them:
+// whether they know it, whether it may be replaced, and the two changes of the cluster's members that replacing takes.
+//
+// Members are asked over their peer URLs, which tell anybody with a peer's certificate who is in the cluster; what needs a
+// vote goes to their client URLs. With auto-tls or without TLS whoever answers there is believed, as etcd believes its peers then.
+// Nothing here decides: recovery's table does.
 package peers
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/url"
 	"os"
@@ -144,4 +154,16 @@ func (p *Peers) Close() {
 	}
 	p.peer.CloseIdleConnections()
 	p.client.CloseIdleConnections()
+}
+
+// selfMade makes a certificate as etcd makes itself one where auto-tls is on. It hides what is said and proves nothing, so it
+// is not kept, and names nobody.
+func selfMade() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, err
 }

@@ -1,13 +1,118 @@
+// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full backups, which
+// are snapshots of etcd, and deltas, which are the events of a watch. From a full and what follows it comes the database at any
+// later revision that is kept: the snapshot, and the rows to be added to its bucket key.
+//
+// What is read, in the sidecar's words:
+//
+//	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
+//	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
+//
+// The seconds are those of Unix. Numbered objects below such a name are the chunks of an upload; they count only where the
+// object itself is empty, as OpenStack's Swift leaves it. Anything else is left alone, and so is what lies deeper, since it may
+// belong to another cluster. Objects that were tagged x-etcd-snapshot-exclude are read like the others: a tag can't be seen here.
+//
+// # What the names say, and what counts
+//
+// A name is where to look; the content counts. A full's name has the revision of a request before the snapshot, which may be
+// newer: [Base] says what the database really holds. Rows up to there are not repeated. Deltas of two sidecars that wrote at the
+// same time overlap: what both have must be the same. A revision that is in no object is a [GapError]; such gaps are usual before
+// each full, as the sidecar forgets what it has collected when it takes one.
+//
+// The time of an event is when the sidecar received it, by its own clock: after a full that took a minute to upload, up to a
+// minute later than it happened.
+//
+// # Why the rows are etcd's own
+//
+// etcd numbers the rows of a transaction as it makes them, and hands them to a watch in the same order, one event a row, whether
+// a put, one of many keys of a range that is deleted, or one of an expired lease. The sidecar watches every key and writes down
+// all of an event but the previous value, which it does not ask for. So revision and position make the row's key, and the event's
+// key, value, revisions, version and lease its value, byte by byte.
+//
+// One thing cannot be known: an etcd from before 2024 (its issue 18089) that was compacted at the very revision at which the
+// sidecar began to watch had dropped that revision's deletions before the watch saw them. The rows behind a dropped one then have
+// a position too low, and the key is still there.
+//
+// # What no delta holds
+//
+// Leases themselves, users, roles, whether authentication is on, alarms, members and the revision of the last compaction: those
+// stay as they were in the full. A key whose lease was granted after the full names a lease that the restored etcd doesn't know,
+// and so lives until it is deleted or overwritten. A lease that was revoked after the full is there until it expires, without
+// keys. A password that was changed after the full is the old one again.
 package sidecarstore
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/store"
 )
+
+// Object is a full backup or a delta, by its name.
+type Object struct {
+	Name        string    // in the store
+	Full        bool      // a snapshot; otherwise a delta
+	First, Last int64     // revisions; First is 0 for a full, whose content may be newer than Last
+	Created     time.Time // by the sidecar's clock, rounded down to the second
+	Final       bool      // the sidecar took it as the last one of its cluster
+	Size        int64     // bytes in the store
+
+	compression string   // the suffix
+	parts       []string // what is read: the object, or its chunks
+}
+
+var (
+	namePattern  = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
+	chunkPattern = regexp.MustCompile(`^(.+?)(?:\.chunk)?/\d{10}$`)
+)
+
+// parse is false for an object that is none of the sidecar's.
+func parse(stored store.Object) (object Object, ours bool) {
+	words := namePattern.FindStringSubmatch(stored.Name)
+	if words == nil {
+		return Object{}, false
+	}
+	var numbers [3]int64
+	for i := range numbers {
+		number, err := strconv.ParseInt(words[2+i], 10, 64)
+		if err != nil {
+			return Object{}, false
+		}
+		numbers[i] = number
+	}
+	suffix, final := strings.CutSuffix(words[5], ".final")
+	return Object{
+		Name: stored.Name, Full: words[1] == "Full", First: numbers[0], Last: numbers[1], Created: time.Unix(numbers[2], 0).UTC(),
+		Final: final, Size: stored.Size, compression: suffix, parts: []string{stored.Name},
+	}, numbers[0] <= numbers[1]
+}
+
+// chunkOf is the name of the object that is uploaded with name as a chunk; empty if name is no chunk.
+func chunkOf(name string) string {
+	words := chunkPattern.FindStringSubmatch(name)
+	if words == nil {
+		return ""
+	}
+	return words[1]
+}
+
+// inSequence orders objects as the sidecar does, by the last revision. A full comes after the deltas that lead to its revision.
+func inSequence(a, b Object) int {
+	full := func(o Object) int {
+		if o.Full {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Last, b.Last), full(a)-full(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+}
 
 // Archive is what a sidecar keeps in a store, as it was when it was listed. It may be read from any goroutine.
 type Archive struct {
@@ -154,4 +259,44 @@ func (a *Archive) after(revision int64) (deltas []Object) {
 
 func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return int(min(max(a.First-b.First, -1), 1)) })
+}
+
+// What can be wrong with backups, for errors.Is. An error that is none of these comes from the store, or from the context.
+var (
+	// ErrDamaged says that an object is cut off, altered, or nothing that a sidecar writes.
+	ErrDamaged = errors.New("damaged backup")
+	// ErrNewer says that a full holds later revisions than the target, whatever its name says: an older full is needed.
+	ErrNewer = errors.New("full backup is newer than the target")
+	// ErrConflict says that two objects have different changes for one revision: of two clusters, or of one that was put back to
+	// an older state in between.
+	ErrConflict = errors.New("backups contradict each other")
+	// ErrNotKept says that no backup leads to the target.
+	ErrNotKept = errors.New("not kept")
+)
+
+// GapError says which revisions are in no object. It is an ErrNotKept. The last revision that can be reached is From-1.
+type GapError struct {
+	From, To      int64  // the first and the last that are missing
+	Before, After string // the names of the objects between which they are missing
+}
+
+// Error is for people.
+func (g *GapError) Error() string {
+	return fmt.Sprintf("revisions %d to %d are in no backup: they would be between %s and %s", g.From, g.To, g.Before, g.After)
+}
+
+// Unwrap makes it an ErrNotKept.
+func (g *GapError) Unwrap() error { return ErrNotKept }
+
+var (
+	errSum    = errors.New("the SHA-256 at its end is not that of its content: it is cut off or was altered")
+	errSuffix = errors.New("the compression of that suffix is unknown")
+	errLarge  = fmt.Errorf("it has an event of more than %d MiB", maxEvent>>20)
+)
+
+func damaged(name string, cause error) error {
+	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %s is cut off", ErrDamaged, name)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrDamaged, name, cause)
 }

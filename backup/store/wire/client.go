@@ -2,13 +2,17 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"etcd-wrapper/backup/store"
@@ -115,4 +119,157 @@ func withoutURL(err error) error {
 		return wrapped.Err
 	}
 	return err
+}
+
+// ParseEndpoint reads http(s)://HOST[:PORT][/PATH]. The error does not repeat the value, which may hold a password.
+func ParseEndpoint(value string) (*url.URL, error) {
+	endpoint, err := url.Parse(value)
+	switch {
+	case err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" || endpoint.Hostname() == "":
+		return nil, errors.New("is not http(s)://HOST[:PORT]")
+	case endpoint.User != nil:
+		return nil, errors.New("must not hold credentials")
+	case endpoint.RawQuery != "" || endpoint.Fragment != "":
+		return nil, errors.New("must not have a query")
+	default:
+		return endpoint, nil
+	}
+}
+
+// tolerance is the least difference of clocks that explains a refusal. AWS and Azure allow 15 minutes, Google less.
+const tolerance = 5 * time.Minute
+
+// maxWait is what a server can ask for at most; more is a mistake.
+const maxWait = time.Hour
+
+// codeWord is what the names of errors look like, which may be repeated in ours; nothing else of an answer is.
+var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
+
+// Answer is what counts of an answer that is not a success.
+type Answer struct {
+	Status int           // HTTP status
+	Code   string        // the store's name for the error, or empty
+	After  time.Duration // how long to wait, or 0
+	Skew   time.Duration // how far the server's clock is ahead of ours
+
+	stalled error // of a note: a request did not get on, so what the library repeats is not sent
+}
+
+// Error turns an answer into an error. What the store's own codes mean comes first, then what statuses mean in HTTP; 404, 409
+// and 412 mean nothing here, since that depends on the request.
+func (a Answer) Error(codes map[string]error) error {
+	kind, known := codes[a.Code]
+	switch {
+	case a.Status == http.StatusForbidden && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
+		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
+	case a.Status == http.StatusUnauthorized && a.Skew.Abs() > tolerance:
+		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
+	case known && !errors.Is(kind, store.ErrUnavailable):
+		return fmt.Errorf("%s: %w", a, kind)
+	case known || a.passing():
+		return &store.Unavailable{Cause: errors.New(a.String()), After: a.After}
+	case a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden:
+		return fmt.Errorf("%s: %w", a, store.ErrDenied)
+	default:
+		return errors.New(a.String())
+	}
+}
+
+// passing statuses are those that may be another one the next time.
+func (a Answer) passing() bool {
+	switch a.Status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	default:
+		return a.Status >= http.StatusInternalServerError
+	}
+}
+
+// String names status and code.
+func (a Answer) String() string {
+	if codeWord.MatchString(a.Code) {
+		return fmt.Sprintf("HTTP status %d (%s)", a.Status, a.Code)
+	}
+	return fmt.Sprintf("HTTP status %d", a.Status)
+}
+
+// AnswerOf reads what the headers say.
+func AnswerOf(response *http.Response) Answer {
+	answer := Answer{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After"))}
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		answer.Skew = time.Until(date)
+	}
+	return answer
+}
+
+func retryAfter(header string) time.Duration {
+	if seconds, err := strconv.Atoi(header); err == nil {
+		return min(max(0, time.Duration(seconds)), maxWait/time.Second) * time.Second
+	}
+	if date, err := http.ParseTime(header); err == nil {
+		return min(max(0, time.Until(date)), maxWait)
+	}
+	return 0
+}
+
+type noteKey struct{}
+
+// WithNote returns a context whose requests leave in note what the headers of the last answer said, for a library that
+// keeps them to itself. Such requests must come one after another; behind one that was given up because nothing moved, the
+// others fail at once, since a library that repeats it would wait as long again each time.
+func WithNote(ctx context.Context, note *Answer) context.Context {
+	return context.WithValue(ctx, noteKey{}, note)
+}
+
+func noteAnswer(ctx context.Context, response *http.Response) {
+	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
+		*note = AnswerOf(response)
+	}
+}
+
+// noteFailure remembers an error if it is that nothing moved.
+func noteFailure(ctx context.Context, err error) {
+	if note, ok := ctx.Value(noteKey{}).(*Answer); ok && errors.Is(err, errStalled) {
+		note.stalled = err
+	}
+}
+
+// noted is the error of an earlier request that did not get on.
+func noted(ctx context.Context) error {
+	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
+		return note.stalled
+	}
+	return nil
+}
+
+// describe keeps of an error of the connection what is known to repeat nothing of the answer.
+func describe(err error) error {
+	var (
+		network     *net.OpError
+		name        *net.DNSError
+		certificate *tls.CertificateVerificationError
+		record      tls.RecordHeaderError
+		ours        *store.Unavailable
+		bundle      *bundleError
+	)
+	switch {
+	case errors.As(err, &bundle):
+		return bundle
+	case errors.As(err, &ours):
+		return ours.Cause
+	case errors.As(err, &name):
+		return name
+	case errors.As(err, &network):
+		return network
+	case errors.As(err, &certificate):
+		return certificate
+	case errors.As(err, &record):
+		return errors.New("the server does not speak TLS")
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("connection lost")
+	default:
+		return errors.New("connection failed, or the answer is not HTTP")
+	}
 }

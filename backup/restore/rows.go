@@ -1,0 +1,382 @@
+package restore
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/lease/leasepb"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"etcd-wrapper/backup/format/segment"
+)
+
+// inserter appends rows to the bucket of keys, many in one transaction.
+type inserter struct {
+	ctx  context.Context
+	db   *bolt.DB
+	told *teller
+	// written is told of bytes that were committed.
+	written func(bytes int64)
+
+	tx      *bolt.Tx
+	keys    *bolt.Bucket
+	last    []byte // the key of the newest row
+	values  []byte // of the transaction: bbolt wants them to stay until it commits
+	pending int64  // rows of the transaction
+}
+
+// insert returns when all rows are in the database, and none if there was an error.
+func (i *inserter) insert(source Source) (changed Changes, err error) {
+	defer func() {
+		if i.tx != nil {
+			err = errors.Join(err, i.tx.Rollback())
+		}
+	}()
+	if err := i.begin(); err != nil {
+		return Changes{}, err
+	}
+	if last, _ := i.keys.Cursor().Last(); last != nil {
+		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // it has all rows of its last revision
+		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
+	}
+	behind := bytes.Clone(i.last)
+	if changed, err = insertMeanwhile(i.ctx, source.Rows, i.row); err != nil {
+		return Changes{}, err
+	}
+	changed.behind = behind
+	return changed, i.commit()
+}
+
+func (i *inserter) begin() (err error) {
+	if i.tx, err = i.db.Begin(true); err != nil {
+		return err
+	}
+	if i.keys = i.tx.Bucket(schema.Key.Name()); i.keys == nil {
+		return errNotEtcds
+	}
+	i.keys.FillPercent = fillPercent
+	i.values, i.pending = i.values[:0], 0
+	return nil
+}
+
+func (i *inserter) commit() error {
+	tx, bytes := i.tx, int64(len(i.values))
+	i.tx = nil
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	i.told.add(bytes, i.pending)
+	i.written(bytes)
+	return context.Cause(i.ctx)
+}
+
+// row inserts one row. It copies what it keeps.
+func (i *inserter) row(row segment.Row) error {
+	if bytes.Compare(row.Key, i.last) <= 0 {
+		return fmt.Errorf("%w: row %x does not come behind the ones before it", ErrDamaged, row.Key)
+	}
+	if i.pending > 0 && len(i.values)+len(row.Value) > batchBytes {
+		if err := i.commit(); err != nil {
+			return err
+		}
+		if err := i.begin(); err != nil {
+			return err
+		}
+	}
+	start := len(i.values)
+	if cap(i.values)-start < len(row.Value) {
+		i.values, start = make([]byte, 0, max(batchBytes, len(row.Value))), 0
+	}
+	i.values = append(i.values, row.Value...)
+	i.last = append(i.last[:0], row.Key...)
+	i.pending++
+	return i.keys.Put(row.Key, i.values[start:])
+}
+
+const (
+	batchSize = 256 << 10 // bytes of rows in one batch, unless a single row is larger
+	waiting   = 4         // batches that may wait
+)
+
+// batch is rows on their way from who reads them to who inserts them.
+type batch struct {
+	rows    []segment.Row
+	content []byte // of all of them
+}
+
+// batches are used again, because rows come by the million.
+var batches = sync.Pool{New: func() any { return &batch{content: make([]byte, 0, batchSize)} }}
+
+// reading hands rows to a function, and ends with the first error of it.
+type reading func(context.Context, func(segment.Row) error) (Changes, error)
+
+// insertMeanwhile has rows inserted while the next ones are read, because each takes about as long as the other. It returns
+// when both have ended, with an error of inserting, or else of reading. insert must copy what it keeps.
+func insertMeanwhile(ctx context.Context, read reading, insert func(segment.Row) error) (changed Changes, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	full := make(chan *batch, waiting)
+	go func() {
+		defer close(full)
+		err = guarded(func() (err error) {
+			changed, err = readInto(ctx, full, read)
+			return err
+		})
+	}()
+	var failed error
+	for b := range full {
+		if failed == nil {
+			failed = b.each(insert)
+		}
+		if failed != nil {
+			cancel()
+		}
+	}
+	if failed != nil {
+		return Changes{}, failed
+	}
+	return changed, err
+}
+
+// readInto copies the rows into batches.
+func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, error) {
+	b := batches.Get().(*batch)
+	hand := func() error {
+		select {
+		case full <- b:
+			b = batches.Get().(*batch)
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	changed, err := read(ctx, func(row segment.Row) error {
+		if !b.has(row) {
+			if err := hand(); err != nil {
+				return err
+			}
+		}
+		b.add(row)
+		return nil
+	})
+	if err != nil {
+		return Changes{}, err
+	}
+	return changed, hand()
+}
+
+// has tells whether there is room for a row.
+func (b *batch) has(row segment.Row) bool {
+	return len(b.rows) == 0 || len(b.content)+len(row.Key)+len(row.Value) <= batchSize
+}
+
+func (b *batch) add(row segment.Row) {
+	b.rows = append(b.rows, segment.Row{Key: b.copy(row.Key), Value: b.copy(row.Value)})
+}
+
+func (b *batch) copy(from []byte) []byte {
+	start := len(b.content)
+	b.content = append(b.content, from...)
+	return b.content[start:len(b.content):len(b.content)]
+}
+
+// each hands over the rows until there is an error. The batch is gone afterwards.
+func (b *batch) each(row func(segment.Row) error) (err error) {
+	for at := 0; at < len(b.rows) && err == nil; at++ {
+		err = row(b.rows[at])
+	}
+	b.rows, b.content = b.rows[:0], b.content[:0]
+	batches.Put(b)
+	return err
+}
+
+// schedule has etcd compact when it starts, unless it was going to anyway.
+func schedule(tx *bolt.Tx, compaction int64) error {
+	meta := tx.Bucket(schema.Meta.Name())
+	if compaction <= revisionIn(meta, schema.ScheduledCompactKeyName) {
+		return nil
+	}
+	return meta.Put(schema.ScheduledCompactKeyName, revisionKey(compaction))
+}
+
+// bump goes on above a revision, and has all before it compacted, the way etcdutl does.
+func bump(tx *bolt.Tx, above int64) error {
+	newest, err := newestRevision(tx)
+	if err != nil {
+		return err
+	}
+	next := max(newest, above) + 1
+	if err := tx.Bucket(schema.Key.Name()).Put(revisionKey(next), nil); err != nil {
+		return err
+	}
+	return schedule(tx, next)
+}
+
+func revisionKey(revision int64) []byte {
+	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
+}
+
+// revisionIn is the revision that a name in the bucket of etcd's own data stands for; 0 if there is none.
+func revisionIn(meta *bolt.Bucket, name []byte) int64 {
+	value := meta.Get(name)
+	if value == nil {
+		return 0
+	}
+	return mvcc.BytesToRev(value).Main
+}
+
+// newestRevision is that of the last row, or of the compaction that has deleted it. It refuses a database that is not
+// etcd's.
+func newestRevision(tx *bolt.Tx) (int64, error) {
+	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
+	if keys == nil || meta == nil {
+		return 0, errNotEtcds
+	}
+	return max(lastRow(keys), revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
+}
+
+// lastRow is the revision of the last row; 1 in an etcd that nobody has written to.
+func lastRow(keys *bolt.Bucket) int64 {
+	if last, _ := keys.Cursor().Last(); last != nil {
+		return mvcc.BytesToRev(last).Main
+	}
+	return 1
+}
+
+// holds refuses a database whose last row is of another revision than was said, if that was said.
+func holds(tx *bolt.Tx, revision int64) error {
+	keys := tx.Bucket(schema.Key.Name())
+	if revision == 0 || keys == nil {
+		return nil
+	}
+	if last := lastRow(keys); last != revision {
+		return fmt.Errorf("%w: its last revision is %d and should be %d", ErrDamaged, last, revision)
+	}
+	return nil
+}
+
+// The time in seconds that a lease gets which a key names, and of which nobody has stated how long it is.
+const (
+	// endedTTL is for one that had come to its end by the next statement: its keys went a moment later, and do so again. etcd makes
+	// as much of it as it allows at the least.
+	endedTTL = 1
+	// unknownTTL is for one of which nothing further is stated: somebody may still hold it, and must not lose it earlier than
+	// agreed. So it gets as much as the longest that is known, and at least what etcd's own sessions have.
+	unknownTTL = 60
+)
+
+// keepLeases adds the leases that keys name and that are not there. Without its lease a key would stay for ever. Buckets are stated
+// less often than rows: a lease may have come since the last statement, and may have gone by the next one. Only rows behind those of
+// the full can name such a lease.
+func keepLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
+	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
+	if err != nil {
+		return err
+	}
+	missing := missingLeases(tx, leases, changed.behind)
+	if len(missing) == 0 {
+		return nil
+	}
+	stated, ttl, err := statedNext(ctx, leases, changed)
+	for id := range missing {
+		value := stated[string(leaseKey(id))]
+		if value == nil && err == nil {
+			value, err = (&leasepb.Lease{ID: id, TTL: ttl}).Marshal()
+		}
+		if err != nil {
+			return fmt.Errorf("cannot add the lease %x, which a key names: %w", id, err)
+		}
+		if err = leases.Put(leaseKey(id), value); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// statedNext are the leases as they were stated next, and the time of those that are not among them.
+func statedNext(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
+	var next *segment.Bucket
+	if changed.Recorded != nil {
+		next, err = changed.Recorded(ctx)
+	}
+	if next == nil {
+		return nil, longest(leases), err
+	}
+	stated = map[string][]byte{}
+	for key, value := range next.Entries() {
+		stated[string(key)] = value
+	}
+	return stated, endedTTL, err
+}
+
+// missingLeases are those that keys name which were last written behind a row.
+func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bool {
+	named := map[string]int64{} // by key
+	rows := tx.Bucket(schema.Key.Name()).Cursor()
+	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
+		key, lease := keyAndLease(value)
+		if (segment.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
+			delete(named, string(key))
+		} else {
+			named[string(key)] = lease
+		}
+	}
+	missing := map[int64]bool{}
+	for _, id := range named {
+		missing[id] = true
+	}
+	return missing
+}
+
+// The numbers of fields of etcd's mvccpb.KeyValue.
+const (
+	keyField   = 1
+	leaseField = 6
+)
+
+// keyAndLease reads two fields of a row's value where it lies: to copy all of it would take as long as to insert it. What cannot be read
+// names no lease; whoever proves what was built says so.
+func keyAndLease(value []byte) (key []byte, lease int64) {
+	for len(value) > 0 {
+		number, kind, tag := protowire.ConsumeTag(value)
+		length := protowire.ConsumeFieldValue(number, kind, value[max(tag, 0):])
+		if tag < 0 || length < 0 {
+			return nil, 0
+		}
+		switch field := value[tag : tag+length]; {
+		case number == keyField && kind == protowire.BytesType:
+			key, _ = protowire.ConsumeBytes(field)
+		case number == leaseField && kind == protowire.VarintType:
+			id, _ := protowire.ConsumeVarint(field)
+			lease = int64(id) //nolint:gosec // as protobuf has it
+		}
+		value = value[tag+length:]
+	}
+	return key, lease
+}
+
+// longest is the time of the longest lease, and at least that of etcd's sessions.
+func longest(leases *bolt.Bucket) int64 {
+	ttl := int64(unknownTTL)
+	_ = leases.ForEach(func(_, value []byte) error { // it fails only if this does
+		var known leasepb.Lease
+		if known.Unmarshal(value) == nil {
+			ttl = max(ttl, known.TTL)
+		}
+		return nil
+	})
+	return ttl
+}
+
+// leaseKey is what etcd has a lease under.
+func leaseKey(id int64) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // as etcd does
+}
