@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 
@@ -75,6 +76,7 @@ func (p *process) change() <-chan struct{} {
 func (p *process) tell(how func(*status.Document)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.now.Checks = slices.Clone(p.now.Checks) // those that were handed out may still be read
 	how(&p.now)
 	close(p.changed)
 	p.changed = make(chan struct{})

@@ -14,7 +14,7 @@ import (
 // quietly writes as many entries to the log, and then nobody writes any more.
 func (c *three) quietly(entries int) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), harness.Patience)
+	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
 	defer cancel()
 	client := c.pods[0].Etcd()
 	var writers sync.WaitGroup

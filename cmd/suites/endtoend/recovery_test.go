@@ -212,7 +212,7 @@ func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harne
 		_, err := client.Authenticate(t.Context(), "root", "secret") // which takes no token
 		require.NoError(t, err, "it is connected again")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	_, err = etcdserverpb.NewKVClient(stranger.ActiveConnection()).Range(
 		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
