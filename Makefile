@@ -17,10 +17,16 @@ RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 BACKUP_STORE ?= file://$(CURDIR)/.run/backups
 BENCH ?=
 PUSH ?=
+TAG ?= latest
 DEPLOY ?=
+ETCD ?=
+# Where the source of a release is, and below it its files, and from where its chart takes the image.
+REPOSITORY ?= https://example.org/etcd-wrapper
+IMAGE ?= etcd-wrapper
+KEY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch run build cross image test bench lint test-backup test-recovery test-upkeep test-faults test-robustness test-downgrade test-chart test-deploy test-crash dot mutate picture review fuzz cover ci clean
+.PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot mutate picture pictures review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -43,15 +49,36 @@ cross: ## See that it builds for arm64, on macOS and Linux
 		CGO_ENABLED=0 GOOS=$$system GOARCH=arm64 $(GO) build -trimpath -o /dev/null ./cmd/etcd-wrapper || exit 1; \
 	done
 
-# What could make one machine's binary differ from another's is said here: the same commit and the same Go give the same image.
-image: ## Build an OCI image for amd64 and arm64 in bin/image, without a daemon; PUSH=REGISTRY/REPOSITORY:TAG pushes it
-	@for arch in amd64 arm64; do \
-		GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false \
-		-ldflags '-s -w -X main.version=$(VERSION)' -o bin/linux-$$arch/etcd-wrapper ./cmd/etcd-wrapper || exit 1; \
-	done
-	@cd deploy/image && $(GO) run . -out $(CURDIR)/bin/image -push '$(PUSH)' -version '$(VERSION)' \
-		-revision "$$(git rev-parse HEAD 2>/dev/null || echo unknown)" -created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)" \
-		$(CURDIR)/bin/linux-amd64/etcd-wrapper $(CURDIR)/bin/linux-arm64/etcd-wrapper
+# The binaries of image and release. What could make one machine's differ from another's is said here: the same commit and the
+# same Go give the same bytes.
+bin/%/etcd-wrapper: always
+	@GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) \
+	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/etcd-wrapper
+
+COMMIT = -version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
+	-created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
+
+image: bin/linux-amd64/etcd-wrapper bin/linux-arm64/etcd-wrapper ## Build an OCI image for amd64 and arm64 in bin/image, without a daemon; PUSH=REGISTRY/REPOSITORY:TAG pushes it
+	@cd deploy/image && $(GO) run . -out $(CURDIR)/bin/image -tag '$(TAG)' -push '$(PUSH)' $(COMMIT) $(addprefix $(CURDIR)/,$(filter bin/%,$^))
+
+release: TAG = $(VERSION)
+release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper image ## Write what is published of VERSION=v1.0.0 into dist: archives, image, chart, checksums and more; KEY=FILE signs them
+	@cd deploy/release && $(GO) run . -out $(CURDIR)/dist $(COMMIT) -repository '$(REPOSITORY)' -image '$(IMAGE)' -key '$(abspath $(KEY))' \
+		$(foreach platform,darwin-amd64 darwin-arm64 linux-amd64 linux-arm64,$(CURDIR)/bin/$(platform)/etcd-wrapper)
+
+releasable:
+	@echo '$(VERSION)' | grep -Eqx 'v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?' || \
+		{ echo 'a release needs a version such as VERSION=v1.0.0, and not $(VERSION)' >&2; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo 'a release is made of a commit: commit or remove what git status shows' >&2; exit 1; }
+
+# The second one finds nothing that the first has left behind: Go begins with an empty cache.
+release-check: SIGNED = KEY='$(abspath $(KEY))'
+release-check: releasable ## Make the release of VERSION=v1.0.0 twice, in two folders and from nothing, and see that both have the same bytes
+	cd deploy/release && $(GO) test -count=1 ./...
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	git clone -q . "$$dir/one" && git clone -q . "$$dir/elsewhere/two" && \
+	$(MAKE) -C "$$dir/one" release $(SIGNED) && (umask 077 && GOCACHE="$$dir/cache" TZ=Asia/Tokyo $(MAKE) -C "$$dir/elsewhere/two" release $(SIGNED)) && \
+	diff -rq "$$dir/one/dist" "$$dir/elsewhere/two/dist" && echo 'both releases have the same bytes' && cat "$$dir/one/dist/SHA256SUMS"
 
 # The suites wait more than they compute, so four packages at a time are quicker on two cores.
 test: ## Run every test, with the race detector
@@ -59,7 +86,7 @@ test: ## Run every test, with the race detector
 	$(GO) test $(RACE) -p 4 -timeout 20m ./...
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
-	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 60m $(BENCH)
+	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 120m $(BENCH)
 
 BACKUP_STORES := $(addprefix ./backup/store/,s3 gcs azblob)
 
@@ -76,6 +103,9 @@ test-faults: ## Run the whole fault suite on the real program, with strace where
 test-robustness: ## Run etcd's own robustness suite against clusters of ours, ROUNDS (10) standalone with backups and as many beside sidecars, with kills, stops, pauses, lost volumes and maintenance
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -rounds $(ROUNDS)
 
+test-etcd: ## Run etcd's own end-to-end tests as root, with plain etcd and with the program in its place, and compare
+	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v ./suites $(ETCD)
+
 test-downgrade: fetch ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
@@ -90,8 +120,8 @@ test-deploy: test-chart ## Install the chart in a real Kubernetes and run its po
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
-test-upkeep: ## Run a day of upkeep in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
-	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Upkeep -upkeep -v
+test-maintenance: ## Run a day of maintenance in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Maintenance -maintenance -v
 
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
@@ -106,6 +136,11 @@ lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; 
 
 dot: ## Write again what is generated from transition tables and imports: diagrams, matrix, README; needs Graphviz
 	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed|Readme' -update
+
+pictures: ## Draw the pictures of the documentation again: diagrams from docs/pictures/*.d2, charts from the rows of benchmarks, the recording from a run
+	$(GO) test ./cmd/suites/endtoend -count=1 -run TheReadmeIsFollowed -update
+	$(GO) test ./cmd/docs -count=1 -run 'Chart|Recording' -update
+	cd testdata/pictures && $(GO) test -count=1 . -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
@@ -135,7 +170,7 @@ cover: ## Run the tests and show how much of each package they cover
 ci: fetch lint build cross test mutate test-crash fuzz ## Do all that CI does: fetch, lint, build, cross, test, mutate, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
-	rm -rf bin .run coverage.out review.html
+	rm -rf bin dist .run coverage.out review.html
 
 $(GOLANGCI_LINT):
 	@mkdir -p $(dir $@)

@@ -21,7 +21,7 @@ import (
 // How often the chores are looked at and done. None of them is urgent, and each listing costs requests.
 const (
 	glance     = time.Second
-	listEvery  = 30 * time.Minute
+	listEvery  = time.Hour
 	pruneEvery = time.Hour
 	daily      = 24 * time.Hour
 
@@ -139,7 +139,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Err(err).Str("chore", name).Dur("next_try_ms", pause).Msg("backups: a chore is not done")
+			c.backups.options.Log.Warn().Str("chore", name).Dur("next_try_ms", pause).Msgf("backups: %v; it is tried again", err)
 		}
 		c.failing[name] = before.again(err, pause)
 	}

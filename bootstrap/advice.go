@@ -28,6 +28,8 @@ func Advised(err error, dir string) error {
 	// etcd's fatal failures are texts.
 	case is(err, syscall.ENOSPC), is(err, syscall.EDQUOT):
 		return &advised{err, room(dir) + "enlarge the volume or make room on it"}
+	case strings.Contains(err.Error(), "failed to repair WAL"):
+		return &advised{err, room(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
 	case is(err, syscall.EADDRINUSE):
 		return &advised{err, "end the process that listens there"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):

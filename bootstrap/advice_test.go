@@ -21,6 +21,7 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		fmt.Errorf("cannot write: %w", full):                       "no space left on device \\(" + dir + " has \\d+ MiB free of \\d+ MiB; enlarge the volume or make room on it\\)$",
 		errors.New("wal: open /data/0.wal: permission denied"):     fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
 		errors.New("etcd: wal: no space left on device"):           "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
+		errors.New("etcd: failed to repair WAL: unexpected EOF"):   "EOF \\(" + dir + " has \\d+ MiB free of .* room for a copy .*\\)$",
 		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}: "\\(end the process that listens there\\)$",
 		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}: fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
 		errors.New("tocommit(9) is out of range [lastIndex(7)]"):   "\\(the data lack what this member has confirmed .*--recover=auto.*\\)$",

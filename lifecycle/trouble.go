@@ -21,6 +21,7 @@ type Trouble struct {
 	Ended time.Time // when the run got further; zero while it lasts
 	Class Class
 	Text  string // one sentence, as it is in the log
+	Said  string // the same, with what to do about it
 
 	on Event // what brought it
 }
@@ -44,7 +45,7 @@ const (
 
 // after is the trouble once a row was taken: new, the same as before, or over.
 func (t Trouble) after(row *Row, payload Payload, now time.Time) Trouble {
-	found := Trouble{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: wordsFor(row).said(payload), on: row.On}
+	found := Trouble{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: wordsFor(row).said(payload), Said: wordsFor(row).message(payload), on: row.On}
 	switch {
 	case found.Class == "" && t.lasts() && t.overBy(row, payload):
 		t.Ended = now

@@ -44,7 +44,7 @@ var words = []wording{
 
 	{From: FetchConfig, On: ConfigFetched, Say: "etcd's configuration is here"},
 	{From: FetchConfig, On: ConfigValid, Say: "etcd is started"},
-	{From: FetchConfig, On: ConfigInvalid, Say: "etcd cannot run with its configuration", Next: "correct the configuration that the sidecar serves, or the file of --etcd-config-file"},
+	{From: FetchConfig, On: ConfigInvalid, Say: "etcd cannot run with its configuration", Next: "correct it in the file of --etcd-config-file or, where etcd-druid makes it, in the Etcd resource"},
 	{From: FetchConfig, On: ConfigUnavailable, Say: "etcd's configuration cannot be used yet", Next: "the data is validated and is not validated again; see that the backup-restore container runs and that the files which the configuration names are in place", Cert: renewCert},
 	{From: FetchConfig, On: DataInUse, Say: "another process uses the data directory", Next: "it must end first; the exit record is gone for good, so the next start validates in full"},
 	{From: FetchConfig, On: Elapsed, Say: "asks for the configuration again", Goes: true},

@@ -58,13 +58,46 @@ func (m *Member) closeInOrder() error {
 	defer close(closed)
 	go m.tellOfTheDisk(first, closed)
 	m.drain.begin()
-	if !m.ready() || !m.HasLeader() {
-		// Without quorum etcd's own close would wait for answers that cannot come.
+	if left := m.leave(); left || !m.ready() || !m.HasLeader() {
+		// Without a quorum, or a place in it, etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
 	m.catchingUp.Wait()
 	return nil
+}
+
+// leaveReserve is what is left of ClosePatience for the close of a member that cannot leave.
+const leaveReserve = 5 * time.Second
+
+// leave has the cluster go on without a member that is not wanted any more. While it asks, it is one of those that have to agree: of two,
+// neither can let the other go alone. What has not left when the time is up stays a member that is down.
+func (m *Member) leave() bool {
+	if m.options.Unwanted == nil || !m.ready() || len(m.etcd.Server.Cluster().Members()) == 1 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.options.ClosePatience-leaveReserve)
+	defer cancel()
+	if !m.options.Unwanted(ctx) {
+		return false
+	}
+	m.doing.Store("waits for its cluster to go on without it, as fewer members are wanted")
+	server := m.etcd.Server
+	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
+	m.insist(ctx, hurried, "fewer members are wanted: the cluster is to go on without this one", func(ctx context.Context) error {
+		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
+		if left() {
+			return nil // an answer may be lost
+		}
+		return err
+	})
+	if left() {
+		m.options.Log.Info().Msg("this member has left its cluster, as fewer members are wanted")
+	} else {
+		m.options.Log.Warn().Stringer("member", server.MemberID()).
+			Msg("this member could not leave its cluster, though fewer members are wanted: start it again, or have it removed with etcdctl member remove")
+	}
+	return left()
 }
 
 // tellOfTheDisk says when all that a close still waits for is the disk.

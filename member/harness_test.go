@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +31,18 @@ type bench struct {
 	config  *embed.Config
 	log     *logtest.Lines
 	crashed chan error
+
+	unwanted atomic.Bool // its orchestrator wants fewer members
+
+	closing sync.Once
+	opened  bool
+	closed  error
+}
+
+// Close closes the member, once.
+func (b *bench) Close() (opened bool, err error) {
+	b.closing.Do(func() { b.opened, b.closed = b.Member.Close() })
+	return b.opened, b.closed
 }
 
 func newBench(t *testing.T, dir string) *bench {
@@ -47,7 +61,7 @@ func benchMaintained(t *testing.T, config *embed.Config, maintenance member.Main
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
-		Maintenance: maintenance,
+		Maintenance: maintenance, Unwanted: func(context.Context) bool { return b.unwanted.Load() },
 	})
 	return b
 }

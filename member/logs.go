@@ -3,11 +3,11 @@ package member
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/zap"
@@ -50,7 +50,7 @@ func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 
 func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	b.heard(entry.Message)
-	write, over := b.throttle.admit(entry)
+	write, over := b.throttle.admit(entry, about(b.fields, fields))
 	for _, each := range over {
 		b.log.WithLevel(levels[each.level]).Str("caller", each.caller()).Int("times", each.times).Int64("in_ms", each.in.Milliseconds()).
 			Msg("etcd's log, more of this than is written: " + each.message)
@@ -134,30 +134,47 @@ func fatalReason(message string, fields []zapcore.Field) error {
 }
 
 const (
-	// mostOfAKind is how many lines of etcd's a second may say the same in the same place.
-	mostOfAKind = 10
+	// mostOfAKind is how many lines of etcd's are written that say the same in the same place, before they are only counted; mostWarnings
+	// is how many of those that wake people.
+	mostOfAKind  = 5
+	mostWarnings = 2
+	// firstCount and lastCount bound the time for which a kind is counted; each is twice the one before, as long as it keeps coming.
+	firstCount = 30 * time.Second
+	lastCount  = 5 * time.Minute
 	// mostLines is how many lines of etcd's a second there may be in all: with some 300 bytes each they are 4 MB a minute.
 	mostLines = 200
-	// mostKinds is how many kinds are named that came too often in a second; the others are counted together.
-	mostKinds = 10
+	// mostNamed is how many kinds are named at once when their count is told; the others are counted together.
+	mostNamed = 10
+	// mostKinds is how many kinds are remembered.
+	mostKinds = 1000
 )
 
-// throttle bounds what etcd may log, so that no line of it, however often it comes, fills a disk: etcd tries some things again without
-// a pause. The first lines of a kind are written, the others are counted. Any goroutine of etcd's may use it.
+// throttle bounds what etcd may log, so that no line of it, however often it comes, fills a disk or hides another: etcd tries some
+// things again without a pause, and says so each time. The first lines of a kind are written. Then they are counted, and one comes with
+// each count. A kind that has not come for as long as it would be counted is new. Any goroutine of etcd's may use it.
 type throttle struct {
-	mu      sync.Mutex
-	second  time.Time // when the one began that is counted
-	lines   int       // written in it
-	came    map[kind]int
-	dropped map[kind]*excess // in it
+	mu     sync.Mutex
+	second time.Time // when the one began that is counted
+	lines  int       // written in it
+	kinds  map[kind]*count
+	others int // lines that were not written, of kinds that are not remembered
 }
 
-// kind is what a line says, and where in etcd.
+// kind is what a line says, of what, and where in etcd.
 type kind struct {
 	level   zapcore.Level
 	message string
+	about   string
 	file    string
 	line    int
+}
+
+// count is how often a kind came in a time.
+type count struct {
+	began   time.Time
+	lasts   time.Duration
+	room    int // how many lines are still written
+	dropped int
 }
 
 // excess is how often a line came that was not written.
@@ -175,44 +192,83 @@ func (k kind) caller() string {
 	return zapcore.EntryCaller{Defined: true, File: k.file, Line: k.line}.TrimmedPath()
 }
 
-func newThrottle() *throttle { return &throttle{came: map[kind]int{}, dropped: map[kind]*excess{}} }
-
-// admit tells whether a line may be written, and what came too often in the second that is over.
-func (t *throttle) admit(entry zapcore.Entry) (write bool, over []*excess) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if since := entry.Time.Sub(t.second); since >= time.Second || since < 0 {
-		over = t.turn(since)
-		t.second = entry.Time
+// about is what tells lines with the same message from each other: the peer, and the cause without its numbers, such as ports.
+func about(groups ...[]zapcore.Field) (what string) {
+	for _, field := range slices.Concat(groups...) {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			what += " " + strings.Map(withoutDigits, cause.Error())
+		}
+		if field.Type == zapcore.StringType && strings.HasSuffix(field.Key, "peer-id") {
+			what += " " + field.String
+		}
 	}
-	this := kind{entry.Level, entry.Message, entry.Caller.File, entry.Caller.Line}
-	t.came[this]++
-	if t.came[this] <= mostOfAKind && t.lines < mostLines {
-		t.lines++
-		return true, over
-	}
-	if t.dropped[this] == nil {
-		t.dropped[this] = &excess{kind: this}
-	}
-	t.dropped[this].times++
-	return false, over
+	return what
 }
 
-// turn begins another second.
-func (t *throttle) turn(since time.Duration) (over []*excess) {
-	over = slices.SortedFunc(maps.Values(t.dropped), func(a, b *excess) int { return b.times - a.times })
-	if len(over) > mostKinds {
-		others := &excess{kind: kind{level: zapcore.WarnLevel, message: "of other lines"}}
-		for _, each := range over[mostKinds:] {
-			others.times += each.times
+func withoutDigits(r rune) rune {
+	if unicode.IsDigit(r) {
+		return -1
+	}
+	return r
+}
+
+func newThrottle() *throttle { return &throttle{kinds: map[kind]*count{}} }
+
+// admit tells whether a line may be written, and what came more often than it was written, once it has been counted.
+func (t *throttle) admit(entry zapcore.Entry, about string) (write bool, over []*excess) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := entry.Time
+	if since := now.Sub(t.second); since >= time.Second || since < 0 {
+		over = t.turn(now, since)
+		t.second, t.lines = now, 0
+	}
+	this := kind{entry.Level, entry.Message, about, entry.Caller.File, entry.Caller.Line}
+	known := t.kinds[this]
+	if known == nil && len(t.kinds) < mostKinds {
+		known = &count{began: now, lasts: firstCount, room: mostOfAKind}
+		if entry.Level >= zapcore.WarnLevel {
+			known.room = mostWarnings
 		}
-		over = append(over[:mostKinds], others)
+		t.kinds[this] = known
 	}
-	for _, each := range over {
-		each.in = since
+	write = t.lines < mostLines && (known == nil || known.room > 0)
+	switch {
+	case write && known != nil:
+		known.room--
+		fallthrough
+	case write:
+		t.lines++
+	case known != nil:
+		known.dropped++
+	default:
+		t.others++
 	}
-	t.lines = 0
-	clear(t.came)
-	clear(t.dropped)
+	return write, over
+}
+
+// turn tells the counts that are over, and forgets the kinds of which every line was written.
+func (t *throttle) turn(now time.Time, second time.Duration) (over []*excess) {
+	for this, is := range t.kinds {
+		in := now.Sub(is.began)
+		if in >= 0 && in < is.lasts {
+			continue
+		}
+		if is.dropped == 0 {
+			delete(t.kinds, this)
+			continue
+		}
+		over = append(over, &excess{this, is.dropped, in})
+		*is = count{began: now, lasts: min(2*is.lasts, lastCount), room: 1}
+	}
+	slices.SortFunc(over, func(a, b *excess) int { return b.times - a.times })
+	for len(over) > mostNamed {
+		t.others += over[len(over)-1].times
+		over = over[:len(over)-1]
+	}
+	if t.others > 0 {
+		over = append(over, &excess{kind{level: zapcore.WarnLevel, message: "of other lines"}, t.others, second})
+		t.others = 0
+	}
 	return over
 }

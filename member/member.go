@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Options configure a Member. All fields but DataVersion, Maintenance, FindsPlace, AskForVote and BeforeCompaction are required.
+// Options configure a Member. All fields but DataVersion, Maintenance, FindsPlace, AskForVote, Unwanted and BeforeCompaction are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
@@ -46,6 +46,9 @@ type Options struct {
 	// AskForVote asks the others, as a client of theirs, to promote that member of that cluster. It is for a learner where
 	// authentication is on and no User is given; nil if nobody can.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
+	// Unwanted tells whether whoever runs the members wants fewer of them, and not this one: it leaves its cluster then before it
+	// closes. nil if nobody says so.
+	Unwanted func(ctx context.Context) bool
 	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
 	DataInUse func()
 	// BeforeCompaction reads what a compaction is about to remove, be it a client's or etcd's own; nil if nobody cares. It is
@@ -67,12 +70,14 @@ type Member struct {
 
 	doing    atomic.Value // a string: how far the start or the close has come, for people
 	opened   bool
+	founds   bool                // it begins a new cluster; valid once started is closed
 	before   datadir.Fingerprint // the data, right before etcd could open them
 	inert    bool                // etcd failed and has not opened them; valid once started is closed
 	started  chan struct{}       // closed when embed.StartEtcd has returned
 	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
 	startErr error               // valid once started is closed
 
+	requests   requests
 	maintainer *maintenance.Maintainer
 	compaction autoCompaction // etcd's own, if the member runs it
 	keeping    keeping
@@ -105,7 +110,7 @@ func New(config *embed.Config, options Options) *Member {
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	m.maintainer = m.newMaintainer()
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream, m.maintainer.Stream), grpc.ChainUnaryInterceptor(m.drain.unary, m.maintainer.Unary, again))
+		grpc.ChainStreamInterceptor(m.drain.stream, m.maintainer.Stream), grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.maintainer.Unary, again))
 	if options.BeforeCompaction != nil {
 		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
@@ -151,6 +156,9 @@ func (m *Member) approach(ctx context.Context) error {
 		m.startErr = err
 		close(m.started)
 		return err
+	}
+	if m.founds = found.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
+		m.options.Log.Info().Msgf("the data directory %s is empty: etcd begins a new cluster", m.config.Dir)
 	}
 	if err := m.announce(ctx, found); err != nil {
 		return err

@@ -17,11 +17,13 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-const (
-	// askAgain is the pause between two requests to the cluster for what it has not granted.
-	askAgain = 2 * time.Second
-	// answerWithin bounds one of them.
-	answerWithin = 5 * time.Second
+// tempo is how often the cluster is asked for what it has not granted, and how long an answer may take. A proposal that raft drops, as
+// while nobody leads, has none.
+type tempo struct{ pause, answer time.Duration }
+
+var (
+	patient = tempo{2 * time.Second, 5 * time.Second}
+	hurried = tempo{500 * time.Millisecond, 2 * time.Second} // in what is left of a stop
 )
 
 // findPlace has the cluster know where this member is and, if it is a learner that recovery has added, gives it a vote once it has
@@ -50,7 +52,7 @@ func (m *Member) awaitWord(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(askAgain):
+		case <-time.After(patient.pause):
 		}
 	}
 	if said {
@@ -65,9 +67,13 @@ func (m *Member) dropPromotion(ctx context.Context) error {
 
 // until tries something again and again, and says each new reason why it was not possible once.
 func (m *Member) until(ctx context.Context, aim string, try func(context.Context) error) {
+	m.insist(ctx, patient, aim, try)
+}
+
+func (m *Member) insist(ctx context.Context, tempo tempo, aim string, try func(context.Context) error) {
 	said := ""
 	for ctx.Err() == nil {
-		within, cancel := context.WithTimeout(m.etcd.Server.AuthStore().WithRoot(ctx), answerWithin)
+		within, cancel := context.WithTimeout(m.etcd.Server.AuthStore().WithRoot(ctx), tempo.answer)
 		err := try(within)
 		cancel()
 		if err == nil {
@@ -79,7 +85,7 @@ func (m *Member) until(ctx context.Context, aim string, try func(context.Context
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(askAgain):
+		case <-time.After(tempo.pause):
 		}
 	}
 }

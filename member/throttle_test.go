@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,17 +42,17 @@ func TestALineThatComesWithoutAPauseIsCounted(t *testing.T) {
 			log.Warn("failed to publish local member to cluster through raft", zap.Error(errors.New("too many requests")))
 		}
 		log.Info("another")
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(30 * time.Second)
 		log.Info("later")
 		lines := linesOf(t, written)
-		require.Len(t, lines, mostOfAKind+3)
-		counted := lines[mostOfAKind+1]
+		require.Len(t, lines, mostWarnings+3)
+		counted := lines[mostWarnings+1]
 		assert.Equal(t, "warn", counted["level"])
-		assert.EqualValues(t, 93_221-mostOfAKind, counted["times"])
-		assert.EqualValues(t, 1500, counted["in_ms"])
+		assert.EqualValues(t, 93_221-mostWarnings, counted["times"])
+		assert.EqualValues(t, 30_000, counted["in_ms"])
 		assert.Equal(t, lines[0]["caller"], counted["caller"])
 		assert.Contains(t, counted["message"], "more of this than is written: failed to publish local member")
-		assert.Equal(t, "later", lines[mostOfAKind+2]["message"])
+		assert.Equal(t, "later", lines[mostWarnings+2]["message"])
 	})
 }
 
@@ -80,17 +82,66 @@ func TestWhatComesNowAndThenIsWritten(t *testing.T) {
 		log, written := etcdsLog()
 		for range 100 {
 			log.Warn("now and then")
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(firstCount / mostWarnings)
 		}
 		assert.Len(t, linesOf(t, written), 100)
 	})
+}
+
+// Without a quorum etcd says twice a second that it waits.
+func TestWhatLastsIsSaidLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, written := etcdsLog()
+		told := func(lasts time.Duration) int {
+			written.Reset()
+			for range int(lasts / (500 * time.Millisecond)) {
+				log.Warn("waiting for ReadIndex response took too long, retrying")
+				time.Sleep(500 * time.Millisecond)
+			}
+			return len(linesOf(t, written))
+		}
+		assert.Equal(t, mostWarnings, told(30*time.Second))
+		assert.Equal(t, 2*2, told(2*time.Minute), "after 30 s and 90 s the count and a line")
+		told(time.Hour)
+		assert.Equal(t, 2*12, told(time.Hour))
+
+		time.Sleep(2 * lastCount)
+		log.Info("time goes by")
+		time.Sleep(2 * lastCount)
+		assert.Equal(t, mostWarnings, told(20*time.Second), "it is new again")
+	})
+}
+
+// Another peer, or another cause, is another kind; the numbers in a cause are not.
+func TestLinesAboutDifferentThingsAreCountedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, written := etcdsLog()
+		for _, cause := range []string{"read tcp 127.0.0.1:PORT: connection refused", "certificate has expired"} {
+			for _, peer := range []string{"b8427a9848e55a7", "75fb7df1dacfc315"} {
+				for port := range 100 {
+					log.Warn("prober detected unhealthy status", zap.String("remote-peer-id", peer),
+						zap.Error(errors.New(strings.Replace(cause, "PORT", strconv.Itoa(port), 1))))
+				}
+			}
+		}
+		assert.Len(t, linesOf(t, written), 4*mostWarnings)
+	})
+}
+
+// What is no warning differs in its fields, as a rule.
+func TestMoreIsSaidOfWhatIsNoWarning(t *testing.T) {
+	log, written := etcdsLog()
+	for range 100 {
+		log.Info("added member")
+	}
+	assert.Len(t, linesOf(t, written), mostOfAKind)
 }
 
 func TestAClockThatGoesBackKeepsNothingBack(t *testing.T) {
 	throttle := newThrottle()
 	now := time.Now()
 	for i := range 100 {
-		write, _ := throttle.admit(zapcore.Entry{Message: "x", Time: now.Add(-time.Duration(i) * time.Hour)})
+		write, _ := throttle.admit(zapcore.Entry{Message: "x", Time: now.Add(-time.Duration(i) * time.Hour)}, "")
 		assert.True(t, write)
 	}
 }

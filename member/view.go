@@ -19,9 +19,11 @@ type View struct {
 	ClusterID string
 	Leader    string // empty if the member knows none
 	Term      uint64
+	Revision  int64 // the newest of its database
 	DBSize    int64 // bytes of the file
 	DBInUse   int64 // bytes of it that defragmentation would keep
 	Quota     int64 // bytes; 0 if there is no limit
+	New       bool  // the cluster began with this etcd, on an empty data directory
 	Peers     []Peer
 }
 
@@ -53,7 +55,7 @@ func (m *Member) View() (v View, ok bool) {
 		return View{}, false
 	}
 	server := m.etcd.Server
-	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota()}
+	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), New: m.founds, Revision: newest()}
 	v.DBSize, v.DBInUse = m.maintainer.Sizes(server)
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()

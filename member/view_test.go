@@ -22,6 +22,7 @@ func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
 	assert.Equal(t, follower.config.Name, view.Name)
 	assert.Regexp(t, "^[0-9a-f]+$", view.ClusterID)
 	assert.Positive(t, view.Term)
+	assert.Positive(t, view.Revision)
 	assert.Positive(t, view.DBSize)
 	assert.Positive(t, view.DBInUse)
 	assert.EqualValues(t, 2<<30, view.Quota, "etcd's default")

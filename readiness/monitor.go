@@ -33,7 +33,7 @@ type Target interface {
 	Away() string
 	// Missing names the members of the cluster that there is no connection to.
 	Missing() []string
-	// Certificates says why no client can connect for want of a valid certificate, and which others have ended or will
+	// Certificates says why nobody can connect for want of a valid certificate, and which others have ended or will
 	// soon; both are empty if all is well.
 	Certificates(now time.Time) (ended, soon string)
 }

@@ -129,7 +129,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
 		"a volume that is nearly full": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
 		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
-		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, upkeep, Failed, false},
+		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
 		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
 		"etcd's certificate has ended": {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
 	} {

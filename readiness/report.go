@@ -105,7 +105,7 @@ const (
 	space
 	volume
 	dataVersion
-	upkeep
+	maintenance
 	validity
 	checkCount
 )
@@ -126,7 +126,7 @@ var checks = [checkCount]struct {
 	volume:   {"volume", (*watch).judgeVolume},
 
 	dataVersion: {"data_version", (*watch).judgeDataVersion},
-	upkeep:      {"defragmentation", (*watch).judgeUpkeep},
+	maintenance: {"defragmentation", (*watch).judgeMaintenance},
 	validity:    {"certificates", (*watch).judgeCertificates},
 }
 
@@ -213,8 +213,8 @@ func (w *watch) judgeDataVersion() (Verdict, string) {
 	return OK, ""
 }
 
-// judgeUpkeep sends clients to other members, where there are any, while this one's database is blocked.
-func (w *watch) judgeUpkeep() (Verdict, string) {
+// judgeMaintenance sends clients to other members, where there are any, while this one's database is blocked.
+func (w *watch) judgeMaintenance() (Verdict, string) {
 	if reason := w.target.Away(); reason != "" {
 		return Failed, reason
 	}

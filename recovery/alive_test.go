@@ -15,6 +15,7 @@ import (
 	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/segment"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/recovery/peers"
 )
 
 // lost is a world whose store has a clock of its own, an hour ahead, and whose volume was lost.
@@ -89,6 +90,41 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 	assert.Equal(t, 3+2+3, pauses, "it has been silent for long enough, twice")
 	keys, _ := w.keys()
 	assert.Contains(t, keys, "while it is built")
+}
+
+// A member that moves here from a sidecar names no cluster, and the others, who have moved before it, never stop to make backups.
+func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
+	w, o := ofThree(t)
+	o.id, o.of = ours, 1
+	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, identity.File)))
+	before := filepath.Join(t.TempDir(), "before")
+	require.NoError(t, os.CopyFS(before, os.DirFS(w.member.DataDir)))
+	w.put("while it was down")
+	w.backUp(1)
+	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, os.Rename(before, w.member.DataDir))
+	w.still = time.Hour
+	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Empty(t, start)
+	assert.Empty(t, w.asides())
+}
+
+// All go back together, and one of the others was first: what it has restored lives, and takes this one in.
+func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
+	w, o := ofThree(t)
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
+		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
+	}))
+	w.putFull(ours, 2)
+	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
+	start, err := w.start(nil)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Len(t, w.asides(), 1)
 }
 
 // Its clock is no reason to wait for ever.

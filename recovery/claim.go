@@ -254,7 +254,7 @@ func (r *run) newest(ctx context.Context) (newest archive.Generation, err error)
 // begin begins the generation, unless another one was faster.
 func (r *run) begin(ctx context.Context) (lost, err error) {
 	a, wanted := r.options.Archive, r.position.Generation
-	for _, ask := range []func(context.Context) (lost, err error){r.wentOn, r.callRoll} {
+	for _, ask := range []func(context.Context) (lost, err error){r.wentOn, r.surveyAgain} {
 		if lost, err := ask(ctx); lost != nil || err != nil {
 			return lost, err
 		}
@@ -306,12 +306,12 @@ func (r *run) goneOn(head archive.Head) bool {
 	return !r.position.Head.IsZero() && head.Position.Compare(r.position.Head) > 0
 }
 
-// errNotAllHere is of a roll call in which a member was missing.
+// errNotAllHere is of a survey in which a member was missing.
 var errNotAllHere = errors.New("not every other member has said by now that it has no data of use")
 
-// callRoll asks the others of several once more, as the last thing: while the data were built, or this program did not run, one
+// surveyAgain asks the others of several once more, as the last thing: while the data were built, or this program did not run, one
 // may have come back that has its own.
-func (r *run) callRoll(ctx context.Context) (lost, err error) {
+func (r *run) surveyAgain(ctx context.Context) (lost, err error) {
 	if r.member.Peers == nil {
 		return nil, nil
 	}

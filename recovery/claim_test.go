@@ -224,7 +224,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 		w.options.Request.Target.Revision++ // whatever it asks for
 		r := w.recovery()
 		for range 2 {
-			_, err := r.Run(t.Context(), w.member, w.examine)
+			_, err := r.prepare(t.Context(), w.member, w.examine)
 			require.NoError(t, err)
 		}
 		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)

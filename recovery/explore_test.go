@@ -285,12 +285,12 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	case ValidateVolume:
 		return examinations(given, now)
 	case AskThePeers:
-		return census(given, now)
+		return survey(given, now)
 	case TellReturn:
 		return next("")
 	case RemoveMember:
 		return changes(given, now, peers.Started, peers.Unlisted, Left)
-	case AddLearner:
+	case AddMember:
 		return changes(given, now, peers.Unlisted, peers.Added, Entered)
 	case AdoptCluster:
 		then.adopted = true
@@ -400,9 +400,9 @@ func asks(given lot, now truth) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
 
-// census are the ways in which the others answer: with what is the case, with or without something in the way; without a
+// survey are the ways in which the others answer: with what is the case, with or without something in the way; without a
 // quorum, where one who knows more may be among them; and not at all.
-func census(given lot, now truth) (all []outcome) {
+func survey(given lot, now truth) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
 	outdated := given.found == Valid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
@@ -468,7 +468,7 @@ func claims(given lot, now truth) []outcome {
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
-	if !given.alone && !now.claimed && now.revived { // the last roll call
+	if !given.alone && !now.claimed && now.revived { // the last survey
 		return append([]outcome{{ClaimLost, Payload{}, now}, {PeersSilent, Payload{}, now}, {StoreSilent, Payload{}, now}}, breaks(now)...)
 	}
 	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}

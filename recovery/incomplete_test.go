@@ -176,7 +176,7 @@ func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.
 		}
 		return nil
 	}
-	_, err := r.Run(t.Context(), w.member, w.examine)
+	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
 	require.Len(t, waits, 3)
 	for _, is := range waits {
@@ -515,7 +515,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 		}
 		return nil
 	}
-	_, err := r.Run(t.Context(), w.member, w.examine)
+	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
 	assert.NoDirExists(t, first)
 	assert.DirExists(t, second)
@@ -523,7 +523,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 
 	r.measure = func(seed.Seed, restore.Source) error { return fmt.Errorf("%w on the volume", restore.ErrNoRoom) }
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	_, err = r.Run(t.Context(), w.member, w.examine)
+	_, err = r.prepare(t.Context(), w.member, w.examine)
 	require.ErrorContains(t, err, "not enough room")
 	assert.DirExists(t, second, "the newest of each stays until a younger backup was verified")
 	assert.DirExists(t, data)

@@ -15,10 +15,11 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// Recover is Run for whoever has etcd's configuration as a YAML document: it returns the one that etcd is to be opened with, which is
+// bringBack has the data directory of a configuration prepared and returns the YAML that etcd is to be opened with, which is
 // another one for a member that joins a cluster. A configuration that etcd cannot be started with only has the data examined: the
 // lifecycle says what is wrong with it.
-func (r *Recovery) Recover(ctx context.Context, yaml []byte, dataDir string, examine func(context.Context) error) ([]byte, error) {
+func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
+	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
@@ -26,7 +27,7 @@ func (r *Recovery) Recover(ctx context.Context, yaml []byte, dataDir string, exa
 	case err != nil:
 		return yaml, examine(ctx)
 	}
-	member := MemberOf(checked, dataDir)
+	member := MemberOf(checked, config.DataDir)
 	others, err := peers.Of(checked.Etcd, r.options.Reach)
 	if err != nil {
 		return yaml, err
@@ -35,7 +36,7 @@ func (r *Recovery) Recover(ctx context.Context, yaml []byte, dataDir string, exa
 		defer others.Close()
 		member.Peers = others
 	}
-	start, err := r.Run(ctx, member, examine)
+	start, err := r.prepare(ctx, member, examine)
 	if err != nil || start.InitialCluster == "" {
 		return yaml, err
 	}

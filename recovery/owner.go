@@ -105,8 +105,8 @@ func (r *run) adopts(first archive.Cluster, generations []archive.Generation) bo
 // this cluster has founded it, or adopted it, and has kept nothing in it yet.
 func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (Owner, error) {
 	own := hex(r.stands.ClusterID)
-	if r.census.Cluster == own && r.census.ID == first.Cluster {
-		r.identity = identity.Identity{Cluster: first.Cluster, Generation: r.census.Generation}
+	if r.survey.Cluster == own && r.survey.ID == first.Cluster {
+		r.identity = identity.Identity{Cluster: first.Cluster, Generation: r.survey.Generation}
 		return Ours, nil
 	}
 	begun := archive.Generation{Number: 1, Etcd: first.Etcd}
@@ -203,8 +203,8 @@ func (r *run) identify() error {
 	switch {
 	case r.decision.Verdict == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
 		is, err = r.foundCluster()
-	case !valid && r.census.ID != "":
-		is = identity.Identity{Cluster: r.census.ID, Generation: r.census.Generation}
+	case !valid && r.survey.ID != "":
+		is = identity.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
 	case !valid && r.decision.Verdict != RestoreData:
 		is, err = r.joined()
 	}

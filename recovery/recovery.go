@@ -3,8 +3,7 @@
 // says why. A run of it is a table of states on the lifecycle's core (table.go); nothing is deleted, what is replaced is set
 // aside by a rename, and after a crash at any instant the next run comes to the same end.
 //
-// It stands behind what answers for the sidecar (standalone), which runs it in the place of a mere validation. What it needs of
-// the command is in Options.
+// It answers the lifecycle in the sidecar's words (initialization.go). What it needs of the command is in Options.
 package recovery
 
 import (
@@ -20,15 +19,17 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/bootstrap/validation"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
 )
 
-// Options are what a Recovery works with. VolumeDir and Validate are required.
+// Options are what a Recovery works with. Config, VolumeDir and Validate are required.
 type Options struct {
+	Config    etcdconf.Source           // etcd's configuration, which names the data directory
 	Archive   *archive.Archive          // nil without a store: then only peers can bring data back
 	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token
 	Adopt     string                    // the id of the cluster whose store is to be taken, once; empty if none is
@@ -36,8 +37,7 @@ type Options struct {
 	Never     bool                      // --recover=never
 	Request   *Request                  // to go back once; nil if that is not asked for
 	Reach     peers.Options             // how the other members are reached, beside what etcd's configuration says
-	// Validate judges a data directory, as deeply as mode asks for. What it is warned of is for the log.
-	Validate func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+	Validate  validation.Func           // judges a data directory
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
@@ -76,13 +76,13 @@ type Member struct {
 // Peers are the other members of the cluster; package peers has those that are asked over the network.
 type Peers interface {
 	// Ask tells how they have this member.
-	Ask(ctx context.Context, self peers.Self) peers.Census
+	Ask(ctx context.Context, self peers.Self) peers.Survey
 	// Tell has them hear, if they ask, how this member is. Ask does that, too.
 	Tell(self peers.Self)
 	// Remove takes this member's old identity out of the cluster. It may be repeated.
-	Remove(ctx context.Context, census *peers.Census) error
+	Remove(ctx context.Context, survey *peers.Survey) error
 	// Add has the cluster take this member in as a learner. It may be repeated.
-	Add(ctx context.Context, census *peers.Census) error
+	Add(ctx context.Context, survey *peers.Survey) error
 }
 
 // Start is how etcd is to be started.
@@ -91,9 +91,12 @@ type Start struct {
 	InitialCluster string
 }
 
-// Recovery decides what becomes of a data directory. One run goes on at a time; Facts may be called from any goroutine.
+// Recovery decides what becomes of a data directory. One run goes on at a time. Its exported methods may be called from any goroutine.
 type Recovery struct {
+	*initialization
+
 	options Options
+	volume  validation.Validator
 	rules   *statemachine.Rules[Facts, Payload]
 
 	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
@@ -110,7 +113,7 @@ type Recovery struct {
 	replaced bool // the data that the last start died of are out of the way
 }
 
-// New returns a Recovery, which touches nothing yet.
+// New returns a Recovery in status New, which touches nothing yet. Whoever calls it calls Close.
 func New(options Options) *Recovery {
 	if options.Owner == nil {
 		options.Owner = func(token string) string { return token }
@@ -122,13 +125,17 @@ func New(options Options) *Recovery {
 	if err != nil {
 		panic("recovery: the linker has set no duration: " + err.Error())
 	}
-	return &Recovery{stillness: stillness, options: options, rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, serveAfter: comparing, lateMounts: settling}
+	return &Recovery{
+		initialization: newInitialization(), options: options, volume: validation.Validator{Run: options.Validate},
+		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now,
+		stillness: stillness, serveAfter: comparing, lateMounts: settling,
+	}
 }
 
-// Run brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
+// prepare brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
 // cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
 // is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
-func (r *Recovery) Run(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
+func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
 	member.DataDir = seed.Place(member.DataDir)
 	now := &run{Recovery: r, session: archive.NewSession(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
 	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
@@ -177,7 +184,7 @@ type run struct {
 	whoseAsked time.Time         // when it was last
 	session    string            // of this run
 	lostSince  time.Time         // since when no member has told of data of use; zero if one has
-	census     peers.Census      // what the other members have told
+	survey     peers.Survey      // what the other members have told
 }
 
 // drive takes events until an end is reached.
@@ -293,7 +300,7 @@ var work = map[Action]func(*run) (Event, Payload){
 	AskThePeers:     (*run).askThePeers,
 	TellReturn:      (*run).tellReturn,
 	RemoveMember:    (*run).removeMember,
-	AddLearner:      (*run).addLearner,
+	AddMember:       (*run).addMember,
 	AdoptCluster:    (*run).adoptCluster,
 	TakeStore:       (*run).adoptStore,
 	AskTheStore:     (*run).askTheStore,
@@ -337,7 +344,7 @@ const settling = 10 * time.Second
 
 // settled tells whether no member has had data of use for so long.
 func (r *run) settled() bool {
-	if listing := r.census.Listing; listing != peers.Gone && listing != peers.Founding {
+	if listing := r.survey.Listing; listing != peers.Gone && listing != peers.Founding {
 		r.lostSince = time.Time{}
 		return false
 	}

@@ -241,7 +241,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 			w.store.Inject(memory.Fault{Err: cause})
 			r := w.recovery()
 			r.now = w.now
-			_, err := r.Run(t.Context(), w.member, w.examine)
+			_, err := r.prepare(t.Context(), w.member, w.examine)
 			require.NoError(t, err)
 			assert.Equal(t, comparing, w.now().Sub(began))
 			is := r.Progress()
@@ -265,7 +265,7 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	}
 	r := w.recovery()
 	r.serveAfter = time.Millisecond
-	_, err := r.Run(t.Context(), w.member, w.examine)
+	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
 	assert.True(t, r.Progress().Uncompared)
 }

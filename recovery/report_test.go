@@ -44,7 +44,7 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 			require.NoError(t, err)
 			of.happen(w)
 			w.writtenAt(head.Full.Time.Add(of.gap))
-			_, err = w.recovery().Run(t.Context(), w.member, func(context.Context) error {
+			_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error {
 				if _, err := os.Stat(w.member.DataDir); err != nil {
 					return nil
 				}

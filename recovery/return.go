@@ -11,7 +11,9 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
@@ -20,14 +22,14 @@ import (
 // askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
 // a return needs to be remembered: the cluster's own list of members says how far it is.
 func (r *run) askThePeers() (Event, Payload) {
-	r.census = r.member.Peers.Ask(r.ctx, peers.Self{
-		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Voters: r.stands.Voters, Index: r.stands.Index,
+	r.survey = r.member.Peers.Ask(r.ctx, peers.Self{
+		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Alone: r.stands.VotesAlone(), Index: r.stands.Index,
 		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
 	}
-	c := &r.census
+	c := &r.survey
 	if c.Cluster != "" {
 		r.silent = 0
 	}
@@ -35,9 +37,28 @@ func (r *run) askThePeers() (Event, Payload) {
 	if c.Outdated == nil && r.core.Facts.Condition == Valid {
 		c.Outdated = r.ofAnother()
 	}
+	c.InTheWay = cmp.Or(c.InTheWay, r.roomFor(c))
 	return PeersTold, Payload{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
+}
+
+// roomFor says that the volume has not the room for the data of the others. What it had is out of the way by then, and is let go of as for
+// a restore; otherwise etcd would end in the middle of a snapshot, and at each start again.
+func (r *run) roomFor(c *peers.Survey) error {
+	joins := c.Listing == peers.Started || c.Listing == peers.Added || c.Listing == peers.Unlisted
+	if !joins || c.InTheWay != nil || r.core.Facts.Condition != Empty || r.core.Facts.Remains || r.asked {
+		return nil
+	}
+	err := r.makeRoom(restore.Source{DatabaseBytes: c.Size}, relieving)
+	if !errors.Is(err, restore.ErrNoRoom) {
+		return err
+	}
+	wayOut := "enlarge it"
+	for _, old := range r.asides(func(preserved.Copy) bool { return false }) {
+		wayOut += ", or delete " + old.Path
+	}
+	return fmt.Errorf("the data of the others do not fit: %w: %s", err, wayOut)
 }
 
 // holds is what the others are told of the volume.
@@ -64,7 +85,7 @@ func (r *run) restore() string {
 }
 
 // because is what people are told beside the reason of the row.
-func (r *run) because(c *peers.Census) error {
+func (r *run) because(c *peers.Survey) error {
 	switch {
 	case c.Outdated == nil && r.verdict == nil && r.stands.MemberID != 0 && !r.asked:
 		return nil
@@ -88,7 +109,7 @@ func (r *run) because(c *peers.Census) error {
 }
 
 // lacking is what speaks against the volume, and what the answers lack.
-func lacking(c *peers.Census) error {
+func lacking(c *peers.Survey) error {
 	if c.Outdated != nil {
 		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
 	}
@@ -120,19 +141,19 @@ func (r *run) tellReturn() (Event, Payload) {
 	switch {
 	case r.verdict != nil && r.core.Facts.Remains:
 		volume = "the volume is broken: " + r.verdict.Error()
-	case errors.Is(r.census.Outdated, peers.ErrMixedUp):
-		volume = "the data on the volume are not this member's: " + r.census.Outdated.Error()
-	case r.census.Outdated != nil:
-		volume = "the volume was put back to an older state: " + r.census.Outdated.Error()
+	case errors.Is(r.survey.Outdated, peers.ErrMixedUp):
+		volume = "the data on the volume are not this member's: " + r.survey.Outdated.Error()
+	case r.survey.Outdated != nil:
+		volume = "the volume was put back to an older state: " + r.survey.Outdated.Error()
 	}
 	var from []string
-	for _, m := range r.census.Members {
-		if m.ID != r.census.Own.ID && m.Name != "" {
+	for _, m := range r.survey.Members {
+		if m.ID != r.survey.Own.ID && m.Name != "" {
 			from = append(from, m.Name)
 		}
 	}
-	told := fmt.Sprintf("%s; the member gets its data from %s of cluster %s, and has no vote until it has all of them",
-		volume, strings.Join(from, " and "), r.census.Cluster)
+	told := fmt.Sprintf("%s; the member gets its data from %s of cluster %s",
+		volume, strings.Join(from, " and "), r.survey.Cluster)
 	if r.Progress().Loss == "" {
 		r.tell(func(p *Progress) { p.Loss = told })
 		r.options.Log.Warn().Msg("recovery: " + told)
@@ -142,18 +163,18 @@ func (r *run) tellReturn() (Event, Payload) {
 
 // removeMember has the cluster forget the identity whose log was lost.
 func (r *run) removeMember() (Event, Payload) {
-	if err := r.member.Peers.Remove(r.ctx, &r.census); err != nil {
+	if err := r.member.Peers.Remove(r.ctx, &r.survey); err != nil {
 		return PeersSilent, Payload{Err: err}
 	}
-	r.options.Log.Info().Str("member", r.census.Own.ID.String()).Msg("recovery: this member's old identity is out of the cluster")
+	r.options.Log.Info().Str("member", r.survey.Own.ID.String()).Msg("recovery: this member's old identity is out of the cluster")
 	return Left, Payload{}
 }
 
-func (r *run) addLearner() (Event, Payload) {
-	if err := r.member.Peers.Add(r.ctx, &r.census); err != nil {
+func (r *run) addMember() (Event, Payload) {
+	if err := r.member.Peers.Add(r.ctx, &r.survey); err != nil {
 		return PeersSilent, Payload{Err: err}
 	}
-	r.options.Log.Info().Msg("recovery: the cluster has taken this member in as a learner")
+	r.options.Log.Info().Msg("recovery: the cluster has taken this member in anew")
 	return Entered, Payload{}
 }
 
@@ -168,7 +189,7 @@ func (r *run) tellPeers() (Event, Payload) {
 
 // adoptCluster has etcd started with the members that the cluster has.
 func (r *run) adoptCluster() (Event, Payload) {
-	r.start = Start{InitialCluster: r.census.InitialCluster(r.member.Name)}
+	r.start = Start{InitialCluster: r.survey.InitialCluster(r.member.Name)}
 	return "", Payload{}
 }
 
@@ -189,7 +210,7 @@ func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason stri
 const brief = 10 * time.Second
 
 // findSuccessor finds out whether the cluster has gone on without the volume, and whether the others are of this member's cluster at all.
-func (r *run) findSuccessor(c *peers.Census) {
+func (r *run) findSuccessor(c *peers.Survey) {
 	id := hex(r.stands.ClusterID)
 	if err := r.notOurs(c); err != nil {
 		c.InTheWay = cmp.Or(c.InTheWay, err)
@@ -230,7 +251,7 @@ func (r *run) diedOfThem() error {
 
 // generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store
 // meanwhile.
-func generationOf(c *peers.Census, is identity.Identity) int {
+func generationOf(c *peers.Survey, is identity.Identity) int {
 	if !is.Known() || c.ID != is.Cluster {
 		return 0
 	}
@@ -240,7 +261,7 @@ func generationOf(c *peers.Census, is identity.Identity) int {
 // notOurs says that the others are not of this member's cluster, so that their members are not changed. The volume tells whose it is, or the
 // store, if that is the owner's. Others that tell no id, as those without a store, are known by etcd's cluster id. A store that has
 // nothing tells nothing.
-func (r *run) notOurs(c *peers.Census) error {
+func (r *run) notOurs(c *peers.Survey) error {
 	if c.Cluster == "" || r.options.Archive == nil || r.stands.ClusterID != 0 && c.ID == "" {
 		return nil
 	}
@@ -276,7 +297,7 @@ func (r *run) askWhose() {
 }
 
 // compareClusters is for volume and peers that are not of one cluster of etcd's.
-func (r *run) compareClusters(c *peers.Census, id string) {
+func (r *run) compareClusters(c *peers.Survey, id string) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	if c.ID != "" && c.ID == r.identity.Cluster && c.Generation > r.identity.Generation {
@@ -299,17 +320,17 @@ func (r *run) compareClusters(c *peers.Census, id string) {
 // overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
 // power cut all are silent. What every write needs is a quorum, and whatever the store has was acknowledged by one, so one without a
 // member that has all of it must not be formed: a member that is older than the store waits for one that runs and has it.
-func (r *run) overtaken(c *peers.Census) error {
-	if r.stands.Voters == 1 && c.Voters > 1 {
+func (r *run) overtaken(c *peers.Survey) error {
+	if r.stands.VotesAlone() && c.Voters > 1 {
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
 	}
-	if r.stands.Voters == 1 && r.options.Archive == nil && c.Run == 0 && !c.Grows {
+	if r.stands.VotesAlone() && r.options.Archive == nil && c.Run == 0 && !c.Grows {
 		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first")
 	}
 	heard := r.older != nil // by the others, when they were asked
 	if !heard {
 		var err error
-		if r.older, err = r.storeHasMore(); err != nil && r.stands.Voters == 1 {
+		if r.older, err = r.storeHasMore(); err != nil && r.stands.VotesAlone() {
 			return fmt.Errorf("this member can go on alone by its log, and the store does not tell whether others went on since: %w", err)
 		}
 	}
@@ -324,7 +345,7 @@ func (r *run) overtaken(c *peers.Census) error {
 func (r *run) storeHasMore() (older, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	if older, err = r.compareStore(ctx); err != nil && r.stands.Voters == 1 {
+	if older, err = r.compareStore(ctx); err != nil && r.stands.VotesAlone() {
 		return r.byNames(ctx, err)
 	}
 	return older, err
@@ -363,7 +384,7 @@ func (r *run) olderThan(head archive.Head, reservation archive.Reservation) erro
 		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.HighestRevision, head.Revision())
 	case reservation.Generation == r.identity.Generation && reached > stands.HighestRevision:
 		return fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", stands.HighestRevision, reached)
-	case stands.Voters == 1 && writer != "" && !slices.Contains(stands.Known, writer):
+	case stands.VotesAlone() && writer != "" && !slices.Contains(stands.Known, writer):
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
 	}
 	return nil

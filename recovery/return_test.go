@@ -180,7 +180,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
-	_, err := w.recovery().Run(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
+	_, err := w.recovery().prepare(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
 	require.NoError(t, err)
 	assert.True(t, heard)
 }
@@ -282,28 +282,29 @@ type others struct {
 	older    int                      // how many run none, and have data that the store has more than
 	voters   int                      // of the volume's cluster, as one of them tells
 	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
+	size     int64                    // of their databases
 	late     bool                     // one of them has not brought what only its volume has
 	brought  bool                     // what this member was heard to say of itself last
 }
 
-func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
+func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
 	o.brought = self.Brought
 	if o.holds = self.Holds; o.hears != nil {
 		o.listing = o.hears(self)
 	}
 	if o.listing == peers.Unknown || o.listing == peers.Gone {
-		return peers.Census{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
+		return peers.Survey{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
 	}
 	if o.silent > 0 {
 		o.silent--
-		return peers.Census{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer"), Run: o.run, Reach: o.reach, Voters: o.voters}
+		return peers.Survey{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer"), Run: o.run, Reach: o.reach, Voters: o.voters}
 	}
-	c := peers.Census{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}, ID: o.id, Generation: o.of}
+	c := peers.Survey{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}, ID: o.id, Generation: o.of}
 	c.Own.PeerURLs = []string{"http://m-2"}
 	other := peers.Member{ID: 1}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
 	c.Members = []peers.Member{other, c.Own}
-	c.Brought = !o.late
+	c.Brought, c.Size = !o.late, o.size
 	if self.MemberID != 0 {
 		c.Outdated = o.outdated
 	}
@@ -315,10 +316,10 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Census {
 
 func (o *others) Tell(self peers.Self) { o.told, o.holds = true, self.Holds }
 
-func (o *others) Remove(context.Context, *peers.Census) error {
+func (o *others) Remove(context.Context, *peers.Survey) error {
 	return o.change("removed", peers.Unlisted)
 }
-func (o *others) Add(context.Context, *peers.Census) error { return o.change("added", peers.Added) }
+func (o *others) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
 
 func (o *others) change(what string, to Listing) error {
 	fail := o.fail

@@ -62,7 +62,7 @@ func (r *run) askTheStore() (Event, Payload) {
 	if why := r.untrusted(now); why != nil && owner != Others && owner != NotOwned && owner != Unclaimed {
 		return KeysLacking, Payload{Err: why}
 	}
-	if owner == Ours && now.path.Revision > 0 {
+	if owner == Ours && now.path.Revision > 0 && r.mayTakeItsPlace() {
 		why, err := r.lives(ctx, now)
 		if err != nil {
 			return StoreSilent, Payload{Err: err}
@@ -147,8 +147,8 @@ func (r *run) doubt(owner Owner) error {
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
-	case r.census.Listing == peers.Partial && r.census.Silent != nil:
-		return r.census.Silent
+	case r.survey.Listing == peers.Partial && r.survey.Silent != nil:
+		return r.survey.Silent
 	case r.verdict != nil:
 		return r.verdict
 	}
@@ -306,6 +306,12 @@ func (r *run) leftBehind() string {
 	}
 	return fmt.Sprintf("; %d revisions are lost, which generation %d got after revision %d, from which generation %d was restored",
 		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
+}
+
+// mayTakeItsPlace is false of a valid member of several, which starts beside whoever makes the backups: that is one of the others.
+func (r *run) mayTakeItsPlace() bool {
+	f := r.core.Facts
+	return f.Alone || f.Condition != Valid || r.asked
 }
 
 // lives says that the process that writes the newest generation may be alive: it has not released the generation, this volume neither was

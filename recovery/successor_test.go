@@ -339,9 +339,9 @@ func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
 	broken := func(context.Context) error { return errors.New("a page is damaged") }
 	r := w.recovery()
 	r.interrupt = before(ClaimGeneration, func() error { return errCut })
-	_, err := r.Run(t.Context(), w.member, broken)
+	_, err := r.prepare(t.Context(), w.member, broken)
 	require.ErrorIs(t, err, errCut)
-	_, err = w.recovery().Run(t.Context(), w.member, broken)
+	_, err = w.recovery().prepare(t.Context(), w.member, broken)
 	require.NoError(t, err)
 	keys, _ := w.keys()
 	assert.Equal(t, []string{"a", "key"}, keys)

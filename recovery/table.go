@@ -51,7 +51,7 @@ const (
 	PeersTold    Event = "peers told"         // how the other members have this one, as far as they can be asked
 	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or not said so; or one is missing of all
 	Left         Event = "left"               // the cluster does not have this member any more
-	Entered      Event = "entered"            // the cluster has this member as a learner
+	Entered      Event = "entered"            // the cluster has taken this member in
 	Answered     Event = "answered"           // what the store keeps
 	StoreSilent  Event = "store silent"       // the store cannot be asked, or not be believed, at the moment
 	Stuck        Event = "stuck"              // what waits on the volume cannot be brought into the store, and no waiting changes that
@@ -98,7 +98,7 @@ const (
 	AskThePeers     Action = "ask the peers"    //
 	TellReturn      Action = "tell return"      // from whom the data come back
 	RemoveMember    Action = "remove member"    // take this one's old identity out of the cluster
-	AddLearner      Action = "add learner"      // have the cluster take this member in
+	AddMember       Action = "add member"       // have the cluster take this member in
 	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers have told, in a cluster that exists
 	TakeStore       Action = "take store"       // end the newest generation there, and begin one for the data on the volume
 	AskTheStore     Action = "ask the store"    //
@@ -164,7 +164,7 @@ var written = []entry{
 	{Decide, RestoreData, always, MakeRoom, []Action{TellLoss, MeasureRoom}, "the store has what the volume lacks"},
 	{Decide, Rejoin, InItsPlace, GiveWay, []Action{TellReturn, SetVolumeAside}, "what is on the volume is of no use: the others have all of it"},
 	{Decide, Rejoin, StillListed, Leave, []Action{TellReturn, RemoveMember}, "the member has lost its log, so it may never vote under its old identity again"},
-	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddLearner}, "the cluster takes the member in as a learner, which counts for no quorum until it has all data"},
+	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddMember}, "the cluster takes the member in, as a learner where it can: that counts for no quorum until it has all data"},
 	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects the member, which gets its data from the others"},
 	{Decide, AdoptStore, always, Adopt, []Action{TakeStore}, "a person has named the store's cluster"},
 	{Decide, Refuse, always, Refused, nil, "a person has to do something"},
@@ -179,7 +179,7 @@ var written = []entry{
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the place is free"},
 	{Leave, Left, always, AskPeers, askPeers, "the old identity is gone for good"},
-	{Enter, Entered, always, AskPeers, askPeers, "the cluster has the member as a learner"},
+	{Enter, Entered, always, AskPeers, askPeers, "the cluster has taken the member in"},
 	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "whether the change was made is not known: the peers are asked how things are"},
 
 	{AskStore, Answered, always, Decide, deciding, "what the store keeps has been told"},
@@ -286,7 +286,7 @@ var States = []statemachine.StateInfo{
 	{Name: AskPeers, Meaning: "ask the other members how they have this one, and what would be in the way of replacing it", Bound: statemachine.ByCalls, Deadline: "some seconds for a question, " + pause + " between questions"},
 	{Name: GiveWay, Meaning: "move data out of the way that the others have all of", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Leave, Meaning: "have the others take the old identity out of the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
-	{Name: Enter, Meaning: "have the others take this member in, as a learner", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
+	{Name: Enter, Meaning: "have the others take this member in", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
 	{Name: AskStore, Meaning: "bring what waits on the volume into the store, ask whose it is, and what is kept", Bound: statemachine.ByCalls, Deadline: "2m for each segment that waits, 2m for the question, " + pause + " between questions"},
 	{Name: Flush, Meaning: "bring into the store what only the volume has", Bound: statemachine.ByCalls, Deadline: "2m"},
 	{Name: MakeRoom, Meaning: "say what would be lost, compare the room on the volume with what is needed", Bound: statemachine.ByCalls, Deadline: "the disk's"},

@@ -327,7 +327,7 @@ var sentencesOfPeers = []sentence{
 	// AskPeers: no data
 	{"a member that was lost leaves under its old identity", AskPeers, ofPeers(Empty), PeersTold, told(peers.Started), Leave, []Action{TellReturn, RemoveMember}},
 	{"as soon as nothing is in the way", AskPeers, ofPeers(Empty), PeersTold, hindered(peers.Started), AskPeers, askAgain},
-	{"one that is not listed is taken in", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
+	{"one that is not listed is taken in", AskPeers, ofPeers(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddMember}},
 	{"one at a time", AskPeers, ofPeers(Empty), PeersTold, hindered(peers.Unlisted), AskPeers, askAgain},
 	{"one that was added joins", AskPeers, ofPeers(Empty), PeersTold, told(peers.Added), Ready, []Action{AdoptCluster}},
 	{"what an etcd left that had just begun makes way first", AskPeers, unborn, PeersTold, told(peers.Added), GiveWay, moveAway},
@@ -367,7 +367,7 @@ var sentencesOfPeers = []sentence{
 	{"but not before late mounts had the time to come", AskPeers, has(Empty), PeersTold, Payload{Listing: peers.Founding, Free: true, AllBrought: true}, AskPeers, askAgain},
 	{"also if some are broken", AskPeers, has(Corrupt), PeersTold, brought(peers.Gone), MakeRoom, restoreNow},
 	{"not if one has data by then", AskPeers, has(Empty), PeersTold, told(peers.Unknown), AskPeers, askAgain},
-	{"but if it is a cluster by then, that is joined", AskPeers, has(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddLearner}},
+	{"but if it is a cluster by then, that is joined", AskPeers, has(Empty), PeersTold, told(peers.Unlisted), Enter, []Action{TellReturn, AddMember}},
 	{"all are older than the store: it is asked", AskPeers, gone(Valid, ""), PeersTold, lagging(peers.Gone), AskStore, flushed},
 	{"all still older when it was asked: it is restored", AskPeers, has(Valid), PeersTold, Payload{Listing: peers.Gone, Outdated: true, Free: true, AllBrought: true, Settled: true}, MakeRoom, restoreNow},
 	{"who has data of use is not gone", AskPeers, gone(Valid, ""), PeersTold, told(peers.Gone), Ready, nil},

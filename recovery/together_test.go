@@ -64,7 +64,7 @@ func TestAClusterWhoseVolumesAreLateIsNotRestored(t *testing.T) {
 	r := w.recovery()
 	r.lateMounts = settling
 	r.now = func() time.Time { return now }
-	_, err := r.Run(t.Context(), w.member, w.examine)
+	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
 	assert.Contains(t, w.log.String(), "volumes that are mounted late come back within 10 s")
 	assert.Len(t, w.generations(), 1, "nothing is restored")
@@ -79,7 +79,7 @@ func TestAClusterThatStaysEmptyIsRestoredAfterAWhile(t *testing.T) {
 	r := w.recovery()
 	r.lateMounts = settling
 	r.now = func() time.Time { return now }
-	_, err := r.Run(t.Context(), w.member, w.examine)
+	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
 	assert.Equal(t, settling, now.Sub(at))
 	assert.Len(t, w.generations(), 2)

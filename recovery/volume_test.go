@@ -30,7 +30,7 @@ func TestAVolumeThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	held, err := bolt.Open(w.database(), 0o600, nil)
 	require.NoError(t, err)
 	defer held.Close()
-	_, err = w.recovery().Run(t.Context(), w.member, func(context.Context) error { return nil })
+	_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error { return nil })
 	require.ErrorContains(t, err, "cannot tell how far the data")
 	assert.Empty(t, w.asides())
 	assert.Empty(t, o.changes)
@@ -44,7 +44,7 @@ func TestAVolumeOfWhichNotAllCanBeReadIsBroken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w.options.Pause = func(context.Context, int) { cancel() }
-	_, err := w.recovery().Run(ctx, w.member, func(context.Context) error { return nil })
+	_, err := w.recovery().prepare(ctx, w.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, peers.Ruins, o.holds)
 	assert.Empty(t, w.asides())
@@ -76,7 +76,7 @@ func (w *world) runOn(most int) error {
 		}
 		return nil
 	}
-	_, err := r.Run(w.t.Context(), w.member, w.examine)
+	_, err := r.prepare(w.t.Context(), w.member, w.examine)
 	return err
 }
 
@@ -346,4 +346,35 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	require.ErrorContains(t, err, "it has no signature")
 	require.ErrorContains(t, err, "if nobody of yours has signed it, delete it, and of a generation.json all that is in its folder")
 	assert.Empty(t, w.leftovers())
+}
+
+// Without it etcd would end while it gets them, and at each start again.
+func TestTheDataOfTheOthersWaitForTheRoomForThem(t *testing.T) {
+	w, o := ofThree(t)
+	w.spoil()
+	w.setAside(oldest)
+	o.size = 77
+	r := w.recovery()
+	r.measure = func(_ seed.Seed, source restore.Source) error {
+		assert.Equal(t, int64(77), source.DatabaseBytes)
+		if len(w.left()) > 1 { // nothing but somebody's own
+			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
+		}
+		return nil
+	}
+	pauses := 0
+	r.options.Pause = func(context.Context, int) {
+		if pauses++; pauses == 3 {
+			assert.Len(t, w.left(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
+			assert.NotContains(t, w.left(), oldest)
+			assert.Empty(t, o.changes, "nor has the member left the cluster")
+			assert.Contains(t, r.Progress().Reason, "the data of the others do not fit: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
+			require.NoError(t, os.RemoveAll(w.asides()[0]))
+		}
+	}
+	start, err := r.prepare(t.Context(), w.member, w.examine)
+	require.NoError(t, err)
+	assert.Equal(t, takenIn, start)
+	assert.Equal(t, 3, pauses)
+	assert.Equal(t, []string{"removed", "added"}, o.changes)
 }

@@ -177,7 +177,7 @@ func (w *world) start(interrupt func(Action) error) (Start, error) {
 func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
 	r := w.recovery()
 	r.interrupt = interrupt
-	return r.Run(ctx, w.member, w.examine)
+	return r.prepare(ctx, w.member, w.examine)
 }
 
 // examine validates the data directory.

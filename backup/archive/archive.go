@@ -54,7 +54,7 @@ type Archive struct {
 // New returns the archive in a store. It looks at nothing yet.
 func New(s store.Store, keys *seal.Keys) *Archive {
 	reader := &Reader{store: s, keys: keys}
-	return &Archive{Reader: reader, Writer: &Writer{reader}}
+	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
 
 // Reader reads the backups in a store: statements, objects, and what they lead to. Its methods may be called from any goroutine that
@@ -78,7 +78,10 @@ func (r *Reader) String() string { return r.store.String() }
 
 // Writer puts backups into a store: what founds them, generations, fulls, segments, what was merged, results and reservations. It
 // puts each object once, under a name that nobody else's has.
-type Writer struct{ reader *Reader }
+type Writer struct {
+	reader  *Reader
+	written written
+}
 
 // statement reads an object that is a statement.
 func (r *Reader) statement(ctx context.Context, name, kind string, into any) error {

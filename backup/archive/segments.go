@@ -1,11 +1,13 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format/seal"
@@ -20,9 +22,11 @@ const Grace = 5 * time.Minute
 // PutStored is PutSegment for a segment that waited in a spool: everything that its object holds.
 func (w *Writer) PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	if _, err := store.PutOnce(ctx, w.reader.store, name, object); err != nil {
+	var copied bounded
+	if _, err := store.PutOnce(ctx, w.reader.store, name, io.TeeReader(object, &copied)); err != nil {
 		return err
 	}
+	w.written.keep(name, copied)
 	if time.Since(begun) < Grace/2 {
 		return nil
 	}
@@ -84,7 +88,7 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	first, last := sources[0], sources[len(sources)-1]
 	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
 	if last.Level == Segment {
-		manifest, err := w.reader.firstManifest(ctx, last)
+		manifest, err := w.manifest(ctx, last)
 		if err != nil {
 			return Merged{}, unmergeable(err)
 		}
@@ -98,7 +102,26 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 		return err
 	})
 	merged.Size = body.Bytes
+	if err == nil {
+		w.written.drop(sources)
+	}
 	return merged, err
+}
+
+// manifest is that of a segment that is to be merged.
+func (w *Writer) manifest(ctx context.Context, object Object) (segment.Manifest, error) {
+	if content := w.written.get(object); content != nil {
+		return segment.NewReader(bytes.NewReader(content), w.reader.keys).Next()
+	}
+	return w.reader.firstManifest(ctx, object)
+}
+
+// source is what is in an object that is to be merged: this process's own need not be fetched.
+func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, error) {
+	if content := w.written.get(object); content != nil {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}
+	return w.reader.fetch(ctx, object.Name(), 0, nil)
 }
 
 // oneChain is an ErrHole if another segment begins within one that is to be made of segments: it would count as held, and may be of
@@ -129,7 +152,11 @@ func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object,
 		if source.Generation != merged.Generation || source.Start != joint.next {
 			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), joint.next)
 		}
-		if err := w.reader.append(ctx, into, source, joint); err != nil {
+		content, err := w.source(ctx, source)
+		if err == nil {
+			err = w.reader.append(into, content, source, joint)
+		}
+		if err != nil {
 			return nil, unmergeable(err)
 		}
 	}
@@ -155,8 +182,12 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest
 	if err != nil {
 		return nil, err
 	}
+	content, err := r.fetch(ctx, object.Name(), 0, nil)
+	if err != nil {
+		return nil, err
+	}
 	joint := &joint{next: object.Start, of: generation.Cluster}
-	if err := r.append(ctx, io.Discard, object, joint); err != nil {
+	if err := r.append(io.Discard, content, object, joint); err != nil {
 		return nil, err
 	}
 	if len(joint.segments) == 0 || object.Level != Segment && joint.next != object.Next {
@@ -165,12 +196,8 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest
 	return joint.segments, nil
 }
 
-// append writes the segments of one object.
-func (r *Reader) append(ctx context.Context, w io.Writer, source Object, joint *joint) error {
-	content, err := r.fetch(ctx, source.Name(), 0, nil)
-	if err != nil {
-		return err
-	}
+// append writes the segments of one object, whose content it closes.
+func (r *Reader) append(w io.Writer, content io.ReadCloser, source Object, joint *joint) error {
 	defer content.Close()
 	reader := segment.NewReader(io.TeeReader(content, w), r.keys)
 	for {
@@ -203,4 +230,77 @@ func (j *joint) follow(manifest segment.Manifest) error {
 	}
 	j.next, j.segments = manifest.Next(), append(j.segments, manifest)
 	return nil
+}
+
+// written is what this process has put lately and not merged yet. Requests are what merging costs: a cluster that is written to all the
+// time has a segment a second.
+type written struct {
+	mu      sync.Mutex
+	objects map[string][]byte
+	names   []string // of objects and of some that were dropped, oldest first
+	size    int
+}
+
+// mostWritten bounds the bytes that are kept, and mostOfOne those of an object. What is beyond is fetched, fewer requests for more bytes.
+const (
+	mostWritten = 8 << 20
+	mostOfOne   = mostWritten / 16
+)
+
+func (k *written) keep(name string, content bounded) {
+	if content.beyond {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.objects == nil {
+		k.objects = map[string][]byte{}
+	}
+	k.names = append(k.names, name)
+	k.size += len(content.bytes) - len(k.objects[name])
+	k.objects[name] = content.bytes
+	for k.size > mostWritten {
+		k.remove(k.names[0])
+		k.names = k.names[1:]
+	}
+}
+
+// get returns nil if an object is not kept, or if the store has one of another size under its name.
+func (k *written) get(object Object) []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if content := k.objects[object.Name()]; int64(len(content)) == object.Size {
+		return content
+	}
+	return nil
+}
+
+// drop forgets what was merged.
+func (k *written) drop(objects []Object) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, object := range objects {
+		k.remove(object.Name())
+	}
+	k.names = slices.DeleteFunc(k.names, func(name string) bool { return k.objects[name] == nil })
+}
+
+func (k *written) remove(name string) {
+	k.size -= len(k.objects[name])
+	delete(k.objects, name)
+}
+
+// bounded holds what is written to it, up to a size.
+type bounded struct {
+	bytes  []byte
+	beyond bool // it was more
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.beyond = b.beyond || len(b.bytes)+len(p) > mostOfOne; b.beyond {
+		b.bytes = nil
+	} else {
+		b.bytes = append(b.bytes, p...)
+	}
+	return len(p), nil
 }

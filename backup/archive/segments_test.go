@@ -1,7 +1,11 @@
 package archive_test
 
 import (
+	"bytes"
 	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -33,6 +37,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 	require.NoError(t, archivetest.PutSegment(w.ctx, w, stranger))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole, "its digest goes on from something else")
+	w.restart()
 	repair := w.damage(segments[1].Name(), 8*1000)
 	_, err = w.Merge(w.ctx, archive.Minute, segments)
 	assert.ErrorIs(t, err, seal.ErrDamaged)
@@ -80,6 +85,49 @@ func TestMergingMayBeRepeated(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
+func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
+	w := begin(t, sealtest.New(t).Load(t))
+	w.segment(11)
+	w.segment(12)
+	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	w.store.Heal()
+	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
+}
+
+func TestASegmentOfAnotherSizeThanThisProcessHasPutIsFetched(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	put := w.segment(11)
+	name := archive.SegmentName(1, put.Position)
+	content, _ := w.store.Content(name)
+	require.NoError(t, w.store.Delete(w.ctx, name))
+	require.NoError(t, w.store.Put(w.ctx, name, bytes.NewReader(content[:len(content)-1])))
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	assert.ErrorIs(t, err, seal.ErrDamaged)
+}
+
+func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t *testing.T) {
+	w := begin(t, &seal.Keys{})
+	sizes := append([]int{600 << 10}, slices.Repeat([]int{400 << 10}, 24)...)
+	for i, size := range sizes {
+		value := make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // nothing that compression makes small
+		object := Build(t, w.Keys(), w.next, []segment.Row{Row(w.next.Position.Revision, 0, string(value))})
+		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+		w.next = object.Start()
+	}
+	before := len(w.store.Calls())
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
+	require.NoError(t, err)
+	fetched := map[string]bool{}
+	for _, call := range w.store.Calls()[before:] {
+		if call.Op == memory.Get && strings.HasPrefix(call.Name, "gen/000001/segment/") {
+			fetched[call.Name] = true
+		}
+	}
+	assert.Len(t, fetched, 1+24-20, "the large one and those beyond 8 MiB")
+}
+
 func TestMergingFailsWithTheStore(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(11)
@@ -94,6 +142,7 @@ func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
 	w := begin(t, &seal.Keys{})
 	w.segment(12)
 	damaged := w.segment(14)
+	w.restart()
 	defer w.damage(archive.SegmentName(1, damaged.Position), 100)()
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole)

@@ -52,6 +52,9 @@ func begin(t T, keys *seal.Keys) *world {
 // again is another one that writes to the same archive.
 func (w *world) again() *world { copied := *w; return &copied }
 
+// restart forgets what this process knows.
+func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
+
 // database is what a full of a revision has.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 

@@ -85,7 +85,7 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 
 // often has the store looked at all the time, and not after minutes.
 func (s *stand) often() *stand {
-	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows, s.pace.vet = 50*time.Millisecond, 50*time.Millisecond })
 	return s
 }
 
@@ -157,7 +157,7 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 func TestAMemberThatStoresAllTheTimeLooksWhoseTheStoreIsAsWell(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 10 * time.Millisecond
-	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = time.Second })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.vet = time.Second })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.store.Delete(t.Context(), "cluster.json"))

@@ -97,7 +97,7 @@ func (w *Writer) publish() {
 		facts.Stored = w.remote.stored.Revision - 1
 	}
 	if facts.Role != Watching {
-		facts.Behind, facts.BehindFor = max(0, w.revision-facts.Stored), w.behindFor()
+		facts.Behind, facts.BehindFor = max(0, w.revision-max(facts.Stored, w.seenBefore())), w.behindFor()
 	}
 	facts.Trouble = w.troubleNow()
 	if w.fulls.making != nil {
@@ -105,6 +105,9 @@ func (w *Writer) publish() {
 	}
 	w.facts.Store(&facts)
 }
+
+// seenBefore is the last revision that an earlier process has seen in the store, with these data; 0 if none has.
+func (w *Writer) seenBefore() int64 { return max(0, w.identity.Position.Revision-1) }
 
 func (f *full) running() *Running {
 	is := &Running{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
@@ -47,11 +48,16 @@ func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
 	wall.Store(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Now = func() time.Time { return time.Unix(wall.Load(), 0) }
 	s.options.Schedule = func(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
+	require.Eventually(t, func() bool {
+		is := s.etcd.Server.StorageVersion() // 3.5 for some seconds, as etcd itself writes what 3.6 has more
+		return is != nil && is.Equal(version.V3_6)
+	}, patience, poll, "etcd itself writes nothing more")
 	s.run()
 	isDone := func(fulls int64, what string) {
 		s.Helper()
 		s.eventually(func(f Facts) bool { return f.NextFull.Unix() > wall.Load() }, "its time has come")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
+		require.NoError(t, s.Flush(t.Context()), "it is seen that nothing came behind it") // before the next hour, which is not 3,600 s off
 	}
 	isDone(1, "the first")
 	for range 22 {
@@ -105,11 +111,13 @@ func TestFullsOfOneRevisionWithinASecondHaveNamesOfTheirOwn(t *testing.T) {
 
 func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	s := begun(t)
+	copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
+	before := copies()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable, Times: 2})
-	done, err := s.FullNow(t.Context(), "asked for")
+	_, err := s.FullNow(t.Context(), "asked for")
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, s.Facts().Failures)
-	assert.EqualValues(t, 1, strings.Count(s.log.String(), fmt.Sprintf(`"revision":%d,"bytes":%d,"held_ms"`, done.Revision, done.Database)))
+	assert.Equal(t, before+1, copies())
 	s.requireChains(1)
 }
 
@@ -204,7 +212,7 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
-	assert.Zero(t, s.reader.Open())
+	s.closesTransactions()
 	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
 	s.awaitStored(s.put("a", "segments go on"))
 }

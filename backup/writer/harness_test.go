@@ -77,7 +77,7 @@ func (s *stand) run() *stand {
 	writer.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
 		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour, rare: time.Hour,
-		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour,
+		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour, vet: patience,
 	}
 	for _, tune := range s.tune {
 		tune(writer)
@@ -107,6 +107,12 @@ func (s *stand) compact(revision int64) {
 func (s *stand) eventually(condition func(Facts) bool, what string) {
 	s.Helper()
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
+}
+
+// closesTransactions waits for a capture that may be under way.
+func (s *stand) closesTransactions() {
+	s.Helper()
+	s.eventually(func(Facts) bool { return s.reader.Open() == 0 }, "no transaction stays open")
 }
 
 // awaitStored waits until a revision is in the store.

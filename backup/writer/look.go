@@ -73,7 +73,7 @@ func (w *Writer) look(ctx context.Context) {
 	seen := found{
 		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity, dataDir: w.options.DataDir,
 		founding: archive.Cluster{Owner: w.options.Owner, Etcd: w.options.Etcd.ClusterID(), Created: w.options.Now()},
-		vet:      time.Since(w.remote.vetted) >= w.vetInterval(), last: w.remote.last, full: w.remote.newest,
+		vet:      time.Since(w.remote.vetted) >= w.pace.vet, last: w.remote.last, full: w.remote.newest,
 	}
 	if w.core.State == watching && !seen.vet && time.Since(w.remote.looked.at) < w.pace.knows {
 		seen.known, seen.wanted = w.remote.looked.head, w.revision
@@ -111,14 +111,6 @@ func (w *Writer) lookSoon() {
 // watchInterval is how often a member that does not lead looks whether the chain grows.
 func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
-}
-
-// vetInterval is how often it is seen that the store is still this cluster's. A member that only watches does no harm in another's.
-func (w *Writer) vetInterval() time.Duration {
-	if w.core.State == watching {
-		return 6 * w.pace.knows
-	}
-	return w.pace.knows
 }
 
 // settled tells whether the end of the chain is known well enough to go on from there.

@@ -14,7 +14,7 @@ import (
 // A store may answer well and have lost what it was given. Whoever writes does not look back.
 func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) {
 	s := newStand(t)
-	s.store.Now = func() time.Time { return time.Now().Add(-20 * time.Minute) } // what is stored is old enough at once
+	s.store.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) } // what is stored is old enough at once
 	s.run()
 	for i := range 6 {
 		s.awaitStored(s.put("a", fmt.Sprint(i)))

@@ -39,7 +39,10 @@ func (w *Writer) Flush(ctx context.Context) error {
 // missing is a clause about what is not in the store.
 func (w *Writer) missing() string {
 	facts := w.Facts()
-	text := fmt.Sprintf("revisions %d to %d are not in the store", facts.Stored+1, facts.Revision)
+	text := "it is not known whether everything is in the store"
+	if facts.Behind > 0 {
+		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.Revision-facts.Behind+1, facts.Revision)
+	}
 	if full := facts.FullRunning; full != nil {
 		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
 	}

@@ -13,7 +13,7 @@ import (
 // Another process has restored this cluster from its backups while it lives, and writes all the time.
 func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 200 * time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.vet = 200 * time.Millisecond })
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, archive.New(s.store, keys).BeginGeneration(t.Context(),

@@ -174,6 +174,7 @@ type pace struct {
 	watch     time.Duration // at least between looks of a member that does not lead at whether the chain grows
 	young     time.Duration // the same where there is no chain yet
 	knows     time.Duration // what is known of the end of the chain is good for so long
+	vet       time.Duration // between looks at whether the store is still this cluster's, beside what each upload shows
 	merge     time.Duration // between merges
 	rare      time.Duration // the same while few segments are new
 	successor time.Duration // between questions whether another cluster goes on in this one's place
@@ -184,8 +185,8 @@ type pace struct {
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 15 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
-	successor: 10 * time.Second, beat: 40 * time.Second,
+	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 30 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
+	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute,
 }
 
 // restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends

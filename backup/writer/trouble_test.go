@@ -88,7 +88,7 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 		s.compact(last)
 		s.eventually(func(Facts) bool { return s.waits() > round }, "it is captured")
 	}
-	assert.Zero(t, s.reader.Open())
+	s.closesTransactions()
 	s.store.Heal()
 	s.end() // which gives the request up
 	s.run()
@@ -105,6 +105,21 @@ func TestAFlushThatTheStoreDoesNotTakeSaysWhatIsMissing(t *testing.T) {
 	err := s.Flush(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, fmt.Sprintf("revisions %d to %d are not in the store", s.Facts().Stored+1, last))
+}
+
+// The store is away from the start: what an earlier process has seen there is there.
+func TestAFlushDoesNotMissWhatAnEarlierProcessHasStored(t *testing.T) {
+	s := begun(t)
+	stored := s.put("a", "1")
+	s.awaitStored(stored)
+	s.end()
+	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
+	s.run()
+	last := s.put("a", "2")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	assert.ErrorContains(t, s.Flush(ctx), fmt.Sprintf("revisions %d to %d are not in the store", stored+1, last))
+	assert.EqualValues(t, last-stored, s.Facts().Behind)
 }
 
 func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
@@ -171,7 +186,7 @@ func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 	go func() { _, err := s.FullNow(t.Context(), "asked for"); asked <- err }()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil }, "it waits")
 	s.awaitStored(s.put("a", "2"))
-	assert.Zero(t, s.reader.Open())
+	s.closesTransactions()
 	close(gate.open)
 	require.NoError(t, <-asked)
 	s.requireChains(1)

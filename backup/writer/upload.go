@@ -177,7 +177,7 @@ func (w *Writer) fullToCheck() (name string) {
 
 // vet tells whether it is time to see that the store is still this cluster's. Whoever stores all the time looks for nothing else.
 func (w *Writer) vet() bool {
-	due := time.Since(w.remote.vetted) >= w.pace.knows
+	due := time.Since(w.remote.vetted) >= w.pace.vet
 	if due {
 		w.remote.vetted = time.Now()
 	}

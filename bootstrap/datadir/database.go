@@ -59,13 +59,12 @@ func (c contents) knows(id uint64) bool {
 	return is || was
 }
 
-// called is what the cluster knows a member by.
-func (c contents) called(id uint64) (name string, peerURLs []string) {
-	var of membership.Member
-	if err := json.Unmarshal(c.members[fmt.Sprintf("%x", id)], &of); err != nil {
-		return "", nil
+// member is what the cluster knows of a member; the zero value if it knows none of that ID.
+func (c contents) member(id uint64) (known membership.Member) {
+	if err := json.Unmarshal(c.members[fmt.Sprintf("%x", id)], &known); err != nil {
+		return membership.Member{}
 	}
-	return of.Name, of.PeerURLs
+	return known
 }
 
 // voters is how many members have a vote.

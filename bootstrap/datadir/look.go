@@ -73,6 +73,9 @@ func Look(dataDir, walDir string) *Findings {
 	return f
 }
 
+// Empty is true where etcd begins with nothing.
+func (f *Findings) Empty() bool { return f.hasNoDatabase() && f.newestSegment() == "" }
+
 // hasNoDatabase is false of what can't be looked at.
 func (f *Findings) hasNoDatabase() bool {
 	none, err := vacant(f.database)

@@ -20,6 +20,7 @@ type Position struct {
 	ClusterID, MemberID uint64   // of the log's
 	Members             int      // of the cluster, as the database knows them
 	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
+	Learner             bool     // this member has none, as far as the database knows
 	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
 	Revision            int64    // of the last row in the database
 	// HighestRevision is what etcd can come to at most with what its log holds beyond the database, entries included that are
@@ -31,6 +32,9 @@ type Position struct {
 	PeerURLs []string // the same
 }
 
+// VotesAlone reports whether the data are those of the only member with a vote, so that an etcd can go on with them by itself.
+func (p Position) VotesAlone() bool { return p.Voters == 1 && !p.Learner }
+
 // ReadPosition reads a member's position. The data need not be valid; nothing is changed. The error says what is there and can't
 // be read, so that a zero may not be taken for nothing.
 func ReadPosition(dataDir string) (p Position, err error) {
@@ -41,7 +45,8 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	found, err := p.read(m)
 	unread = errors.Join(unread, err)
 	beyond, err := m.beyond(found.applied)
-	p.Name, p.PeerURLs = found.called(p.MemberID)
+	self := found.member(p.MemberID)
+	p.Name, p.PeerURLs, p.Learner = self.Name, self.PeerURLs, self.IsLearner
 	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
 	if !beyond.members {
 		p.Voters = found.voters()

@@ -2,6 +2,8 @@ package datadir
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -187,6 +189,21 @@ func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 	assert.Equal(t, before.ClusterID, is.ClusterID)
 	assert.Equal(t, before.Index, is.Index)
 	assert.Equal(t, before.HighestRevision, is.HighestRevision)
+}
+
+func TestALearnerBesideTheOnlyVoterDoesNotVoteAlone(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	self := position(t, dir)
+	assert.True(t, self.VotesAlone())
+	addMember(t, dir, false)
+	update(t, dir, func(tx *bolt.Tx) error {
+		value, err := json.Marshal(map[string]any{"id": self.MemberID, "isLearner": true})
+		require.NoError(t, err)
+		return tx.Bucket([]byte("members")).Put(fmt.Appendf(nil, "%x", self.MemberID), value)
+	})
+	is := position(t, dir)
+	assert.Equal(t, 1, is.Voters)
+	assert.False(t, is.VotesAlone())
 }
 
 func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {

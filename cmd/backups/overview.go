@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -198,14 +199,14 @@ func printSidecar(b *strings.Builder, chains []SidecarChain) {
 		return
 	}
 	b.WriteString("\nwhat etcd-backup-restore wrote, by the names of its objects\n\n")
-	rows := [][]string{{"FULL", "REVISION", "UP TO", "FROM", "UNTIL", "DELTAS", "SIZE"}}
+	rows := [][]string{{"FULL", "UP TO", "UNTIL"}}
 	for _, c := range chains {
 		rows = append(rows, []string{
-			printable.Line(c.Full), strconv.FormatInt(c.From, 10), strconv.FormatInt(c.To, 10), terminal.Moment(c.Begin), terminal.Moment(c.End),
-			strconv.Itoa(c.Deltas), terminal.Size(c.Bytes),
+			printable.Line(path.Base(c.Full)), strconv.FormatInt(c.To, 10),
+			fmt.Sprintf("%s, %s, %s", terminal.Moment(c.End), count(c.Deltas, "delta"), terminal.Size(c.Bytes)),
 		})
 	}
-	b.WriteString(table(rows...))
+	b.WriteString(terminal.Table(rows...))
 }
 
 // JSON prints a document for programs.
@@ -232,53 +233,46 @@ func (o Overview) Print(to io.Writer) error {
 }
 
 func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
-	fmt.Fprintf(b, "\ngeneration %d, cluster %s, since %s", g.Number, printable.Line(g.Cluster), terminal.Moment(g.Created))
+	head := fmt.Sprintf("cluster %s, since %s", printable.Line(g.Cluster), terminal.Moment(g.Created))
 	if g.Parent != 0 {
-		fmt.Fprintf(b, ", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
+		head += fmt.Sprintf(", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
 	}
-	b.WriteString("\n\n")
-	var windows [][]string
+	b.WriteString("\n" + terminal.Wrapped(fmt.Sprintf("generation %d, ", g.Number), head) + "\n\n")
+	var facts [][]string
 	for _, window := range g.Windows {
-		windows = append(windows, []string{
-			"can go back to", fmt.Sprintf("revision %d to %d", window.From, window.To), terminal.Moment(window.Begin) + " to " + terminal.Moment(window.End),
-		})
+		facts = append(facts, []string{"can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))})
 		if window.Beyond != "" {
-			windows = append(windows, []string{"", "what follows cannot be read", window.Beyond})
+			facts = append(facts, []string{"", "what follows cannot be read: " + window.Beyond})
 		}
 	}
-	b.WriteString(table(windows...))
 	if len(g.Windows) == 0 {
-		b.WriteString("nothing can be gone back to\n")
+		facts = append(facts, []string{"can go back to", "nothing"})
 	}
-	fmt.Fprintf(b, "last verified   %s\n", g.Verified.words(now))
-	fmt.Fprintf(b, "segments        %s, %s\n\n", count(g.Segments.Objects, "object"), terminal.Size(g.Segments.Bytes))
+	b.WriteString(terminal.Table(append(facts,
+		[]string{"last verified", g.Verified.words(now, true)},
+		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
 	printFulls(b, g.Fulls, now)
 }
 
+// printFulls leaves out what their names say, and what few want to know: -o json has that.
 func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
-	rows := [][]string{{"FULL", "REVISION", "TIME", "SIZE", "DATABASE", "MADE BECAUSE OF", "VERIFIED"}}
+	rows := [][]string{{"FULL", "SIZE", "DATABASE", "VERIFIED"}}
 	for _, full := range fulls {
 		if full.Error != "" {
-			rows = append(rows, []string{printable.Line(full.Name), "", "", terminal.Size(full.Bytes), "", "", "cannot be used: " + full.Error})
+			rows = append(rows, []string{printable.Line(full.Name), terminal.Size(full.Bytes), "", "cannot be used: " + full.Error})
 			continue
 		}
-		rows = append(rows, []string{
-			full.Name, strconv.FormatInt(full.Revision, 10), terminal.Moment(full.Time), full.size(), terminal.Size(full.Database),
-			full.Reason, full.Verified.words(now),
-		})
+		verified := full.Verified.words(now, false)
+		if full.Encrypted {
+			verified += "; encrypted"
+		}
+		rows = append(rows, []string{full.Name, terminal.Size(full.Bytes), terminal.Size(full.Database), verified})
 	}
-	b.WriteString(table(rows...))
+	b.WriteString(terminal.Table(rows...))
 }
 
-func (f FullOverview) size() string {
-	if f.Encrypted {
-		return terminal.Size(f.Bytes) + ", encrypted"
-	}
-	return terminal.Size(f.Bytes)
-}
-
-// words is a result for people.
-func (v *Verification) words(now time.Time) string {
+// words is a result for people, with the revision where the reader does not know it.
+func (v *Verification) words(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"
 	}
@@ -286,5 +280,8 @@ func (v *Verification) words(now time.Time) string {
 	if v.Outcome != string(archive.Verified) {
 		what = "FAILED: " + v.Why
 	}
-	return fmt.Sprintf("%s, revision %d, %v ago", what, v.Revision, terminal.Rounded(now.Sub(v.At)))
+	if revision {
+		what += fmt.Sprintf(", revision %d", v.Revision)
+	}
+	return fmt.Sprintf("%s, %v ago", what, terminal.Rounded(now.Sub(v.At)))
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,13 +21,21 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// printed is what is printed, with each run of blanks as one.
+// continued are the lines that go on with the one before.
+var continued = regexp.MustCompile(`\n {12,}`)
+
+// printed is what is printed, with each run of blanks as one, and lines that were wrapped as they were. Those of an overview fit a terminal.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()
 	var out bytes.Buffer
 	require.NoError(t, document.Print(&out))
 	var lines []string
-	for line := range strings.Lines(out.String()) {
+	if _, is := document.(Overview); is {
+		for line := range strings.Lines(out.String()) {
+			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+		}
+	}
+	for line := range strings.Lines(continued.ReplaceAllString(out.String(), " ")) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	return strings.Join(lines, "\n")
@@ -52,10 +62,10 @@ func TestWhatIsKeptIsTold(t *testing.T) {
 	text := printed(t, overview)
 	for _, line := range []string{
 		"generation 2, cluster 1c45, since " + terminal.Moment(began) + ", restored from generation 1 at revision 40",
-		"can go back to revision 42 to 77 " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
+		"can go back to revisions 42 to 77, " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
 		"last verified yes, revision 42, 1m30s ago",
 		"segments 2 objects, 2.0 MiB",
-		archive.FullName(42, began) + " 42 " + terminal.Moment(began) + " 2.0 MiB 3.0 GiB schedule yes, revision 42, 1m30s ago",
+		archive.FullName(42, began) + " 2.0 MiB 3.0 GiB yes, 1m30s ago",
 		archive.FullName(43, began) + ` 5.0 MiB cannot be used: not signed by a trusted\x1b key`,
 	} {
 		assert.Contains(t, strings.Split(text, "\n"), line)
@@ -76,7 +86,7 @@ func TestOneIsNoPlural(t *testing.T) {
 func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
 	encrypted := generation()
 	encrypted.Fulls[0].Encrypted = true
-	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(encrypted, nil)}}), " 2.0 MiB, encrypted 3.0 GiB schedule ")
+	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB yes, 1m30s ago; encrypted")
 }
 
 func TestARestoreTestThatFailedIsTold(t *testing.T) {
@@ -101,7 +111,7 @@ func TestAnEmptyStoreSaysSo(t *testing.T) {
 
 func TestWhatTheSidecarWroteIsTold(t *testing.T) {
 	text := printed(t, Overview{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
-	assert.Contains(t, text, "v2/Full-0-9-1 9 30 "+terminal.Moment(began)+" "+terminal.Moment(began)+" 3 1.0 MiB")
+	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.Moment(began)+", 3 deltas, 1.0 MiB")
 	assert.NotContains(t, text, "no backups")
 }
 
@@ -117,17 +127,24 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	}
 	text := strings.Split(printed(t, pruned), "\n")
 	for _, line := range []string{
-		"goes 1 the whole generation 0 bytes old",
-		"stays 2 full x " + terminal.Moment(began) + " 1.0 MiB within points",
-		"goes 2 3 objects of segments from revision 9 on 0 bytes before",
-		"goes 2 remains of 1 full 0 bytes never finished",
+		"goes the whole generation, 0 bytes: old",
+		"stays full x, 1.0 MiB, " + terminal.Moment(began) + ": within points",
+		"goes 3 objects of segments from revision 9 on, 0 bytes: before",
+		"goes remains of 1 full, 0 bytes: never finished",
 		"deleted 2 objects, 1.0 MiB; 1 locked, to go later",
 	} {
 		assert.Contains(t, text, line)
 	}
+	pruned.Items[1].Name, pruned.Items[1].Why = "0000000000000000001-20261123T203030Z", "older than what is kept, and its manifest cannot be believed"
+	pruned.Policy, pruned.Assumed = "points=24h,hourly=24,daily=7,weekly=4", true
+	var out bytes.Buffer
+	require.NoError(t, pruned.Print(&out))
+	for line := range strings.Lines(out.String()) {
+		assert.LessOrEqual(t, len(line), 80+1, line)
+	}
 	pruned.Doubts = []string{"the clock is wrong"}
 	text = strings.Split(printed(t, pruned), "\n")
-	assert.Contains(t, text, "would go 1 the whole generation 0 bytes old")
+	assert.Contains(t, text, "would go the whole generation, 0 bytes: old")
 	assert.NotContains(t, strings.Join(text, " "), "deleted 2")
 }
 
@@ -137,8 +154,10 @@ func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 	holed.Chains[0].PastEnd = errors.New("the chain has a hole")
 	text := printed(t, Overview{Generations: []GenerationOverview{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
-	at := slices.Index(lines, "what follows cannot be read the chain has a hole")
-	require.Positive(t, at)
-	assert.Contains(t, lines[at-1], "can go back to revision 42 to 77")
-	assert.Contains(t, lines[at+1], "can go back to revision 90 to 99")
+	at := slices.IndexFunc(lines, func(line string) bool {
+		return strings.HasSuffix(line, "what follows cannot be read: the chain has a hole")
+	})
+	require.GreaterOrEqual(t, at, 0)
+	assert.Contains(t, lines[at], "can go back to revisions 42 to 77")
+	assert.Contains(t, lines[at+1], "can go back to revisions 90 to 99")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,14 +58,16 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 // Print prints the document for people, with times in their zone.
 func (p Pruned) Print(to io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nkeeps %s, every revision since %s\n\n", printable.Line(p.Store), p.policy(), terminal.Moment(p.From))
-	rows := [][]string{{"", "GENERATION", "WHAT", "TIME", "SIZE", "WHY"}}
-	for _, item := range p.Items {
-		rows = append(rows, []string{
-			p.word(item), strconv.Itoa(item.Generation), what(item), moment(item.Time), terminal.Size(item.Bytes), item.Why,
-		})
+	b.WriteString(printable.Line(p.Store) + "\n")
+	b.WriteString(terminal.Wrapped("", fmt.Sprintf("keeps %s, every revision since %s", p.policy(), terminal.Moment(p.From))) + "\n")
+	var rows [][]string
+	for i, item := range p.Items {
+		rows = append(rows, []string{p.word(item), what(item) + ", " + terminal.Size(item.Bytes) + moment(item.Time) + ": " + item.Why})
+		if i == len(p.Items)-1 || p.Items[i+1].Generation != item.Generation {
+			fmt.Fprintf(&b, "\ngeneration %d\n%s", item.Generation, terminal.Table(rows...))
+			rows = nil
+		}
 	}
-	b.WriteString(table(rows...))
 	if !p.DryRun && len(p.Doubts) == 0 {
 		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to go later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}
@@ -109,5 +110,5 @@ func moment(at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return terminal.Moment(at)
+	return ", " + terminal.Moment(at)
 }

@@ -10,8 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -189,17 +187,6 @@ func amount(done, total int64, took time.Duration) string {
 		text += fmt.Sprintf(", %v left", terminal.Rounded(time.Duration(left*float64(time.Second))))
 	}
 	return text
-}
-
-// table returns rows of cells, each column as wide as its widest cell.
-func table(rows ...[]string) string {
-	var b strings.Builder
-	aligned := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		_, _ = io.WriteString(aligned, strings.Join(row, "\t")+"\n") // to memory, which cannot fail
-	}
-	_ = aligned.Flush()
-	return b.String()
 }
 
 // count is a number of things, of which the word names one.

@@ -43,6 +43,10 @@ type StartEtcd struct {
 
 	Leases bool `name:"leases" group:"Without a sidecar" help:"In a pod, with --standalone: renew the Kubernetes leases of the member and of its backups, which the operator's tools read."`
 
+	FollowReplicas bool `name:"follow-replicas" group:"Without a sidecar" help:"In a pod of a StatefulSet, with --standalone: a member that is beyond the set's replicas when it is stopped leaves its cluster."`
+
+	Events bool `name:"events" group:"Log and last words" help:"In a pod: post Kubernetes Events on it about restores, refused data, alarms, defragmentations and trouble."`
+
 	Backups  Backups  `embed:""`
 	Recovery Recovery `embed:""`
 
@@ -66,6 +70,8 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
 	case f.Leases && !f.Standalone:
 		return errors.New("--leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
+	case f.FollowReplicas && !f.Standalone:
+		return errors.New("--follow-replicas: only with --standalone; otherwise the operator removes members")
 	case f.DefragMaxPause < 0:
 		return fmt.Errorf("--defrag-max-pause: %s is negative", f.DefragMaxPause)
 	case f.StoredConfigPath == "" || f.VolumeDir == "":

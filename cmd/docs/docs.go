@@ -6,6 +6,7 @@
 package docs
 
 import (
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,16 +23,30 @@ type Row []string
 // Text returns README.md and docs/*.md, one after the other.
 func Text(t testing.TB) string {
 	t.Helper()
+	var text strings.Builder
+	for _, page := range Pages(t) {
+		text.WriteString(page)
+	}
+	return text.String()
+}
+
+// Pages are README.md and docs/*.md, in this order, by path from the root.
+func Pages(t testing.TB) iter.Seq2[string, string] {
+	t.Helper()
 	root := root(t)
 	paths, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	require.NoError(t, err)
-	var text strings.Builder
-	for _, path := range append([]string{filepath.Join(root, "README.md")}, paths...) {
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
-		text.Write(content)
+	return func(yield func(string, string) bool) {
+		for _, path := range append([]string{filepath.Join(root, "README.md")}, paths...) {
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			name, err := filepath.Rel(root, path)
+			require.NoError(t, err)
+			if !yield(name, string(content)) {
+				return
+			}
+		}
 	}
-	return text.String()
 }
 
 // root is the directory of go.mod. Tests run in their package's directory.
@@ -66,6 +81,57 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 	}
 	require.Equal(t, 1, found, "README.md and docs/*.md have one table with the header %q", header)
 	return rows
+}
+
+// Block is a block of code of a page: what people type or write into a file.
+type Block struct {
+	Page, Text string
+	Language   string // that of its fence; empty if it is indented
+}
+
+// Blocks returns the blocks of README.md and docs/*.md in the order of each page, without their margin.
+func Blocks(t testing.TB) (blocks []Block) {
+	t.Helper()
+	for name, page := range Pages(t) {
+		var text strings.Builder
+		fence, inside := "", false
+		end := func() {
+			if text.Len() > 0 {
+				blocks = append(blocks, Block{name, text.String(), fence})
+				text.Reset()
+			}
+			fence = ""
+		}
+		for line := range strings.Lines(page) {
+			language, is := strings.CutPrefix(strings.TrimSpace(line), "```")
+			switch {
+			case is:
+				end()
+				if inside = !inside; inside {
+					fence = language
+				}
+			case inside:
+				text.WriteString(line)
+			case strings.HasPrefix(line, "    ") && strings.TrimSpace(line) != "":
+				text.WriteString(strings.TrimPrefix(line, "    "))
+			default:
+				end()
+			}
+		}
+		end()
+	}
+	return blocks
+}
+
+// Commands are the lines of a block as a shell reads them: without comments, and with lines that go on.
+func (b Block) Commands() (commands []string) {
+	for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			commands = append(commands, line)
+		}
+	}
+	return commands
 }
 
 func cells(line string) (Row, bool) {

@@ -8,26 +8,26 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/kubeapi"
 	"etcd-wrapper/member/leases"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/page"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/recovery"
-	"etcd-wrapper/recovery/standalone"
 )
 
 // parts are what a run is made of.
@@ -49,6 +49,9 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
+	for _, weakness := range settings.Keys.Weaknesses() {
+		log.Warn().Msg(weakness)
+	}
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, rt.Gate(), log)
@@ -57,10 +60,18 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	rt.WorksWith(kept, recoverer, renewed)
-	sidecar, end, err := c.sidecar(recoverer, log)
+	unwanted, err := c.unwanted(log)
+	if err != nil {
+		return failed(exitcode.Usage, err)
+	}
+	rt.WorksWith(kept, recoverer, renewed, unwanted)
+	sidecar, end, err := c.sidecar(recoverer)
 	if err != nil {
 		return failed(blame(err), err)
+	}
+	happened, endEvents, err := c.events(log)
+	if err != nil {
+		return failed(exitcode.Usage, err)
 	}
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
@@ -70,21 +81,17 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer, c.watch(log, p.report)}
+	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened)}
 	return p
 }
 
 // sidecar returns what answers for the data directory, and what ends it.
-func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger) (lifecycle.Sidecar, func(), error) {
-	if c.Standalone {
-		initializer := standalone.New(standalone.Options{
-			DataDir: c.DataDir(), ConfigFile: c.EtcdConfigFile, PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE"), Log: log, Verify: verifyInChild(),
-			Recover: recoverer.Recover,
-		})
-		if err := initializer.CheckConfig(); err != nil {
+func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
+	if recoverer != nil {
+		if _, err := c.etcdConfig().Load(); err != nil { // a mistake of whoever named it, which no wait makes right
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
-		return initializer, initializer.Close, nil
+		return recoverer, recoverer.Close, nil
 	}
 	client, err := bootstrap.NewClient(bootstrap.ClientOptions{
 		HostPort: c.SidecarHostPort, TLS: c.SidecarTLS, CAPath: c.SidecarCAPath,
@@ -93,7 +100,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery, log zerolog.Logger)
 }
 
 // watch has the log and the termination message kept up to date until what it returns is called.
-func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func()) {
+func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened func(status.Happening)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -102,7 +109,7 @@ func (c *startCommand) watch(log zerolog.Logger, about *report.Report) (end func
 			if err := c.message.Prepare(about.LostWords(c.CrashNotePath())); err != nil {
 				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
 			}
-		})
+		}, happened)
 	}()
 	return func() {
 		cancel()
@@ -125,7 +132,7 @@ func failed(status exitcode.Code, err error) *parts {
 
 // blame distinguishes a wrong flag from a wrong configuration.
 func blame(err error) exitcode.Code {
-	if errors.Is(err, standalone.ErrConfig) {
+	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
 	}
 	return exitcode.Usage
@@ -246,23 +253,41 @@ func (a asked) Uploaded() (done, total int64) {
 	return 0, 0
 }
 
-// ofStatefulSet is the name of a pod of a StatefulSet: the set's, and a number.
-var ofStatefulSet = regexp.MustCompile(`^(.+)-\d+$`)
+// ofStatefulSet is the account and the pod that a flag needs. The error says what it cannot be used for.
+func ofStatefulSet(flag string) (kubeapi.Account, kubeapi.Pod, error) {
+	account, err := kubeapi.FromEnvironment()
+	if err != nil {
+		return account, kubeapi.Pod{}, fmt.Errorf("%s: %w", flag, err)
+	}
+	pod, err := kubeapi.ParsePod(podName())
+	if err != nil {
+		return account, pod, fmt.Errorf("%s: %w; set POD_NAME", flag, err)
+	}
+	return account, pod, nil
+}
+
+// unwanted returns what tells whether this member's StatefulSet wants fewer members; nil without --follow-replicas.
+func (c *startCommand) unwanted(log zerolog.Logger) (func(context.Context) bool, error) {
+	if !c.FollowReplicas {
+		return nil, nil
+	}
+	account, pod, err := ofStatefulSet("--follow-replicas")
+	if err != nil {
+		return nil, err
+	}
+	return kubeapi.New(account).Unwanted(pod, log), nil
+}
 
 // leases returns what renews the leases of the run; nil without --leases. The error says what the flag cannot be used for.
 func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*leases.Leases, error) {
 	if !c.Leases {
 		return nil, nil
 	}
-	account, err := leases.FromEnvironment()
+	account, pod, err := ofStatefulSet("--leases")
 	if err != nil {
-		return nil, fmt.Errorf("--leases: %w", err)
+		return nil, err
 	}
-	pod := ofStatefulSet.FindStringSubmatch(podName())
-	if pod == nil {
-		return nil, fmt.Errorf("--leases: %q is not the name of a StatefulSet's pod, after which leases are named; set POD_NAME", podName())
-	}
-	options := leases.Options{Account: account, Cluster: pod[1], Member: rt.LeaseOfMember, Log: log}
+	options := leases.Options{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
 	if kept != nil {
 		options.Backups = rt.LeaseOfBackups
 	}

@@ -101,7 +101,7 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 func TestAPruneOfAStoreThatIsNamedSaysByWhichPolicy(t *testing.T) {
 	flag := kept(t)
 	_, out, _ := visit("prune", flag, "--dry-run")
-	assert.Contains(t, out, "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
+	assert.Contains(t, strings.Join(strings.Fields(out), " "), "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
 	_, out, _ = visit("prune", flag, "--dry-run", "-o", "json")
 	assert.Contains(t, out, `"assumed": true`)
 	for _, told := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {

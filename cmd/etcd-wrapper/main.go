@@ -30,9 +30,12 @@ import (
 
 func main() {
 	log, flush := logstream.NeverWait(os.Stderr)
-	status := run(os.Args[1:], streams{
-		out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), colour: terminal.Colourful(os.Stderr),
-	})
+	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), colour: terminal.Colourful(os.Stderr)}
+	start := run
+	if isPlugin(os.Args[0]) {
+		start = runPlugin
+	}
+	status := start(os.Args[1:], s)
 	flush()
 	os.Exit(int(status))
 }
@@ -92,9 +95,12 @@ type commandLine struct {
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
+	Completion   completionCommand   `cmd:"" name:"completion" help:"Print what makes a shell complete this program's commands and flags."`
+	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
 	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Tell whether the data directory of an etcd that does not run is valid, and change nothing."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
+	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Tell what a word can become; the shells' completion runs it."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
 }
 

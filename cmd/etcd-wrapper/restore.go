@@ -9,15 +9,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery"
 	"etcd-wrapper/recovery/seed"
-	"etcd-wrapper/recovery/standalone"
 )
 
 // restoreCommand is `restore`, for an etcd that does not run.
@@ -70,9 +68,7 @@ func (c *restoreCommand) plan() (seed.Seed, error) {
 	if err != nil {
 		return seed.Seed{}, fmt.Errorf("--data-dir: %w", err)
 	}
-	initializer := standalone.New(standalone.Options{DataDir: dir, ConfigFile: c.EtcdConfigFile, Log: zerolog.Nop()})
-	defer initializer.Close()
-	yaml, err := initializer.Config(context.Background())
+	config, err := etcdconf.Source{File: c.EtcdConfigFile, DataDir: dir}.Load()
 	if err != nil {
 		return seed.Seed{}, fmt.Errorf("--etcd-config-file: %w", err)
 	}
@@ -80,7 +76,7 @@ func (c *restoreCommand) plan() (seed.Seed, error) {
 	if token == "" {
 		token = seed.NewToken()
 	}
-	plan, err := recovery.SeedOf(yaml, dir, token)
+	plan, err := recovery.SeedOf(config.YAML, dir, token)
 	if err != nil {
 		return seed.Seed{}, fmt.Errorf("--etcd-config-file: %w", err)
 	}

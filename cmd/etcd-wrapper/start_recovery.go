@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/rs/zerolog"
@@ -10,6 +11,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/recovery"
@@ -23,6 +25,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		return nil
 	}
 	options := recovery.Options{
+		Config:    c.etcdConfig(),
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died:  died,
 		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
@@ -34,6 +37,11 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		options.SpoolDir = filepath.Join(c.VolumeDir, spoolDir)
 	}
 	return recovery.New(options)
+}
+
+// etcdConfig is where the configuration comes from that etcd is started with.
+func (c *startCommand) etcdConfig() etcdconf.Source {
+	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
 
 // request is the restore that is asked for; nil if none is.

@@ -20,6 +20,7 @@ type statusCommand struct {
 	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper's own server; --port will do."`
 	VolumeDir   string           `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
 	Watch       bool             `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Cluster     bool             `name:"cluster" env:"-" help:"Ask all members of the cluster, and print one table."`
 	output      `embed:""`
 }
 
@@ -32,6 +33,9 @@ func (*statusCommand) Notes() string {
 }
 
 func (c *statusCommand) execute(s streams) exitcode.Code {
+	if c.Cluster {
+		return c.ofCluster(s)
+	}
 	ready := false
 	show := c.printer(s.out)
 	receive := func(document status.Document) error {
@@ -50,6 +54,19 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 		return exitcode.MemberNotReady
 	}
 	return exitcode.Clean
+}
+
+func (c *statusCommand) ofCluster(s streams) exitcode.Code {
+	code, err := c.tellCluster(s)
+	if err == nil {
+		return code
+	}
+	log := s.logger()
+	log.Error().Err(err).Msg("cannot tell how the cluster is")
+	if code == exitcode.Clean {
+		return unanswered(err)
+	}
+	return code
 }
 
 func (c *statusCommand) ask(receive func(status.Document) error) error {
@@ -143,9 +160,9 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 		if err != nil {
 			return nil, err
 		}
-		if now.Upkeep != nil && now.Upkeep.Busy() && now.Upkeep.Reason != shown {
-			shown = now.Upkeep.Reason
-			_, _ = fmt.Fprintln(to, now.Upkeep.Phase+": "+shown) // as above
+		if now.Maintenance != nil && now.Maintenance.Busy() && now.Maintenance.Reason != shown {
+			shown = now.Maintenance.Reason
+			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // as above
 		}
 		if last := ended(now, before); last != nil {
 			return last, nil
@@ -157,10 +174,10 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 // ended is how the defragmentation ended that was asked for after a document was fetched; nil if it has not.
 func ended(now, before status.Document) *status.Defragmentation {
 	last := func(d status.Document) *status.Defragmentation {
-		if d.Upkeep == nil || d.Upkeep.Busy() {
+		if d.Maintenance == nil || d.Maintenance.Busy() {
 			return nil
 		}
-		return d.Upkeep.Last
+		return d.Maintenance.Last
 	}
 	is, was := last(now), last(before)
 	if is == nil || is.Origin != "command" || was != nil && !is.At.After(was.At) {

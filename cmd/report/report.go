@@ -12,10 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -39,8 +42,9 @@ type Runtime interface {
 	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
 	Recovery() *status.Recovery       // nil where nothing has to come back
 	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
-	Upkeep() *status.Upkeep           // nil before etcd is opened
+	Maintenance() *status.Maintenance // nil before etcd is opened
 	Leases() []status.Lease           // nil without --leases
+	Requests() (writes, reads history.Requests)
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -52,11 +56,12 @@ type Report struct {
 	version   string
 	pod       string
 	readiness readinessHistory
+	history   *history.History
 }
 
 // New returns a report on a run. version is the wrapper's own, pod whom people know it by.
 func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
-	return &Report{run: run, runtime: runtime, version: version, pod: pod, readiness: readinessHistory{since: runtime.Began()}}
+	return &Report{run: run, runtime: runtime, version: version, pod: pod, history: history.New(prometheus.DefaultGatherer), readiness: readinessHistory{since: runtime.Began()}}
 }
 
 // Source is where the handler of GET /lifecycle gets its documents from.
@@ -103,9 +108,10 @@ func (r *Report) Document() status.Document {
 		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
 		Versions: status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
-		Oddities: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Upkeep: r.runtime.Upkeep(),
+		Oddities: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
 		Leases: r.runtime.Leases(),
 		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
+		Trends: r.history.Trends(), Timeline: r.history.Happened(),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
 	document.Headline = status.HeadlineOf(document)

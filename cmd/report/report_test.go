@@ -19,6 +19,7 @@ import (
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -59,6 +60,8 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 		switch {
 		case value.Kind() == reflect.Pointer:
 			visit(path, value.Elem())
+		case value.Type() == reflect.TypeFor[status.Points]():
+			assert.NotZero(t, value.Len(), "%s is always empty: fill it in in package history", path)
 		case value.Kind() == reflect.Slice && value.Len() > 0:
 			visit(path, value.Index(0))
 		case value.Kind() == reflect.Struct && value.Type() != reflect.TypeFor[time.Time]():
@@ -69,7 +72,11 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
-	told := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document()
+	about := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
+	for _, at := range []time.Time{time.Unix(1.8e9, 0), time.Unix(1.9e9, 0)} {
+		about.history.Look(about.Document(), at, about.runtime.Requests)
+	}
+	told := about.Document()
 	visit("Document", reflect.ValueOf(&told))
 }
 
@@ -177,6 +184,7 @@ type place struct {
 	began      time.Time
 	progress   string
 	awaits     string
+	recovery   *status.Recovery       // nil for one that restores
 	later      atomic.Pointer[string] // the progress that a test has got on to
 	record     exitcode.Word
 	unstored   error
@@ -194,7 +202,7 @@ func (*place) MemberID() string { return "8e9e05c52164694d" }
 
 func (*place) Member() status.Member {
 	return status.Member{
-		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, DBSize: 4, DBInUse: 5, Quota: 6, Free: 7, Volume: 8,
+		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, Free: 7, Volume: 8, New: true,
 		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
 	}
 }
@@ -210,15 +218,20 @@ func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolo
 
 func (*place) EtcdVersion() string { return "3.6.16" }
 
+func (p *place) Requests() (writes, reads history.Requests) { return writes, reads }
+
 func (p *place) Awaits() string { return p.awaits }
 
-func (*place) Recovery() *status.Recovery {
+func (p *place) Recovery() *status.Recovery {
+	if p.recovery != nil {
+		return p.recovery
+	}
 	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
 }
 
-func (*place) Upkeep() *status.Upkeep {
+func (*place) Maintenance() *status.Maintenance {
 	at := time.Unix(1.7e9, 0)
-	return &status.Upkeep{
+	return &status.Maintenance{
 		Phase: "running", Since: at, Reason: "etcd copies", Expected: 1, Progress: 0.5, Done: 1, Failed: 1, Freed: 1, Lifted: 1,
 		Readers: []status.DatabaseReader{{What: "the snapshot", Since: at}},
 		Last:    &status.Defragmentation{At: at, Took: 1, Origin: "client", Before: 2, After: 1, Error: "the disk is full"},
@@ -276,7 +289,7 @@ func full() *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{
 		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
 		Trouble: lifecycle.Trouble{
-			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace",
+			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace", Said: "etcd stopped\nand left a trace; look there",
 		},
 		Word:       bootstrap.Successful,
 		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},

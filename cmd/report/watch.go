@@ -20,10 +20,11 @@ const (
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch writes down what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, and
-// calls lost whenever something else would be true if the process were killed now. It returns when ctx ends.
-func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func()) {
-	w := &watcher{Report: r, log: log, lost: lost, pause: firstReminder}
+// Watch writes down what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, keeps the
+// history, calls lost whenever something else would be true if the process were killed now, and happened for all that the timeline notes.
+// Neither may wait. It returns when ctx ends.
+func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.Happening)) {
+	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	clock := time.NewTicker(beat)
 	defer clock.Stop()
 	for ctx.Err() == nil {
@@ -38,8 +39,9 @@ func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func()) {
 // watcher is what one Watch remembers.
 type watcher struct {
 	*Report
-	log  zerolog.Logger
-	lost func()
+	log      zerolog.Logger
+	lost     func()
+	happened func(status.Happening)
 
 	latest   string // what was true when lost was called last
 	health   string // in which the log knows the member
@@ -55,11 +57,15 @@ type watcher struct {
 
 func (w *watcher) look(now time.Time) {
 	run := w.run.Snapshot()
-	headline := w.Document().Headline
+	is := w.Document()
+	headline := is.Headline
+	for _, h := range w.history.Look(is, now, w.runtime.Requests) {
+		w.happened(h)
+	}
 	w.noteReadiness(run, now)
 	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
-	w.remind(run, headline, now)
+	w.remind(run, is, now)
 	if now := string(run.State) + headline.Health + w.reason(run); now != w.latest {
 		w.latest = now
 		w.lost()
@@ -117,8 +123,8 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 }
 
 // remind says again what lasts, less and less often.
-func (w *watcher) remind(run *lifecycle.Snapshot, is status.Headline, now time.Time) {
-	subject, quiet := w.lasting(run, is)
+func (w *watcher) remind(run *lifecycle.Snapshot, is status.Document, now time.Time) {
+	subject, quiet := w.lasting(run, is.Headline)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -126,8 +132,8 @@ func (w *watcher) remind(run *lifecycle.Snapshot, is status.Headline, now time.T
 		return
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
-	w.log.WithLevel(w.urgency(run)).Str("state", string(run.State)).Time("since", subject.UTC()).
-		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is, now))
+	w.log.WithLevel(urgency(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is.Headline, now))
 }
 
 // lasting is since when there is something to be reminded of; quiet says that there is nothing.
@@ -142,11 +148,11 @@ func (w *watcher) lasting(run *lifecycle.Snapshot, is status.Headline) (since ti
 	return run.PhaseSince, false
 }
 
-// urgency is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule; a validation
-// may take its time.
-func (w *watcher) urgency(run *lifecycle.Snapshot) zerolog.Level {
-	inTrouble := run.Trouble.Class != "" && run.Trouble.Ended.IsZero()
-	if inTrouble || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
+// urgency is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule, and recovery that asks for
+// long gets no answer; a validation may take its time.
+func urgency(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
+	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
+	if lasts(run.Trouble) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
 		return zerolog.WarnLevel
 	}
 	return zerolog.InfoLevel
@@ -159,5 +165,10 @@ func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now tim
 	if run.State == lifecycle.Serving {
 		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
 	}
+	if lasts(run.Trouble) && w.runtime.Awaits() == "" {
+		return string(run.State) + ": " + run.Trouble.Said // an attempt that is under way is not what lasts
+	}
 	return string(run.State) + ": " + w.reason(run)
 }
+
+func lasts(trouble lifecycle.Trouble) bool { return trouble.Class != "" && trouble.Ended.IsZero() }

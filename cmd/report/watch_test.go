@@ -34,7 +34,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 			mu.Lock()
 			defer mu.Unlock()
 			told++
-		})
+		}, func(status.Happening) {})
 	}()
 	synctest.Wait()
 	do(run)
@@ -57,12 +57,13 @@ func lasting(state lifecycle.State) *lifecycle.Snapshot {
 func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
-		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, At: time.Now(), Since: time.Now()}
+		now.Reason = "the initialization is running" // which is tried again and again
+		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, At: time.Now(), Since: time.Now(), Said: "the sidecar is silent; look at its log"}
 		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(time.Hour) })
 		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and from there every 5 min.
 		require.Len(t, lines, 14)
 		for _, line := range lines {
-			assert.Equal(t, "still Wait: the sidecar is silent", line["message"])
+			assert.Equal(t, "still Wait: the sidecar is silent; look at its log", line["message"])
 			assert.Equal(t, "warn", line["level"])
 			assert.InDelta(t, 7, line["times"], 0)
 		}
@@ -85,10 +86,12 @@ func TestTheReminderSaysWhomRecoveryWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Reason = "the initialization is running"
-		there := &place{awaits: "recovery is in AskStore since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		there := &place{awaits: "recovery has been asking the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		there.recovery = &status.Recovery{State: "AskStore"}
 		lines, told := watched(t, now, there, func(*machine) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Equal(t, "still Wait: "+there.awaits, lines[0]["message"])
+		assert.Equal(t, "warn", lines[0]["level"], "etcd does not run meanwhile")
 		assert.Equal(t, 1, told)
 		assert.Equal(t, there.awaits, New(standing(now), there, "v1", "etcd-main-0").Phase().Reason, "whoever asks hears it, too, and first")
 	})
@@ -137,11 +140,11 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
 	said := func(line string, after time.Duration) string {
 		log.Reset()
-		is, now := status.Headline{Health: status.HealthOK, Line: line}, time.Unix(1.7e9, 0).Add(after)
+		is, now := status.Document{Headline: status.Headline{Health: status.HealthOK, Line: line}}, time.Unix(1.7e9, 0).Add(after)
 		if strings.Contains(line, "but") {
-			is.Health = status.HealthDegraded
+			is.Headline.Health = status.HealthDegraded
 		}
-		w.noteHealth(is, now)
+		w.noteHealth(is.Headline, now)
 		w.remind(run, is, now)
 		return log.String()
 	}
@@ -210,4 +213,23 @@ func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
 	}
 	assert.Len(t, h.among(make([]status.Transition, 64)), 64, "a member that comes and goes does not fill a document")
 	assert.Len(t, h.among(nil), maxChanges)
+}
+
+func TestTheHistoryIsKeptWhileTheRunIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		about := New(standing(full()), &place{began: time.Now()}, "v1", "etcd-main-0")
+		ctx, cancel := context.WithCancel(t.Context())
+		var told []status.Happening
+		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.Happening) { told = append(told, h) })
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		is := about.Document()
+		cancel()
+		synctest.Wait()
+		require.NotNil(t, is.Trends)
+		assert.Len(t, is.Trends.Write, 2)
+		require.NotEmpty(t, is.Timeline)
+		assert.Equal(t, "start", is.Timeline[0].Kind)
+		assert.Equal(t, is.Timeline, told, "each is told once")
+	})
 }

@@ -67,6 +67,9 @@ func (r *Runtime) Flush(ctx context.Context) {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errNoTimeLeft)
 	defer cancel()
 	began := time.Now()
+	defer time.AfterFunc(time.Second, func() {
+		r.log.Info().Msgf("backups: the stop waits until the store has everything that etcd took on, at most until %s", deadline.UTC().Format(time.TimeOnly))
+	}).Stop()
 	err := r.backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
 		return // etcd has not served

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -42,7 +44,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 	r.etcd = member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
-		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(),
+		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(), Unwanted: r.unwanted,
 	})
 	r.opening.Store(r.etcd)
 	r.record.Describe(r.describeData)
@@ -68,10 +70,10 @@ func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, memb
 		return errors.New("etcd's configuration names no other member that could be asked")
 	}
 	defer others.Close()
-	return others.Promote(ctx, &peers.Census{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
+	return others.Promote(ctx, &peers.Survey{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
 }
 
-// upkeep is when the flags have the database defragmented.
+// maintenance is when the flags have the database defragmented.
 func (r *Runtime) maintenance() member.Maintenance {
 	return member.Maintenance{
 		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
@@ -107,12 +109,19 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 // useCertificates takes in the files that etcd serves and connects with.
 func (r *Runtime) useCertificates(etcd *embed.Config) {
 	server, _, _ := r.config.ServerCertificate()
-	r.certificates.Use(map[string]string{
-		certificates.EtcdServer:   server,
-		certificates.EtcdServerCA: etcd.ClientTLSInfo.TrustedCAFile,
-		certificates.EtcdPeer:     etcd.PeerTLSInfo.CertFile,
-		certificates.EtcdPeerCA:   etcd.PeerTLSInfo.TrustedCAFile,
-	})
+	files := map[string]string{certificates.EtcdServer: server, certificates.EtcdServerCA: "", certificates.EtcdPeer: "", certificates.EtcdPeerCA: ""}
+	if overTLS(etcd.ListenClientUrls) {
+		files[certificates.EtcdServerCA] = etcd.ClientTLSInfo.TrustedCAFile
+	}
+	if overTLS(etcd.ListenPeerUrls) {
+		files[certificates.EtcdPeer], files[certificates.EtcdPeerCA] = etcd.PeerTLSInfo.CertFile, etcd.PeerTLSInfo.TrustedCAFile
+	}
+	r.certificates.Use(files)
+}
+
+// overTLS is false where etcd ignores the files that its configuration names.
+func overTLS(listens []url.URL) bool {
+	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
 }
 
 // warnOf says what is allowed and rarely meant.

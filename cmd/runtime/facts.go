@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/member/leases"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -56,8 +57,8 @@ func (r *Runtime) Member() (seen status.Member) {
 		return seen
 	}
 	seen = status.Member{
-		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term,
-		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota,
+		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term, Revision: view.Revision,
+		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota, New: view.New,
 	}
 	volume := etcd.Volume()
 	seen.Free, seen.Volume = volume.Free, volume.Size
@@ -92,14 +93,14 @@ func (r *Runtime) ConfigOddities() []string {
 // EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
 func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
 
-// Upkeep is how the database is kept small; nil before etcd is configured.
-func (r *Runtime) Upkeep() *status.Upkeep {
+// Maintenance is how the database is kept small; nil before etcd is configured.
+func (r *Runtime) Maintenance() *status.Maintenance {
 	etcd := r.opening.Load()
 	if etcd == nil {
 		return nil
 	}
 	is := etcd.Maintenance()
-	shown := &status.Upkeep{
+	shown := &status.Maintenance{
 		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
 		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,
 	}
@@ -112,6 +113,16 @@ func (r *Runtime) Upkeep() *status.Upkeep {
 		}
 	}
 	return shown
+}
+
+// Requests are those of etcd's clients, since etcd was configured.
+func (r *Runtime) Requests() (writes, reads history.Requests) {
+	etcd := r.opening.Load()
+	if etcd == nil {
+		return writes, reads
+	}
+	ofWrites, ofReads := etcd.Requests()
+	return history.Requests(ofWrites), history.Requests(ofReads)
 }
 
 // Defragment has the database defragmented now, and returns at once. The error says why it cannot be now.

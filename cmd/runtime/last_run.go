@@ -59,10 +59,14 @@ func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exi
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
+	note := exitcode.NewCrashNote(flags.CrashNotePath())
+	crash := cmp.Or(note.Previous(), note.FirstSince(last.Began))
 	at := func(when time.Time) string { return when.Local().Format(time.DateTime) }
 	switch {
 	case err != nil:
 		return ""
+	case last.Ended.IsZero() && crash != "":
+		return fmt.Sprintf("the last run on %s began at %s and has crashed: %s", volumeDir, at(last.Began), crash)
 	case last.Ended.IsZero():
 		return fmt.Sprintf("the last run on %s began at %s and has left no word of its end: it goes on, or it was killed (SIGKILL, out of memory, power)", volumeDir, at(last.Began))
 	default:

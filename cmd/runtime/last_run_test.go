@@ -51,6 +51,15 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
 }
 
+func TestWhoFindsNoProcessHearsThatTheLastOneHasCrashed(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	require.NoError(t, w.Lock())
+	w.lastRun.busy.Wait()
+	assert.Contains(t, LastRunOn(w.flags.VolumeDir), "it goes on, or it was killed")
+	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
+	assert.Regexp(t, "has crashed: etcd: no space left on device$", LastRunOn(w.flags.VolumeDir))
+}
+
 func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())

@@ -54,5 +54,5 @@ func awaits(is recovery.Progress) string {
 		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
 			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Rounded(is.Left()))
 	}
-	return fmt.Sprintf("recovery is in %s since %s: %s", is.State, is.Since.UTC().Format(time.RFC3339), far)
+	return fmt.Sprintf("recovery has been %s since %s: %s", status.RecoveryDoes(string(is.State)), is.Since.UTC().Format(time.RFC3339), far)
 }

@@ -45,14 +45,15 @@ type Runtime struct {
 	record   *exitcode.Record
 	note     *exitcode.CrashNote
 	monitor  *readiness.Monitor
-	server   Server             // set before the lifecycle begins
-	crash    func(error)        // set before the lifecycle begins
-	backups  *backup.Backups    // nil without a store; set before the lifecycle begins
-	recovery *recovery.Recovery // nil with a sidecar; set before the lifecycle begins
-	leases   *leases.Leases     // nil without --leases; set before the lifecycle begins
-	closed   closed             // how etcd was closed, for the backups' last look
-	unstored error              // what they could not bring then
-	gate     gate.Gate          // for who reads the whole database
+	server   Server                     // set before the lifecycle begins
+	crash    func(error)                // set before the lifecycle begins
+	backups  *backup.Backups            // nil without a store; set before the lifecycle begins
+	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle begins
+	leases   *leases.Leases             // nil without --leases; set before the lifecycle begins
+	unwanted func(context.Context) bool // nil without --follow-replicas; the same
+	closed   closed                     // how etcd was closed, for the backups' last look
+	unstored error                      // what they could not bring then
+	gate     gate.Gate                  // for who reads the whole database
 
 	began        time.Time
 	lastRun      *lastRun
@@ -109,10 +110,10 @@ func (r *Runtime) Connect(server Server, crash func(reason error)) {
 // Gate is the lock that keeps readers of the whole database and its defragmentation apart.
 func (r *Runtime) Gate() *gate.Gate { return &r.gate }
 
-// WorksWith sets what makes backups, what decides about the data before etcd opens them, and what renews leases; nil where
-// nothing does. Call it once, before the lifecycle begins.
-func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases) {
-	r.backups, r.recovery, r.leases = backups, recoverer, renewed
+// WorksWith sets what makes backups, what decides about the data before etcd opens them, what renews leases, and what tells whether
+// a member is wanted; nil where nothing does. Call it once, before the lifecycle begins.
+func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases, unwanted func(context.Context) bool) {
+	r.backups, r.recovery, r.leases, r.unwanted = backups, recoverer, renewed, unwanted
 }
 
 // DiedOf is what the last run on the volume crashed of; empty if it did not.

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"etcd-wrapper/deploy/image/bill"
 )
 
 // bomType is the type of the artifact by which a bill of materials is attached to its image.
@@ -64,12 +66,12 @@ func (p *product) add(r release, base v1.Layer, binary string) error {
 		return err
 	}
 	p.index = mutate.AppendManifests(p.index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
-	text, err := billOfMaterials(r, binary, info)
+	text, err := bill.OfMaterials(binary, r.version)
 	if err != nil {
 		return err
 	}
-	bill, err := attached(text, image)
-	p.bills = append(p.bills, bill)
+	attachment, err := attached(text, image)
+	p.bills = append(p.bills, attachment)
 	return err
 }
 

@@ -18,21 +18,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// names are what a layout calls its image: within the folder, and where it is loaded into, which is the name that the manifests
-// have. The bills of materials have none.
-var names = map[string]string{
-	"org.opencontainers.image.ref.name": "latest",
-	"io.containerd.image.name":          "docker.io/library/" + program + ":latest",
+// names are what a layout calls its image: within the folder, and where it is loaded into, which is the name that the chart
+// has. The bills of materials have none.
+func names(tag string) map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.ref.name": tag,
+		"io.containerd.image.name":          "docker.io/library/" + program + ":" + tag,
+	}
 }
 
 // write leaves the image as an OCI layout in the folder out, with its bills of materials, and alone as one file in out.tar: who
 // loads a file takes one image, and refuses it if there is more.
-func (p *product) write(out string) error {
+func (p *product) write(out, tag string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
 	alone := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
-		Add: p.index, Descriptor: v1.Descriptor{Annotations: names},
+		Add: p.index, Descriptor: v1.Descriptor{Annotations: names(tag)},
 	})
 	folder, err := layout.Write(out, alone)
 	if err != nil {

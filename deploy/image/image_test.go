@@ -77,7 +77,7 @@ func TestTheImageIsForTwoPlatformsAndAllOfItIsThere(t *testing.T) {
 	require.Contains(t, found, "linux/amd64")
 	require.Contains(t, found, "linux/arm64")
 	assert.Len(t, parts.Manifests, 3, "the image and a bill of materials for each platform")
-	assert.Equal(t, names, parts.Manifests[0].Annotations)
+	assert.Equal(t, names("latest"), parts.Manifests[0].Annotations)
 }
 
 func TestTheFileHoldsOneImageUnderTheNameThatTheManifestsHave(t *testing.T) {

@@ -14,6 +14,7 @@ func main() {
 	var r release
 	created := flag.Int64("created", 0, "time of the image, in seconds since 1970: that of the commit")
 	out := flag.String("out", "", "the folder of the OCI layout; what is there is replaced")
+	tag := flag.String("tag", "latest", "tag under which the layout has it")
 	push := flag.String("push", "", "where to push it, REGISTRY/REPOSITORY:TAG; empty pushes nothing")
 	flag.StringVar(&r.version, "version", "unknown", "version of the program, for the labels")
 	flag.StringVar(&r.revision, "revision", "unknown", "commit of the program, for the labels")
@@ -27,18 +28,18 @@ func main() {
 		os.Exit(64)
 	}
 	r.created = time.Unix(*created, 0).UTC()
-	if err := run(r, flag.Args(), *out, *push); err != nil {
+	if err := run(r, flag.Args(), *out, *tag, *push); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(r release, binaries []string, out, push string) error {
+func run(r release, binaries []string, out, tag, push string) error {
 	built, err := assemble(r, binaries)
 	if err != nil {
 		return err
 	}
-	if err := built.write(out); err != nil {
+	if err := built.write(out, tag); err != nil {
 		return fmt.Errorf("cannot write the image to %s: %w", out, err)
 	}
 	digest, err := built.index.Digest()

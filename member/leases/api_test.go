@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member/kubeapi"
 )
 
 const secret = "the-token-of-the-service-account"
@@ -109,14 +110,14 @@ func (a *api) becomes(trouble func(w http.ResponseWriter, r *http.Request) bool)
 }
 
 // mounted is a service account's folder for a server with TLS.
-func mounted(t *testing.T, server *httptest.Server) Account {
+func mounted(t *testing.T, server *httptest.Server) kubeapi.Account {
 	t.Helper()
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": secret + "\n", "namespace": "play"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
+	return kubeapi.Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
 var alive = Member{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}

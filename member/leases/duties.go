@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"etcd-wrapper/member/kubeapi"
 )
 
 // Kind is which of the leases one is.
@@ -25,8 +27,6 @@ const (
 	// deltaPeriod is how often the leases of snapshots are looked at. So often a sidecar makes a delta unless it is told
 	// otherwise; the operator's tools allow for twice the period that they know of.
 	deltaPeriod = 20 * time.Second
-	// answerWithin bounds one renewal, with all requests that it takes.
-	answerWithin = 5 * time.Second
 	// tries is how often a renewal that others were in the way of is begun anew at once.
 	tries = 3
 )
@@ -96,7 +96,7 @@ func (l *Leases) member(ctx context.Context) (written, error) {
 	if !ok {
 		return now, errNoLeader
 	}
-	return now, l.server.patch(ctx, now.name, object{
+	return now, l.server.Patch(ctx, leaseKind, now.name, object{
 		Metadata: metadata{Annotations: map[string]string{peerTLS: strconv.FormatBool(is.PeerTLS)}},
 		Spec:     spec{HolderIdentity: now.holder, RenewTime: microTime{time.Now()}},
 	})
@@ -129,8 +129,8 @@ func (l *Leases) delta(ctx context.Context) (written, error) {
 // snapshot changes a lease that another member may have written a moment ago, or writes at this moment.
 func (l *Leases) snapshot(ctx context.Context, name string, change func(revision int64, of time.Time) (now spec, wanted bool)) (written, error) {
 	for range tries {
-		found, err := l.server.get(ctx, name)
-		if err != nil {
+		var found object
+		if err := l.server.Get(ctx, leaseKind, name, &found); err != nil {
 			return written{name: name}, err
 		}
 		there, err := revision(found.Spec.HolderIdentity)
@@ -141,8 +141,8 @@ func (l *Leases) snapshot(ctx context.Context, name string, change func(revision
 		if !wanted {
 			return written{name, found.Spec.HolderIdentity}, nil
 		}
-		err = l.server.patch(ctx, name, object{Metadata: metadata{ResourceVersion: found.Metadata.ResourceVersion}, Spec: now})
-		if !isConflict(err) {
+		err = l.server.Patch(ctx, leaseKind, name, object{Metadata: metadata{ResourceVersion: found.Metadata.ResourceVersion}, Spec: now})
+		if !kubeapi.IsConflict(err) {
 			return written{name, now.HolderIdentity}, err
 		}
 	}

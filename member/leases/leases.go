@@ -8,11 +8,13 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/member/kubeapi"
 )
 
 // Options configure Leases. All fields but Backups are required.
 type Options struct {
-	Account Account
+	Account kubeapi.Account
 	Cluster string // what the leases of snapshots are named after: the StatefulSet's name
 	// Member is the member as it is now; false while it knows no leader, so that its lease goes stale. It answers from memory.
 	Member func() (Member, bool)
@@ -26,7 +28,7 @@ type Options struct {
 // goroutine at any time.
 type Leases struct {
 	options Options
-	server  server // of the one goroutine
+	server  *kubeapi.Server // of the one goroutine
 
 	stop context.CancelFunc // nil before Begin
 	over chan struct{}
@@ -54,7 +56,7 @@ type Trouble struct {
 
 // New returns leases that are not renewed before Begin.
 func New(options Options) *Leases {
-	return &Leases{options: options, server: server{account: options.Account}, facts: map[Kind]Fact{}}
+	return &Leases{options: options, server: kubeapi.New(options.Account), facts: map[Kind]Fact{}}
 }
 
 // Begin renews the leases until End.
@@ -108,7 +110,7 @@ func (l *Leases) run(ctx context.Context) {
 
 // perform renews one lease and returns how long that has time now.
 func (l *Leases) perform(ctx context.Context, d *duty) (pause time.Duration) {
-	within, cancel := context.WithTimeout(ctx, answerWithin)
+	within, cancel := context.WithTimeout(ctx, kubeapi.Patience)
 	defer cancel()
 	now, err := d.renew(within)
 	switch {
@@ -144,9 +146,9 @@ func newPause() backoff.BackOff {
 // tryAgainAfter is a pause that the API server may have a word in.
 func (d *duty) tryAgainAfter(err error) time.Duration {
 	pause := d.pause.NextBackOff()
-	var refused *refusal
+	var refused *kubeapi.Refusal
 	if errors.As(err, &refused) {
-		pause = max(pause, refused.after)
+		pause = max(pause, refused.After)
 	}
 	return min(pause, longestPause)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member/kubeapi"
 )
 
 // inMemory lets a handler answer without a network, so that a test can have a clock of its own. A request ends with its
@@ -38,7 +39,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 func within(t *testing.T, handler http.Handler, backups func() (Backups, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
-	l.server.client = &http.Client{Transport: inMemory{handler}}
+	l.server.Client = &http.Client{Transport: inMemory{handler}}
 	return l, log
 }
 
@@ -125,7 +126,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
 		l.Begin()
-		<-time.After(answerWithin + time.Millisecond)
+		<-time.After(kubeapi.Patience + time.Millisecond)
 		assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "not answered within 5s")
 		<-time.After(2 * time.Second)
 		began := time.Now()

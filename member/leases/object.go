@@ -3,7 +3,12 @@ package leases
 import (
 	"encoding/json"
 	"time"
+
+	"etcd-wrapper/member/kubeapi"
 )
+
+// leaseKind is what is got and patched.
+var leaseKind = kubeapi.Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
 // object is a Lease of coordination.k8s.io/v1, as far as it is read, or a merge patch of one.
 type object struct {

@@ -123,21 +123,10 @@ func TestAServiceAccountMayBeMountedLater(t *testing.T) {
 func TestAnAPIServerOfAnotherCAIsNotTalkedTo(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
-	require.NoError(t, os.WriteFile(l.options.Account.ca(), []byte(anotherCA(t)), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), []byte(anotherCA(t)), 0o600))
 	l.once(t, OfMember)
 	assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "certificate")
 	assert.Empty(t, there.asked)
-}
-
-func TestAPodIsKnownByItsVariables(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	_, err := FromEnvironment()
-	require.ErrorContains(t, err, "KUBERNETES_SERVICE_HOST")
-	t.Setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
-	account, err := FromEnvironment()
-	require.NoError(t, err)
-	assert.Equal(t, Account{Dir: mountPoint, Server: "[fd00::1]:443"}, account)
 }
 
 // anotherCA is a certificate that has signed nothing here.

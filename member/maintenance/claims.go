@@ -38,6 +38,7 @@ const (
 	handover                  // the member is about to give its leadership away
 	quiet                     // the member holds its writes back for the handover with this nonce
 	promotion                 // the learner with this name is to be given a vote; nonce and member are a hash of the name
+	byHand                    // the learner with this name was added by a person, and is one again when it is back; named as a promotion is
 )
 
 const (
@@ -45,7 +46,7 @@ const (
 	kindShift         = 44
 	nonceShift        = 32
 	nonceMask         = 1<<(kindShift-nonceShift) - 1
-	endOfClaims       = reserved + int64(promotion+1)<<kindShift
+	endOfClaims       = reserved + int64(byHand+1)<<kindShift
 )
 
 func (k kind) first() int64 { return reserved + int64(k)<<kindShift }
@@ -62,40 +63,51 @@ func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolin
 // isReserved reports whether a lease's ID is for claims only.
 func isReserved(id int64) bool { return wish.first() <= id && id < endOfClaims }
 
-// PromotionTTL is how long, in seconds, a learner has to catch up whose promotion is granted; what is dropped then is not missed.
-const PromotionTTL = 10 * 365 * 24 * 60 * 60
+// How long, in seconds, the cluster remembers what recovery has it know of a learner.
+const (
+	PromotionTTL = 10 * 365 * 24 * 60 * 60 // for it to catch up; what is dropped then is not missed
+	ByHandTTL    = 60 * 60                 // for it to be added anew, once its former identity was removed
+)
 
 // Promotion is the ID of the lease by which the learner with that name is to be promoted. Recovery has the cluster grant it before it
 // has the member added, so that nobody takes one that a person added for it, whatever either loses: the cluster itself remembers it,
 // and under a name, as the member has no ID yet.
-func Promotion(name string) int64 { return promotionOf(name).id() }
+func Promotion(name string) int64 { return promotion.of(name).id() }
 
-func promotionOf(name string) claim {
+// ByHand is the ID of the lease by which a learner that recovery is about to remove stays one once it is added anew.
+func ByHand(name string) int64 { return byHand.of(name).id() }
+
+func (k kind) of(name string) claim {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))
 	hash := sum.Sum64()
-	return claim{promotion, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
+	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
 // IsToBePromoted reports whether a member of that name has its promotion granted, as far as the log has come here.
 func IsToBePromoted(server *etcdserver.EtcdServer, name string) bool {
-	return claims{server}.know(promotionOf(name))
+	return claims{server}.know(promotion.of(name))
 }
 
-// DropPromotion has the cluster forget it, once there is a vote.
+// DropPromotion has the cluster forget it, once there is a vote, and that a person had added the member without one.
 func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	known := claims{server}
-	if !known.know(promotionOf(name)) {
-		return nil
+	for _, said := range []claim{promotion.of(name), byHand.of(name)} {
+		if !known.know(said) {
+			continue
+		}
+		if err := known.propose(ctx, said, 0); err != nil {
+			return err
+		}
+		if err := known.await(ctx, said, false); err != nil {
+			return err
+		}
 	}
-	if err := known.propose(ctx, promotionOf(name), 0); err != nil {
-		return err
-	}
-	return known.await(ctx, promotionOf(name), false)
+	return nil
 }
 
 // refuseReserved is the answer to a client that asks for something with a reserved ID. In etcd whoever may connect may grant any lease.
-// Who may promote a member may say that one is to be promoted.
+// Who may promote a member may say of a learner whether it is to be promoted.
 func (k *Maintainer) refuseReserved(ctx context.Context, asked any) error {
 	if grant, ok := asked.(*etcdserverpb.LeaseGrantRequest); ok && promotion.first() <= grant.ID && grant.ID < endOfClaims {
 		if s := k.served(); s != nil && s.cluster.permits(ctx) {

@@ -2,6 +2,7 @@ package maintenance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,9 +21,7 @@ type facts struct {
 	self        types.ID
 	leader      types.ID   // 0 if none is known
 	members     []peer     // this one included
-	noSpace     bool       // the alarm NOSPACE is raised by a member of the cluster
-	ownNoSpace  bool       // it is raised by this one
-	full        []types.ID // the members that have raised it, in order
+	full        []types.ID // the members that have raised the alarm NOSPACE, in order
 	corrupt     bool       // the alarm CORRUPT is raised
 	sending     bool       // a snapshot is on its way to a member that lags behind
 	readers     []gate.Reader
@@ -39,6 +38,23 @@ type peer struct {
 // alone reports whether there is no other member.
 func (f facts) alone() bool { return len(f.members) == 1 }
 
+// noSpace reports whether the alarm NOSPACE is raised, and noSpaceHere whether this member has raised it.
+func (f facts) noSpace() bool     { return len(f.full) > 0 }
+func (f facts) noSpaceHere() bool { return slices.Contains(f.full, f.self) }
+
+// grantsNoLease reports whether etcd refuses what members say to each other.
+func (f facts) grantsNoLease() bool { return f.noSpace() || f.corrupt }
+
+// gone are those that have raised it and are members no more.
+func (f facts) gone() (all []types.ID) {
+	for _, id := range f.full {
+		if !slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id }) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
 // relief is the part of its quota that a database must come below for the alarm NOSPACE to be lifted.
 const relief = 0.9
 
@@ -54,7 +70,7 @@ func (f facts) worth(threshold Threshold) string {
 	switch {
 	case threshold.exceeded(f.size, f.inUse):
 		return fmt.Sprintf("%s of its %s are free", inWords(free), inWords(f.size))
-	case f.ownNoSpace && !f.relieved(f.size) && f.relieved(f.inUse):
+	case f.noSpaceHere() && !f.relieved(f.size) && f.relieved(f.inUse):
 		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", inWords(free), inWords(f.size))
 	default:
 		return ""

@@ -26,9 +26,9 @@ type cluster interface {
 	copied() int64     // bytes that a defragmentation has copied so far
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
-	catchUp(ctx context.Context) error // returns when what was committed is applied
-	lift(ctx context.Context) error    // ends the member's alarm NOSPACE
-	permits(ctx context.Context) bool  // a client to defragment or to move leadership, as etcd will find, too
+	catchUp(ctx context.Context) error           // returns when what was committed is applied
+	lift(ctx context.Context, of types.ID) error // ends that member's alarm NOSPACE
+	permits(ctx context.Context) bool            // a client to defragment or to move leadership, as etcd will find, too
 }
 
 // embedded is the etcd in this process. Its own objects are asked, so that certificates and authentication have no part.
@@ -48,13 +48,12 @@ func (e embedded) facts() facts {
 		case etcdserverpb.AlarmType_CORRUPT:
 			f.corrupt = true
 		case etcdserverpb.AlarmType_NOSPACE:
-			f.noSpace, f.full = true, append(f.full, types.ID(alarm.MemberID))
-			f.ownNoSpace = f.ownNoSpace || types.ID(alarm.MemberID) == f.self
+			f.full = append(f.full, types.ID(alarm.MemberID))
 		case etcdserverpb.AlarmType_NONE:
 		}
 	}
 	slices.Sort(f.full)
-	f.size, f.inUse = e.sizes(f.noSpace)
+	f.size, f.inUse = e.sizes(f.noSpace())
 	return f
 }
 
@@ -136,9 +135,9 @@ func (e embedded) catchUp(ctx context.Context) error {
 	return nil
 }
 
-func (e embedded) lift(ctx context.Context) error {
+func (e embedded) lift(ctx context.Context, of types.ID) error {
 	_, err := e.Alarm(ctx, &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(e.MemberID()),
+		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(of),
 	})
 	return err
 }

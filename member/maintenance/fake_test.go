@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/internal/logtest"
@@ -87,9 +88,9 @@ func (c *fake) catchUp(context.Context) error {
 	return nil
 }
 
-func (c *fake) lift(context.Context) error {
+func (c *fake) lift(_ context.Context, of types.ID) error {
 	c.change(func(f *facts) {
-		f.noSpace, f.ownNoSpace = false, false
+		f.full = slices.DeleteFunc(slices.Clone(f.full), func(id types.ID) bool { return id == of })
 		c.lifted++
 	})
 	return nil

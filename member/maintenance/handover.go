@@ -30,7 +30,8 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	if k.busy() { // for a client; to ask etcd for facts would have to wait
 		return
 	}
-	if f := s.cluster.facts(); f.alone() || f.leader != f.self {
+	f := s.cluster.facts()
+	if f.alone() || f.leader != f.self {
 		return
 	}
 	to, ok := s.cluster.successor()
@@ -41,7 +42,10 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	defer cancel()
 	seat, began := s.seat(), time.Now()
 	defer seat.end(ctx)
-	err := seat.announce(ctx)
+	var err error
+	if !f.grantsNoLease() { // nobody writes then either
+		err = seat.announce(ctx)
+	}
 	if err == nil {
 		err = s.cluster.handOver(ctx, to)
 	}
@@ -60,7 +64,7 @@ func (k *Maintainer) quietly(ctx context.Context, asked any) (done func()) {
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.noSpace || !f.couldLead(types.ID(to.TargetID)) || !s.cluster.permits(ctx) {
+	if f := s.cluster.facts(); f.leader != f.self || f.grantsNoLease() || !f.couldLead(types.ID(to.TargetID)) || !s.cluster.permits(ctx) {
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {

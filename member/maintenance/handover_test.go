@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/internal/gate"
@@ -36,6 +37,19 @@ func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
 	assert.Equal(t, 1, announced)
 	assert.Equal(t, 1, s.table.ended, "the keys are taken away")
 	assert.Contains(t, s.log.String(), "leadership was moved before the stop")
+}
+
+// While the alarm NOSPACE or CORRUPT is raised etcd grants no lease, and nobody writes.
+func TestALeaderThatStopsAsksForNoLeaseThatEtcdWouldRefuse(t *testing.T) {
+	for alarm, raised := range map[string]func(*facts){
+		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
+		"CORRUPT": func(f *facts) { f.corrupt = true },
+	} {
+		s := left(t, func(s *stand) { raised(&s.cluster.now) })
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), alarm)
+		_, announced := s.table.now()
+		assert.Zero(t, announced, alarm)
+	}
 }
 
 func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
@@ -98,7 +112,7 @@ func TestAMemberThatStopsLeavesLeadershipWhereItIs(t *testing.T) {
 		"it is alone":                  func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
 		"a client defragments it":      func(s *stand) { s.busy = true },
 		"nobody is up to date":         func(s *stand) { s.cluster.nobody = true },
-		"the others cannot be told so": func(s *stand) { s.table.deaf = errors.New("etcdserver: mvcc: database space exceeded") },
+		"the others cannot be told so": func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") },
 	} {
 		s := left(t, change)
 		assert.Empty(t, s.cluster.gaveTo(), why)

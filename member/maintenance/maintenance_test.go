@@ -154,7 +154,7 @@ func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
 
 func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 	full := func(s *stand) {
-		s.cluster.now.noSpace, s.cluster.now.ownNoSpace, s.cluster.now.full = true, true, []types.ID{s.cluster.now.self}
+		s.cluster.now.full = []types.ID{s.cluster.now.self}
 		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
 	}
 	kept(t, full, func(s *stand) {
@@ -165,6 +165,20 @@ func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 		assert.Equal(t, 1, s.State().Done, "when its slot comes")
 		assert.Equal(t, 1, s.State().Lifted)
 		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
+	})
+}
+
+func TestTheLeaderLiftsTheAlarmOfAMemberThatIsGone(t *testing.T) {
+	raised := func(s *stand) { s.cluster.now.full = []types.ID{0xdead} }
+	leads := func(s *stand) { raised(s); s.cluster.now.leader = s.cluster.now.self }
+	kept(t, raised, func(s *stand) {
+		time.Sleep(time.Hour)
+		assert.Zero(t, s.cluster.liftedTimes(), "it is the leader's to do")
+	})
+	kept(t, leads, func(s *stand) {
+		time.Sleep(time.Minute)
+		assert.Equal(t, 1, s.cluster.liftedTimes())
+		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: member dead, which had raised it, is no member any more")
 	})
 }
 

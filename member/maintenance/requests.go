@@ -83,7 +83,7 @@ func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) 
 		return nil, refused(errors.New(reading))
 	}
 	r := request{origin: ByClient, do: func() error { reply, err = handle(); return err }}
-	if !f.alone() && !f.noSpace && f.leader != 0 {
+	if !f.alone() && !f.grantsNoLease() && f.leader != 0 {
 		r.seat = s.seat()
 		defer r.seat.end(ctx)
 	}

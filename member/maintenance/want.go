@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
 // want is the Maintainer's own goroutine's: what it wants, and since when.
@@ -21,7 +23,7 @@ type want struct {
 func (w *want) look(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
 	w.notice(f)
-	f = w.liftAlarm(ctx, f)
+	f = w.liftAlarms(ctx, f)
 	worth := f.worth(w.options.Threshold)
 	if worth == "" {
 		w.rest(ctx, Idle, "", f)
@@ -46,7 +48,7 @@ func (w *want) look(ctx context.Context) time.Duration {
 
 // until is how long to wait before the next look, which comes soon while writes are refused: the slot of this member is short.
 func (w *want) until(usual time.Duration, f facts) time.Duration {
-	if f.noSpace {
+	if f.noSpace() {
 		return min(usual, shortestSlot/3)
 	}
 	return usual
@@ -64,7 +66,7 @@ func (w *want) comply(ctx context.Context, f facts) error {
 	if f.alone() {
 		return w.defragment(ctx, f, request{origin: ByThreshold})
 	}
-	if f.noSpace {
+	if f.noSpace() {
 		if !byClock(time.Now(), f) {
 			return errors.New("its turn has not come, which goes by the clock while no turn can be claimed")
 		}
@@ -105,7 +107,7 @@ func (w *want) othersFirst(f facts) error {
 func (w *want) obey(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
-	if !f.alone() && !f.noSpace {
+	if !f.alone() && !f.noSpace() {
 		r.seat = w.seat
 	}
 	err := errors.New(f.obstacle(w.limits()))
@@ -118,24 +120,34 @@ func (w *want) obey(ctx context.Context) {
 	}
 }
 
-// liftAlarm ends this member's alarm NOSPACE when its file has become small enough, and returns the facts as they are then.
+// liftAlarms ends this member's alarm NOSPACE when its file has become small enough, and returns the facts as they are then. The one
+// that leads ends those of members that are gone, as nobody else would: recovery has replaced them, or they have left.
 // etcd compares the whole file with the quota, and not what is in use of it, so that a compaction alone is no reason.
-func (w *want) liftAlarm(ctx context.Context, f facts) facts {
-	if !f.ownNoSpace || !f.relieved(f.size) {
+func (w *want) liftAlarms(ctx context.Context, f facts) facts {
+	if !f.noSpace() {
 		return f
 	}
+	if f.noSpaceHere() && f.relieved(f.size) {
+		w.lift(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*relief, inWords(f.quota)))
+	}
+	if f.leader == f.self {
+		for _, id := range f.gone() {
+			w.lift(ctx, id, fmt.Sprintf("member %s, which had raised it, is no member any more", id))
+		}
+	}
+	return w.cluster.facts()
+}
+
+func (w *want) lift(ctx context.Context, of types.ID, why string) {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := w.cluster.lift(within); err != nil {
-		if ctx.Err() == nil {
-			w.options.Log.Warn().Err(err).Msg("there is room again, and the alarm NOSPACE could not be lifted")
-		}
-		return f
+	switch err := w.cluster.lift(within, of); {
+	case err == nil:
+		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
+		w.mu.Lock()
+		w.state.Lifted++
+		w.mu.Unlock()
+	case ctx.Err() == nil:
+		w.options.Log.Warn().Err(err).Msg("the alarm NOSPACE could not be lifted, although " + why)
 	}
-	w.options.Log.Info().Int64("size", f.size).Int64("quota", f.quota).
-		Msgf("the alarm NOSPACE is lifted: the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*relief, inWords(f.quota))
-	w.mu.Lock()
-	w.state.Lifted++
-	w.mu.Unlock()
-	return w.cluster.facts()
 }

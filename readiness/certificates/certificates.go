@@ -171,12 +171,12 @@ func (f *Files) warn(c file, now time.Time) {
 		return
 	}
 	f.warned[key] = c.Expires
-	line := f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires.UTC())
+	word := "expires"
 	if ended {
-		line.Msg("a certificate has expired; " + c.advice())
-		return
+		word = "has expired"
 	}
-	line.Msg("a certificate expires soon; " + c.advice())
+	f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires.UTC()).
+		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.Expires), c.advice())
 }
 
 // ends are when the certificates in a PEM file do.

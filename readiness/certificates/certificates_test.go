@@ -51,7 +51,7 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	assert.Equal(t, past.Unix(), found[1].Expires.Unix())
 	assert.Equal(t, soon.Unix(), found[2].Expires.Unix(), "the first of a bundle")
 	assert.Equal(t, 1, strings.Count(log.String(), "has expired"), log.String())
-	assert.Equal(t, 1, strings.Count(log.String(), "expires soon"), log.String())
+	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
 // running are files that were read. It needs fake time.
@@ -86,8 +86,8 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 			ended, soon string
 		}{
 			{0, "^$", "^$"},
-			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC$`},
-			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; etcd_server .* has expired on .* UTC$"},
+			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC; renew it in its Secret, the file is read again by itself$`},
+			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; renew it .*; etcd_server .* has expired on .* UTC; renew it "},
 			{80 * time.Hour, "^etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC, so that no client can connect; renew it", "^etcd_peer .* expires"},
 			{81 * time.Hour, "^etcd's server certificate", "^etcd_peer .* has expired"},
 		} {
@@ -125,6 +125,20 @@ func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
 		files.Use(nil) // the next etcd
 		ended, soon = files.Judge(now.Add(90 * time.Hour))
 		assert.Empty(t, ended+soon)
+	})
+}
+
+// Connections that stand go on.
+func TestAnEndedAuthorityOfPeersDoesNotSendClientsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		peers := bundle(t, now.Add(90*time.Hour))
+		files := certificates.New(map[string]string{}, zerolog.Nop())
+		files.Use(map[string]string{certificates.EtcdPeerCA: peers})
+		ended, soon := files.Judge(now.Add(90 * time.Hour))
+		assert.Empty(t, ended)
+		assert.Equal(t, "the authorities of "+peers+" that etcd read at its start have expired on 2000-01-04 18:00 UTC, so that no other member can connect; "+
+			"renew it in its Secret, and restart this member: etcd reads it once, at its start", soon)
 	})
 }
 

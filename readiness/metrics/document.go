@@ -16,32 +16,34 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	build, state, transitions, seconds, ready, check, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
+	info, state, transitions, seconds, ready, check, voters, connected, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
 
-	backup backup
-	upkeep upkeep
-	leases leases
+	backup      backup
+	maintenance maintenance
+	leases      leases
 }
 
 func newDocument(now func() status.Document, states []string) *document {
 	return &document{
 		now: now, states: states,
-		build:       desc("build_info", "The versions of the programs in the process; always 1.", "version", "etcd_version", "go_version"),
+		info:        desc("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", "version", "etcd_version", "go_version", "cluster_id", "cluster_name"),
 		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
 		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),
 		seconds:     desc("state_seconds_total", "Time spent in each state since the process started.", "state"),
 		ready:       desc("ready", "1 if /readyz says that clients may use the member."),
 		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
+		voters:      desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run."),
+		connected:   desc("voters_connected", "Those of them that this member has a connection to, itself included."),
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
-		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store."),
+		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them."),
 		cluster:     desc("cluster_info", "Which cluster of the store etcd's data are of, whose that is, and which generation; always 1.", "cluster", "owner", "generation"),
 		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent where there is nothing to tell of.", "state"),
 		free:        desc("volume_free_bytes", "What is free of the volume that the database lies on."),
 		volume:      desc("volume_size_bytes", "The size of the volume that the database lies on."),
 		backup:      newBackup(),
-		upkeep:      newUpkeep(),
+		maintenance: newMaintenance(),
 		leases:      newLeases(),
 	}
 }
@@ -52,11 +54,11 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.build, d.state, d.transitions, d.seconds, d.ready, d.check, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
+	for _, each := range []*prometheus.Desc{d.info, d.state, d.transitions, d.seconds, d.ready, d.check, d.voters, d.connected, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
 		to <- each
 	}
 	d.backup.describe(to)
-	d.upkeep.describe(to)
+	d.maintenance.describe(to)
 	d.leases.describe(to)
 }
 
@@ -66,7 +68,8 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	gauge := func(of *prometheus.Desc, holds bool, labels ...string) {
 		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, number(holds), labels...)
 	}
-	gauge(d.build, true, is.Versions.Wrapper, is.Versions.Etcd, is.Versions.Go)
+	gauge(d.info, true, is.Versions.Wrapper, is.Versions.Etcd, is.Versions.Go, is.ClusterID, owner(is))
+	d.collectVoters(is, to)
 	gauge(d.ready, is.Ready)
 	for _, class := range status.LastExits() {
 		gauge(d.lastExit, class == is.LastExit, class)
@@ -84,7 +87,9 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)
 	}
-	gauge(d.configured, is.Backup != nil)
+	if is.Standalone {
+		gauge(d.configured, is.Backup != nil)
+	}
 	if is.Recovery != nil {
 		gauge(d.recovery, true, is.Recovery.State)
 	}
@@ -92,7 +97,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.cluster, true, b.Cluster, b.Owner, strconv.Itoa(b.Generation))
 	}
 	d.backup.collect(is.Backup, to)
-	d.upkeep.collect(is.Upkeep, to)
+	d.maintenance.collect(is.Maintenance, to)
 	d.leases.collect(is.Leases, to)
 	spent := spent(is, now)
 	for _, state := range d.states {
@@ -102,6 +107,28 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	for way, times := range steps(is) {
 		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, times, way[:]...)
 	}
+}
+
+// collectVoters says who has a vote and who of them is there, as members that run know it: one that does not has no metrics.
+func (d *document) collectVoters(is status.Document, to chan<- prometheus.Metric) {
+	voters, connected := 0, 0
+	for _, peer := range is.Peers {
+		if !peer.Learner {
+			voters++
+			connected += int(number(peer.Active))
+		}
+	}
+	if voters > 0 {
+		to <- prometheus.MustNewConstMetric(d.voters, prometheus.GaugeValue, float64(voters))
+		to <- prometheus.MustNewConstMetric(d.connected, prometheus.GaugeValue, float64(connected))
+	}
+}
+
+func owner(is status.Document) string {
+	if is.Backup == nil {
+		return ""
+	}
+	return is.Backup.Owner
 }
 
 // steps counts the steps by from, to and event, whatever guard held.
@@ -243,11 +270,11 @@ func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
 	}
 }
 
-// upkeep makes metrics of the document's upkeep.
-type upkeep struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
+// maintenance makes metrics of the document's maintenance.
+type maintenance struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
 
-func newUpkeep() upkeep {
-	return upkeep{
+func newMaintenance() maintenance {
+	return maintenance{
 		busy:    desc("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it."),
 		waiting: desc("defragmentation_waiting", "1 while the database should be defragmented and something is in the way."),
 		ended:   desc("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", "outcome"),
@@ -258,13 +285,13 @@ func newUpkeep() upkeep {
 	}
 }
 
-func (u upkeep) describe(to chan<- *prometheus.Desc) {
+func (u maintenance) describe(to chan<- *prometheus.Desc) {
 	for _, each := range []*prometheus.Desc{u.busy, u.waiting, u.ended, u.seconds, u.freed, u.lifted, u.readers} {
 		to <- each
 	}
 }
 
-func (u upkeep) collect(is *status.Upkeep, to chan<- prometheus.Metric) {
+func (u maintenance) collect(is *status.Maintenance, to chan<- prometheus.Metric) {
 	if is == nil {
 		return
 	}

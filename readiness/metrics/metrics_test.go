@@ -20,13 +20,14 @@ import (
 
 func document() status.Document {
 	return status.Document{
+		Member: status.Member{ClusterID: "c1", Peers: []status.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
 		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
 		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
 		Recovery:     &status.Recovery{State: "Build"},
 		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
-		Upkeep: &status.Upkeep{
+		Maintenance: &status.Maintenance{
 			Phase: "running", Done: 3, Failed: 2, Freed: 12, Lifted: 1, Readers: make([]status.DatabaseReader, 1),
 			Last: &status.Defragmentation{Took: 2.5},
 		},
@@ -34,7 +35,7 @@ func document() status.Document {
 			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Trouble: &status.LeaseTrouble{Message: "forbidden"}},
 		},
 		Backup: &facts.Backups{
-			Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
+			Owner: "play/main", Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
 			Window:       &facts.Window{From: time.Unix(1e9, 0)},
 			LastFull:     &facts.Full{At: time.Unix(2e9, 0), Bytes: 11},
 			LastVerified: &facts.Proof{At: time.Unix(3e9, 0), Passed: true},
@@ -76,7 +77,8 @@ func TestPrometheusHasNothingToComplainAbout(t *testing.T) {
 func TestEveryMetricIsTold(t *testing.T) {
 	text := scrape(newMetrics())
 	for _, line := range []string{
-		`build_info{etcd_version="2",go_version="3",version="1"} 1`,
+		`info{cluster_id="c1",cluster_name="play/main",etcd_version="2",go_version="3",version="1"} 1`,
+		`voters 2`, `voters_connected 1`,
 		`state{state="Query"} 0`,
 		`state{state="Wait"} 1`,
 		`state_transitions_total{event="replied",from="Query",to="Wait"} 7`,
@@ -117,12 +119,15 @@ func TestEveryMetricIsTold(t *testing.T) {
 func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()
-		newMetrics().Handler(func() status.Document { return status.Document{Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		newMetrics().Handler(func() status.Document { return status.Document{Standalone: true, Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
 	without := scraped(nil)
 	require.Contains(t, without, "\netcd_wrapper_backup_configured 0\n")
 	require.NotContains(t, strings.ReplaceAll(without, "_backup_configured", ""), "_backup_", "there is no store")
+	sidecars := httptest.NewRecorder()
+	newMetrics().Handler(func() status.Document { return status.Document{} }, nil).ServeHTTP(sidecars, httptest.NewRequest("GET", "/metrics", nil))
+	require.NotContains(t, sidecars.Body.String(), "backup_configured", "the sidecar makes them")
 	text := scraped(&facts.Backups{Role: "waits"})
 	require.Contains(t, text, "etcd_wrapper_backup_trouble 0")
 	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {

@@ -48,24 +48,11 @@ function sayHow() {
   const at = new Date(Math.floor(Math.min(Math.max(wanted, new Date(begun.from)), new Date(begun.to)) / 1000) * 1000);
   const time = at.toISOString().replace(".000Z", "Z");
   $("back-at").replaceChildren("To go back to ", moment(at), " in generation " + begun.generation + ", start with:");
-  $("back-line").textContent = "--restore-to=time:" + time + " --restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase();
+  $("back-copy").dataset.copies = $("back-line").textContent = "--restore-to=time:" + time + " --restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase();
   $("back-to").setAttribute("aria-valuetext", clock(at) + ", generation " + begun.generation);
 }
 
-// copy puts a text on the clipboard, or selects it where the browser lets nobody write there.
-async function copy(button, from) {
-  try {
-    await navigator.clipboard.writeText(from.textContent);
-    button.textContent = "Copied";
-  } catch {
-    getSelection().selectAllChildren(from);
-    button.textContent = "Selected";
-  }
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
-}
-
 $("back-to").addEventListener("input", sayHow);
-$("back-copy").addEventListener("click", () => copy($("back-copy"), $("back-line")));
 $("bar").addEventListener("click", (event) => {
   const box = $("bar").getBoundingClientRect();
   $("back-to").value = Math.round(1000 * (event.clientX - box.left) / box.width);

@@ -54,6 +54,7 @@ function lightWay(edge, { times: count }) {
 function showDetails(now) {
   const { from, to } = chosen ?? { from: now.state };
   document.body.classList.toggle("chosen", Boolean(chosen));
+  document.querySelector(".machine").classList.toggle("small", now.state === "Serving" && !chosen); // nothing moves there
   for (const part of document.querySelectorAll("#diagram [role=button]")) {
     part.setAttribute("aria-expanded", Boolean(chosen) && part.dataset.from === from && part.dataset.to === to);
   }

@@ -11,8 +11,8 @@ function showFacts(now) {
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
     now.sidecar_word && ["sidecar said", [now.sidecar_word]],
     ...identity(now),
-    ...recovery(now.recovery),
-    ...upkeep(now.upkeep),
+    ...recovery(now),
+    ...maintenance(now.maintenance),
     ...backups(now),
     ...renewed(now.leases ?? []),
     ...ending(now.certificates ?? []),
@@ -30,7 +30,7 @@ function nextStep(at) {
 // trouble is alarming as long as it lasts. What the reason of the state says already is not repeated.
 function trouble(now) {
   const { at, class: kind, message, over, ended } = now.last_error;
-  const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), now.reason.includes(message) ? "" : ": " + message];
+  const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), ...(now.reason.includes(message) ? [] : [": ", ...sentence(message)])];
   if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["trouble", text, "trouble"];
   const end = ended ?? (now.state === "Serving" && new Date(now.since) > new Date(at) ? now.since : undefined);
   return ["last trouble", [...text, ...(end ? [" — over since ", moment(end)] : [" — over"])], "quiet"];
@@ -40,9 +40,10 @@ function identity(now) {
   const named = (id) => now.peers?.find((peer) => peer.id === id)?.name || id;
   return [
     (now.member_name || now.member_id) && ["member", [[now.member_name, now.member_id].filter(Boolean).join(", ")]],
-    now.cluster_id && ["cluster", [now.cluster_id]],
+    now.cluster_id && ["cluster", [now.cluster_id + (now.new_cluster ? ", new: it began in this run, on an empty data directory" : "")]],
     now.leader && ["leader", [named(now.leader) + (now.term ? ", term " + now.term : "")]],
     now.db_size && ["database", [database(now)]],
+    now.volume_size && ["volume", [bytes(now.volume_free ?? 0) + " of " + bytes(now.volume_size) + " are free"]],
   ];
 }
 
@@ -53,17 +54,19 @@ function database(now) {
 }
 
 // recovery is what came back from the store, or comes, or why it does not.
-function recovery(r) {
+function recovery(now) {
+  const r = now.recovery;
   if (!r) return [];
+  const is = phase(now).startsWith("Recovery: ") ? phase(now).slice("Recovery: ".length) : r.state;
   const left = r.seconds_left ? "; " + bytes(r.bytes) + " of " + bytes(r.of) + ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "";
   return [
-    ["recovery", [r.state + " since ", moment(r.since), ": " + r.reason + left], r.state === "Refused" && "trouble"],
+    ["recovery", [is + ", since ", moment(r.since), ...(now.reason.includes(r.reason) ? [] : [": ", ...sentence(r.reason)]), left], r.state === "Refused" && "trouble"],
     r.loss && ["came back", [r.loss]],
   ];
 }
 
-// upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
-function upkeep(u) {
+// maintenance is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+function maintenance(u) {
   if (!u) return [];
   const last = u.last, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
   return [
@@ -83,7 +86,7 @@ function backups(now) {
   return [
     ["backups", [b.store + ", this member " + b.role]],
     b.cluster && ["backups of", [b.cluster + (b.owner ? " of " + b.owner : "") + (b.generation ? ", generation " + b.generation : "")]],
-    b.trouble && ["backup trouble", [b.trouble.message + "; since ", moment(b.trouble.since), ", " + (b.trouble.times === 1 ? "once" : b.trouble.times + " times") + "; next try ",
+    b.trouble && ["backup trouble", [...sentence(b.trouble.message), "; since ", moment(b.trouble.since), ", " + (b.trouble.times === 1 ? "once" : b.trouble.times + " times") + "; next try ",
       ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
     b.revision && ["in the store", [(b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
       : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
@@ -125,7 +128,7 @@ function checkItems(now) {
 // checkItem tells a reason once for checks that share it, and alarms nobody before etcd runs.
 function checkItem(check, next, state) {
   const item = make("li", state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
-  if (check.reason && check.reason !== next?.reason) item.append(make("span", "why", check.reason));
+  if (check.reason && check.reason !== next?.reason) item.append(make("span", "why", ...sentence(check.reason)));
   return item;
 }
 

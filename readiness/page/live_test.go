@@ -3,6 +3,9 @@ package page_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,10 +37,16 @@ func TestInABrowserThePage(t *testing.T) {
 		{"is alarmed by a trouble as long as it lasts", alarmWhileItLasts},
 		{"shows hidden characters and runs nothing that it shows", showHiddenCharacters},
 		{"tells who this is, as far as that is known", tellWhoThisIs},
-		{"tells how far a defragmentation is, and who is in its way", tellOfUpkeep},
+		{"tells how far a defragmentation is, and who is in its way", tellOfMaintenance},
 		{"tells how far the backups are, and is alarmed by what is wrong with them", tellOfBackups},
 		{"is nowhere green while something is wrong", beAmber},
 		{"shows at a glance how the member is", showTiles},
+		{"draws the last hours", drawTheLastHours},
+		{"tells what happened, with a mark for each", tellWhatHappened},
+		{"copies the way out", copyTheWayOut},
+		{"says why the process has ended", sayWhyItEnded},
+		{"shows recovery in the machine's place while it works", showRecovery},
+		{"shows the machine large while it moves", showTheMachine},
 		{"shows along time what can be gone back to, and how", goBack},
 		{"tells times in the reader's zone, with their date", tellTimes},
 		{"counts by the clock of the process, not by the reader's", countByTheProcess},
@@ -160,7 +169,7 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 	{ name: "etcd-main-1", id: "91bc3c398fb3c146", urls: ["https://etcd-main-1.etcd-main-peer:2380"], active: true, leader: true },
 	{ name: "etcd-main-2", id: "fd422379fda50e48", urls: ["https://etcd-main-2.etcd-main-peer:2380"], active: false, learner: true }]`
 
-func tellOfUpkeep(b browser) {
+func tellOfMaintenance(b browser) {
 	p := b.open(defragmenting())
 	for _, told := range []string{
 		"running (42%): etcd copies what is in use of its database", "by threshold, in 2.4 s: 1.00 GiB are 5.00 MiB now",
@@ -169,10 +178,10 @@ func tellOfUpkeep(b browser) {
 		b.Shows("#facts", told)
 	}
 	p.tell(func(d *status.Document) {
-		ended := *d.Upkeep
+		ended := *d.Maintenance
 		ended.Phase, ended.Readers = "idle", nil
 		ended.Last = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
-		d.Upkeep = &ended
+		d.Maintenance = &ended
 	})
 	b.Shows("#facts", "not, by client: no space left on device")
 	b.Holds(`!document.getElementById("facts").textContent.includes("running")`)
@@ -239,10 +248,123 @@ func showTiles(b browser) {
 		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20, Since: before(0)}
 	})
 	b.Shows("#state", "Recovery: restoring, 39 of 669 MiB")
-	b.Has("#progress:not([hidden])")
+}
+
+func drawTheLastHours(b browser) {
+	p := b.open(waiting())
+	require.True(b.t, b.Is(`document.getElementById("trends").hidden`), "etcd has not run yet")
+	p.tell(func(d *status.Document) { d.Trends = lastHours() })
+	b.Holds(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
+	for _, told := range []string{
+		"Writes3.8 msat most 34 ms", "Database2.25 GiBat most 2.25 GiB; dashed: in use, 1.50 GiB", "Backup lag360 msat most 400 ms", "Revisions363/sat most 400/s",
+	} {
+		b.Shows("#series", told)
+	}
+	require.True(b.t, b.Is(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
+	require.True(b.t, b.Is(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
+		"a gap where nothing was measured")
+	require.False(b.t, b.Is(`document.getElementById("series").innerHTML.includes("NaN")`))
+	p.tell(func(d *status.Document) {
+		nothing := status.Points{float32(math.NaN())}
+		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, Behind: nothing, Revisions: nothing}
+	})
+	b.Holds(`document.getElementById("series").textContent === "Database0 Bat most 0 B"`)
+}
+
+func tellWhatHappened(b browser) {
+	b.open(serving())
+	b.Holds(`document.querySelector("#happened li").textContent.endsWith("✓ok: ready")`)
+	b.Has("#happened li.ok:nth-child(2)", "#happened li.failed:nth-child(4)", "#happened li.degraded:nth-child(5)")
+	b.Shows("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
+}
+
+func copyTheWayOut(b browser) {
+	d := waiting()
+	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to have it back, or see etcdctl member list on another member"
+	d.Checks = verdicts("ok", "")
+	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until somebody gives it a vote with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
+	p := b.open(d)
+	b.Holds(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
+		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)
+	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.Text("#reason"), " Copy", ""), "the sentence is whole")
+	require.True(b.t, b.Is(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
+	b.Do(`document.querySelector("#checks button").focus()`, nil)
+	p.tell(func(d *status.Document) { d.Checks[1].Status = "degraded" })
+	b.Has("#checks .quiet:nth-child(2)")
+	b.Holds(`document.querySelector("#checks").textContent.includes("degraded") && document.activeElement === document.querySelector("#checks button")`)
+	b.Do(`Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.clipped = text } } })`, nil)
+	b.Run(chromedp.KeyEvent("\r"))
+	b.Holds(`window.clipped === "etcdctl member promote 8e9e05c52164694d" && document.querySelector("#checks button").textContent === "Copied"`)
+	b.Do(`navigator.clipboard.writeText = async () => { throw new Error("refused") }`, nil)
+	b.Run(chromedp.Click("#reason button:last-of-type", chromedp.ByQuery))
+	b.Holds(`document.querySelector("#reason button:last-of-type").textContent === "Selected" && String(getSelection()) === "etcdctl member list"`)
+}
+
+func sayWhyItEnded(b browser) {
+	p := b.open(serving())
+	require.True(b.t, b.Is(`document.getElementById("ended").hidden`))
+	p.kill()
+	b.Shows("#ended", "If the process has ended, its log and its termination message")
+	p.tell(func(d *status.Document) {
+		d.Started, d.LastExit, d.LastExitReason = before(0), "crash", "a panic; see etcd-wrapper status"
+	})
+	p.start()
+	b.Shows("#ended", "The process that was watched here before has ended: crash: a panic; see etcd-wrapper status")
+	b.Has("#ended [data-copies]")
+	b.Shows("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
+	p.tell(func(d *status.Document) {
+		d.State, d.Ready, d.Reason = "Terminated", false, "all that the next start needs is on the disk"
+		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop asked for (terminated)"},
+			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
+	})
+	ended := "The process has ended: stop asked for (terminated); all that the next start needs is on the disk."
+	b.Shows("#ended", ended)
+	p.kill()
+	b.Has("body.lost")
+	require.Equal(b.t, ended, b.Text("#ended"))
+}
+
+func showRecovery(b browser) {
+	p := b.open(recovering())
+	b.Holds(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
+	b.Has(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
 	require.True(b.t, b.Is(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
-	p.tell(func(d *status.Document) { d.Recovery = nil })
+	b.Shows("#left", "39.0 MiB of 669 MiB, 20.0 MiB/s, 31 s left")
+	b.Shows("#recovery-steps .current", "restoring")
+	p.tell(func(d *status.Document) {
+		next := *d.Recovery
+		next.State, next.Bytes, next.Of = "Install", 0, 0
+		d.Recovery = &next
+	})
+	b.Shows("#recovery-steps .current", "putting the data in place")
+	b.Shows("#recovery-steps .visited", "restoring")
 	b.Has("#progress[hidden]")
+	p.tell(func(d *status.Document) {
+		ready := *d.Recovery
+		ready.State = "Ready"
+		d.State, d.Recovery = "FetchConfig", &ready
+	})
+	b.Has(".machine:not([hidden])", "#recovery[hidden]")
+}
+
+func showTheMachine(b browser) {
+	p := b.open(serving())
+	height := func() (pixels float64) {
+		b.Do(`document.querySelector("#diagram svg").getBoundingClientRect().height`, &pixels)
+		return pixels
+	}
+	b.Has(".machine.small")
+	require.LessOrEqual(b.t, height(), 190.0)
+	b.Shows("#details", "etcd runs, readiness is watched")
+	require.False(b.t, b.Is(`document.querySelector("#details .rows").checkVisibility()`))
+	b.Run(chromedp.Click("#state_Serving", chromedp.ByQuery))
+	b.Has(".machine:not(.small)")
+	require.Greater(b.t, height(), 400.0, "to look at it closely")
+	b.Run(chromedp.KeyEvent("\x1b"))
+	b.Has(".machine.small")
+	p.tell(func(d *status.Document) { d.State = "Terminating" })
+	b.Has(".machine:not(.small)")
+	require.Greater(b.t, height(), 400.0)
 }
 
 func goBack(b browser) {

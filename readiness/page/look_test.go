@@ -50,8 +50,17 @@ func useTheKeyboard(b browser) {
 }
 
 func fitTheScreen(b browser) {
-	b.open(serving())
+	p := b.open(serving())
 	b.show(member)
+	for _, size := range []chromium.Size{chromium.Desk, chromium.Wide, chromium.Phone} {
+		b.Look(size, chromium.Light)
+		b.Holds(`innerWidth === %d`, size.Width)
+		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
+	}
+	p.tell(func(d *status.Document) {
+		d.State, d.Ready, d.Reason = "StartEtcd", false, "etcd can run with its configuration"
+	})
+	b.Shows("#state", "StartEtcd")
 	for _, size := range []chromium.Size{chromium.Desk, chromium.Wide, chromium.Phone} {
 		b.Look(size, chromium.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
@@ -77,7 +86,12 @@ func beLegible(b browser) {
 	b.Has("body.chosen")
 	b.Picture("chosen")
 	b.Run(chromedp.KeyEvent("\x1b"))
-	p.tell(func(d *status.Document) { *d = serving() })
+	p.tell(func(d *status.Document) { *d = recovering() })
+	b.Shows("#state", "Recovery")
+	b.Picture("recovery")
+	b.contrast("with a recovery")
+	p.tell(func(d *status.Document) { *d = well() })
+	b.Run(chromedp.Reload()) // another process would be said to have taken the place of this one
 	b.Shows("#state", "Serving")
 	b.show(member)
 	b.Do(`document.activeElement.blur()`, nil)
@@ -88,6 +102,8 @@ func beLegible(b browser) {
 	b.Shows("#ready", "ready, but")
 	b.show(member)
 	b.Picture("degraded")
+	b.Holds(`[...document.querySelectorAll("a, button, input, progress, section, [role], [tabindex]")].filter((part) =>
+		!(part.ariaLabel || document.getElementById(part.getAttribute("aria-labelledby"))?.textContent || part.textContent.trim())).length === 0`)
 	b.contrast("degraded")
 	p.kill()
 	b.Has("body.lost")

@@ -1,5 +1,5 @@
 // Package page is the one page that a browser gets from the wrapper: the lifecycle's states with the current one lit, the
-// timeline and the readiness checks, live. It needs nothing but the wrapper's own server, whose GET /lifecycle it
+// timeline, the last hours and the readiness checks, live. It needs nothing but the wrapper's own server, whose GET /lifecycle it
 // watches, so it works through `kubectl port-forward` and without a network.
 package page
 
@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"etcd-wrapper/readiness/status"
 )
 
 var (
@@ -26,6 +28,12 @@ var (
 	facts string
 	//go:embed tiles.js
 	tiles string
+	//go:embed trends.js
+	trends string
+	//go:embed happened.js
+	happened string
+	//go:embed ends.js
+	ends string
 	//go:embed back.js
 	back string
 	//go:embed diagram.js
@@ -38,10 +46,11 @@ var (
 // arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page says what an arrow stands
 // for. It is prepared here, once.
 func Handler(overview, table string) http.Handler {
-	script := words + facts + tiles + back + diagram + watch
+	script := words + facts + tiles + trends + happened + ends + back + diagram + watch
 	var inert bytes.Buffer // no text of the table can end the element that it stands in
 	json.HTMLEscape(&inert, []byte(table))
-	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{overview}}", overview, "{{table}}", inert.String()).Replace(frame)
+	recovery, _ := json.Marshal(status.RecoverySteps) // it is made of texts
+	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{overview}}", overview, "{{table}}", inert.String(), "{{recovery}}", string(recovery)).Replace(frame)
 	return newDocument("text/html; charset=utf-8", policy(script), body)
 }
 

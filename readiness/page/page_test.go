@@ -70,6 +70,7 @@ func TestThePageIsSentCompressedToWhoeverTakesIt(t *testing.T) {
 		require.Equal(t, "gzip", zipped.Header().Get("Content-Encoding"), accept)
 		require.Equal(t, "Accept-Encoding", zipped.Header().Get("Vary"))
 		require.Less(t, zipped.Body.Len(), 24<<10, "a small page")
+		require.Less(t, plain.Body.Len(), 150<<10)
 		unzip, err := gzip.NewReader(zipped.Body)
 		require.NoError(t, err)
 		content, err := io.ReadAll(unzip)

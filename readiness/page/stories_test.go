@@ -1,6 +1,7 @@
 package page_test
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -84,13 +85,49 @@ func serving() status.Document {
 		d.Edges[at].Last = t.At
 		d.Edges[at].Spent += t.After * float64(t.Times)
 	}
+	d.Timeline = []status.Happening{
+		{At: before(255 * time.Second), Kind: "start", Health: "degraded", What: "the process started; the last run: crash"},
+		{At: before(252 * time.Second), Kind: "trouble", Health: "failed", What: "sidecar: cannot ask the sidecar for the status of the initialization: connection refused"},
+		{At: before(250 * time.Second), Kind: "trouble", Health: "ok", What: "sidecar: over"},
+		{At: before(194 * time.Second), Kind: "leader", Health: "ok", What: "etcd-main-1 leads, term 7"},
+		{At: before(194 * time.Second), Kind: "readiness", Health: "ok", What: "ready"},
+	}
+	d.Trends = lastHours()
+	return d
+}
+
+// lastHours are series with a gap, a peak and a fall.
+func lastHours() *status.Trends {
+	t := &status.Trends{Interval: 80, Until: before(time.Second)}
+	for i := range 100 {
+		wave := float32(1 + math.Sin(float64(i)/5))
+		t.Write, t.Read = append(t.Write, .002+.001*wave), append(t.Read, .0004*wave)
+		t.Fsync, t.Behind = append(t.Fsync, .004+.001*wave), append(t.Behind, .2*wave)
+		t.DBSize, t.DBInUse = append(t.DBSize, float32(1<<30+i<<22)), append(t.DBInUse, float32(1<<29+i<<22))
+		t.Revisions = append(t.Revisions, 200*wave)
+	}
+	t.Write[60] = .034
+	for i := range 10 {
+		t.Read[40+i], t.Write[20+i] = float32(math.NaN()), float32(math.NaN())
+	}
+	t.DBSize[99], t.DBInUse[99] = 2.25*(1<<30), 1.5*(1<<30)
+	return t
+}
+
+// recovering is a run whose data come back from the store.
+func recovering() status.Document {
+	d := waiting()
+	d.Reason, d.SidecarWord, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
+	d.Recovery = &status.Recovery{
+		State: "Build", Since: before(20 * time.Second), Reason: "there is room", Bytes: 39 << 20, Of: 669 << 20, Rate: 20 << 20, Seconds: 31.5,
+	}
 	return d
 }
 
 // defragmenting is a run whose database stands still.
 func defragmenting() status.Document {
 	d := serving()
-	d.Upkeep = &status.Upkeep{
+	d.Maintenance = &status.Maintenance{
 		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, Expected: 4,
 		Readers: []status.DatabaseReader{{What: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
 		Last:    &status.Defragmentation{At: before(24 * time.Hour), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
@@ -101,6 +138,10 @@ func defragmenting() status.Document {
 // behind is a run whose store is away.
 func behind() status.Document {
 	d := serving()
+	d.Timeline = append(d.Timeline,
+		status.Happening{At: before(100 * time.Second), Kind: "full_snapshot", Health: "ok", What: "full snapshot of revision 40100: schedule"},
+		status.Happening{At: before(90 * time.Second), Kind: "restore_test", Health: "ok", What: "restore test of revision 40100 passed"},
+		status.Happening{At: before(42 * time.Second), Kind: "trouble", Health: "degraded", What: "backups: s3://backups/main: store unavailable: connection refused"})
 	d.Backup = &facts.Backups{
 		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
 		StoredBytes: 900 << 20, NextFull: before(-40 * time.Minute),
@@ -109,16 +150,25 @@ func behind() status.Document {
 				{Revision: 1, At: before(26 * time.Hour), Test: "passed"}, {Revision: 12000, At: before(20 * time.Hour), Test: "passed"}, {Revision: 30000, At: before(10 * time.Hour), Test: "failed"},
 			}},
 			{Generation: 2, Window: facts.Window{FromRevision: 32000, ToRevision: 41200, From: before(8 * time.Hour), To: before(42 * time.Second)}, Fulls: []facts.Mark{
-				{Revision: 32000, At: before(8 * time.Hour), Test: "passed"}, {Revision: 40100, At: before(20 * time.Minute), Test: "passed"},
+				{Revision: 32000, At: before(8 * time.Hour), Test: "passed"}, {Revision: 40100, At: before(100 * time.Second), Test: "passed"},
 			}},
 		},
 		Window:       &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
-		LastFull:     &facts.Full{Revision: 40100, At: before(20 * time.Minute), Bytes: 37 << 20, Reason: "schedule"},
-		LastVerified: &facts.Proof{Revision: 40100, At: before(18 * time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		LastFull:     &facts.Full{Revision: 40100, At: before(100 * time.Second), Bytes: 37 << 20, Reason: "schedule"},
+		LastVerified: &facts.Proof{Revision: 40100, At: before(90 * time.Second), Passed: true, Reason: "the hash is etcd's own"},
 		Trouble: &facts.Trouble{
 			Since: before(42 * time.Second), Times: 4, NextTry: before(-8 * time.Second),
 			Message: "s3://backups/main: store unavailable: connection refused",
 		},
 	}
+	return d
+}
+
+// well is a run whose store has everything.
+func well() status.Document {
+	d := behind()
+	kept := *d.Backup
+	kept.Trouble, kept.BehindRevisions, kept.BehindSeconds, kept.SpoolBytes = nil, 0, 0, 0
+	d.Backup, d.Timeline = &kept, d.Timeline[:len(d.Timeline)-1]
 	return d
 }

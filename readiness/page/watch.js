@@ -5,30 +5,38 @@ let latest;
 function show(now, regained) {
   const before = latest;
   latest = now;
+  keepingFocus(() => draw(before, now));
+  showLink("live");
+  tell(before, now, regained);
+}
+
+function draw(before, now) {
+  document.body.classList.toggle("serving", now.state === "Serving");
   $("name").textContent = plain(called(now));
   $("state").textContent = plain(phase(now));
-  $("progress").hidden = !now.recovery?.of;
-  $("progress").value = now.recovery?.of ? now.recovery.bytes / now.recovery.of : 0;
-  $("concerns").replaceChildren(...(now.headline?.concerns ?? []).map((each) => make("li", "", each)));
-  $("reason").textContent = plain(now.reason);
+  if (fresh("concerns", now.headline?.concerns)) $("concerns").replaceChildren(...(now.headline?.concerns ?? []).map((each) => make("li", "", ...sentence(each))));
+  if (fresh("reason", now.reason)) $("reason").replaceChildren(...sentence(now.reason));
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
   $("checks").replaceChildren(...checkItems(now));
   $("members").hidden = !now.peers?.length;
   $("peers").replaceChildren(...(now.peers ?? []).map(peerItem));
   $("steps").replaceChildren(...now.transitions.toReversed().map(stepRow));
   showTiles(now);
+  showTrends(now);
+  showHappened(now);
+  showEnd(before, now);
+  showRecovery(now);
   showBack(now);
   showFacts(now);
   light(now);
-  showLink("live");
-  tell(before, now, regained);
 }
 
 // tell lets a screen reader say what has changed, but not the back and forth of polling.
 function tell(before, now, regained) {
   const ready = readyWord(now);
   const why = health(now) === "degraded" ? now.headline.concerns.join("; ") : now.reason;
-  if (regained || health(before) !== health(now)) news("Now " + ready + ", in " + now.state + ": " + why);
+  const other = before && before.started !== now.started ? watched + " " : "";
+  if (regained || health(before) !== health(now)) news(other + "Now " + ready + ", in " + now.state + ": " + why);
   else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);
 }
 
@@ -53,12 +61,15 @@ function showLink(text) {
 const icon = (colour) => "data:image/svg+xml," + encodeURIComponent(
   '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="' + colour + '"/></svg>');
 
+const silent = "If the process has ended, its log and its termination message (kubectl describe pod) say why, and so does the next one that answers here.";
+
 function lose(why) {
   const fresh = link.live;
   link.live = false;
   tick();
   if (!latest) return showLink("no connection; trying again");
   const asOf = "as of " + clock(present());
+  if (latest.state !== "Terminated") endedWith(silent);
   showLink(asOf + " · " + (latest.state === "Terminated" ? "the process has ended" : why));
   if (fresh) news("No connection. What is shown is " + asOf + ".");
 }

@@ -10,6 +10,15 @@ function make(name, className, ...content) {
   return made;
 }
 
+// fresh reports whether a part of the page is to be drawn anew, as what it is drawn from has changed.
+const shown = {};
+function fresh(part, from) {
+  const text = JSON.stringify(from);
+  if (shown[part] === text) return false;
+  shown[part] = text;
+  return true;
+}
+
 // plain shows what a text would otherwise hide or use to look like another one: control and direction characters.
 function plain(text) {
   return String(text ?? "").replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (hidden) => {

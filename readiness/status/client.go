@@ -49,11 +49,17 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 		return Document{}, err
 	}
 	defer reply.Body.Close()
-	var document Document
-	if err := json.NewDecoder(reply.Body).Decode(&document); err != nil {
+	document, err := decode(reply.Body)
+	if err != nil {
 		return Document{}, fmt.Errorf("cannot read the status: %w", err)
 	}
-	return document.printable(), nil
+	return document, nil
+}
+
+// decode reads a document, and makes it fit for a terminal.
+func decode(body io.Reader) (document Document, err error) {
+	err = json.NewDecoder(body).Decode(&document)
+	return document.printable(), err
 }
 
 // Watch calls receive with the document, now and after each change, until the wrapper ends, ctx ends or receive has an error.

@@ -36,7 +36,7 @@ type Document struct {
 	Versions     Versions       `json:"versions"`
 	Checks       []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
 	DataVersion  *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
-	Upkeep       *Upkeep        `json:"upkeep,omitempty"`          // once etcd is opened
+	Maintenance  *Maintenance   `json:"maintenance,omitempty"`     // once etcd is opened
 	Backup       *facts.Backups `json:"backup,omitempty"`          // with a store for backups
 	Recovery     *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
 	Leases       []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
@@ -44,6 +44,9 @@ type Document struct {
 	Certificates []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
 	Transitions  []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
 	Edges        []Edge         `json:"edges"`                     // every way that was gone since the process started
+
+	Trends   *Trends     `json:"trends,omitempty"`   // once etcd has run for seconds
+	Timeline []Happening `json:"timeline,omitempty"` // oldest first, at most 10 of a kind
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
@@ -55,11 +58,13 @@ type Member struct {
 	ClusterID string `json:"cluster_id,omitempty"`
 	Leader    string `json:"leader,omitempty"` // its ID; empty if none is known
 	Term      uint64 `json:"term,omitempty"`
+	Revision  int64  `json:"revision,omitempty"`  // the newest of its database
 	DBSize    int64  `json:"db_size,omitempty"`   // bytes of the file
 	DBInUse   int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
 	Quota     int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
 	Free      int64  `json:"volume_free,omitempty"`
 	Volume    int64  `json:"volume_size,omitempty"` // bytes of the volume that the database lies on; Free are left of it
+	New       bool   `json:"new_cluster,omitempty"` // the cluster began in this run, on an empty data directory
 	Peers     []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
 }
 
@@ -176,8 +181,8 @@ type Recovery struct {
 	Seconds float64   `json:"seconds_left,omitempty"` // that building will still take
 }
 
-// Upkeep is how the member's database is kept small.
-type Upkeep struct {
+// Maintenance is how the member's database is kept small.
+type Maintenance struct {
 	Phase    string           `json:"phase"`            // idle, waiting, handing off, running or catching up
 	Since    time.Time        `json:"since"`            // when the phase began
 	Reason   string           `json:"reason,omitempty"` // of the phase: a clause, for people
@@ -208,7 +213,7 @@ type Defragmentation struct {
 }
 
 // Busy reports whether a defragmentation is under way.
-func (u *Upkeep) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
+func (u *Maintenance) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
 
 // Lease is a Kubernetes lease that the member renews.
 type Lease struct {
@@ -245,6 +250,9 @@ func cleaned(of reflect.Value) reflect.Value {
 			clean.Set(cleaned(of.Elem()).Addr())
 		}
 	case reflect.Slice:
+		if of.Type().Elem().Kind() == reflect.Float32 { // no text lies there
+			return of
+		}
 		if !of.IsNil() {
 			clean.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
 		}

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -29,8 +30,8 @@ func HeadlineOf(d Document) Headline {
 	switch {
 	case !d.Ready:
 		h.Health, h.Line = HealthFailed, h.Phase+", not ready"
-		if len(h.Concerns) > 0 {
-			h.Line += ": " + strings.Join(h.Concerns, "; ")
+		if why := cmp.Or(strings.Join(h.Concerns, "; "), trouble(d.LastError)); why != "" {
+			h.Line += ": " + why
 		}
 	case len(h.Concerns) > 0:
 		h.Health, h.Line = HealthDegraded, h.Phase+", ready, but: "+strings.Join(h.Concerns, "; ")
@@ -43,12 +44,56 @@ func HeadlineOf(d Document) Headline {
 // Unreadiness says which checks fail, and why, in a clause. A reason that checks share is said once.
 func Unreadiness(checks []Check) string { return strings.Join(found(checks, "failed"), "; ") }
 
-// recovering is what recovery does in each of its states that lasts.
-var recovering = map[string]string{
-	"Resume": "looking for a restore that was cut off", "Examine": "examining the volume", "Decide": "deciding where the data come from",
-	"AskPeers": "asking the other members", "GiveWay": "letting another member go first", "Leave": "leaving the cluster", "Enter": "joining the cluster anew",
-	"AskStore": "asking the store", "Adopt": "taking the store over", "Flush": "bringing the rest of the volume into the store", "MakeRoom": "making room", "Build": "restoring",
-	"Prove": "checking what was restored", "Claim": "claiming the next generation", "SetAside": "moving the old data", "Install": "putting the data in place",
+// trouble is how the message of trouble begins that lasts; the cause follows in the reason of the state.
+func trouble(is *Error) string {
+	if is == nil || !is.Ended.IsZero() {
+		return ""
+	}
+	return is.Message[:min(index(is.Message, ": "), index(is.Message, "; "))]
+}
+
+// index is where a part of a text begins, or where the text ends.
+func index(text, part string) int {
+	if at := strings.Index(text, part); at >= 0 {
+		return at
+	}
+	return len(text)
+}
+
+// RecoveryStep is a state of recovery that lasts, and what recovery does in it.
+type RecoveryStep struct {
+	State string `json:"state"`
+	Doing string `json:"doing"`
+}
+
+// RecoverySteps are all of them, in the order in which they come, as far as they do.
+var RecoverySteps = []RecoveryStep{
+	{"Resume", "looking for a restore that was cut off"},
+	{"Examine", "examining the volume"},
+	{"Decide", "deciding where the data come from"},
+	{"AskPeers", "asking the other members"},
+	{"GiveWay", "letting another member go first"},
+	{"Leave", "leaving the cluster"},
+	{"Enter", "joining the cluster anew"},
+	{"AskStore", "asking the store"},
+	{"Adopt", "taking the store over"},
+	{"Flush", "bringing the rest of the volume into the store"},
+	{"MakeRoom", "making room"},
+	{"Build", "restoring"},
+	{"Prove", "checking what was restored"},
+	{"Claim", "claiming the next generation"},
+	{"SetAside", "moving the old data"},
+	{"Install", "putting the data in place"},
+}
+
+// RecoveryDoes is what recovery does in a state; empty in one that does not last.
+func RecoveryDoes(state string) string {
+	for _, step := range RecoverySteps {
+		if step.State == state {
+			return step.Doing
+		}
+	}
+	return ""
 }
 
 // phase is the lifecycle's state, unless that only waits for recovery.
@@ -57,11 +102,11 @@ func phase(d Document) string {
 	if r == nil || d.State != "Query" && d.State != "Trigger" && d.State != "Wait" {
 		return d.State
 	}
-	doing, moves := recovering[r.State]
+	doing := RecoveryDoes(r.State)
 	switch {
 	case r.State == "Refused":
 		return "Recovery: refused"
-	case !moves:
+	case doing == "":
 		return d.State
 	case r.State == "Build" && r.Of > 0:
 		return fmt.Sprintf("Recovery: %s, %s", doing, share(r.Bytes, r.Of))
@@ -84,8 +129,21 @@ func concerns(d Document) (all []string) {
 	if d.State == "Serving" {
 		all = append(found(d.Checks, "failed"), found(d.Checks, "degraded")...)
 	}
+	for _, file := range d.Certificates { // in Serving there is a check of them
+		if d.State == "StartEtcd" && !file.Expires.After(time.Now()) {
+			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
+		}
+	}
+	for _, oddity := range d.Oddities {
+		if strings.Contains(oddity, "did you mean") { // others are meant for somebody else than etcd, as a rule
+			all = append(all, "configuration: "+oddity)
+		}
+	}
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.FullRunning != nil {
 		all = append(all, "waits for a full snapshot"+sent(d.Backup.FullRunning))
+	}
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // how much that is nobody knows before it is there
+		all = append(all, "the stop waits until the store has everything that etcd took on")
 	}
 	if about := backups(d.Backup); about != "" {
 		all = append(all, "backups: "+about)
@@ -133,7 +191,9 @@ func backups(b *facts.Backups) string {
 		return "the last restore test failed: " + b.LastVerified.Reason
 	case b.Trouble != nil && behind < time.Second:
 		return b.Trouble.Message
-	case b.Trouble != nil, behind > behindTooLong:
+	case b.Trouble != nil:
+		return lag(behind) + " behind: " + b.Trouble.Message
+	case behind > behindTooLong:
 		return lag(behind) + " behind"
 	default:
 		return ""

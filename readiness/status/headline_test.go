@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -22,7 +23,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 		{
 			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind},
 			"degraded",
-			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind",
+			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind: connection refused",
 		},
 		{
 			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}},
@@ -30,6 +31,31 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"Serving, not ready: quorum: the cluster has no leader; no space: writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "failed", "Wait, not ready"},
+		{
+			status.Document{State: "Wait", LastError: &status.Error{Message: "no usable answer from the sidecar: connection refused; see that it runs"}},
+			"failed",
+			"Wait, not ready: no usable answer from the sidecar",
+		},
+		{
+			status.Document{State: "Wait", LastError: &status.Error{Message: "the initialization failed and is tried again; look at the log of the backup-restore container"}},
+			"failed",
+			"Wait, not ready: the initialization failed and is tried again",
+		},
+		{
+			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
+				{Name: "etcd_peer_ca", Path: "/ca.crt", Expires: time.Now().Add(-time.Hour)}, {Name: "etcd_peer", Expires: time.Now().Add(time.Hour)},
+			}},
+			"failed",
+			"StartEtcd, not ready: certificate etcd_peer_ca /ca.crt has expired: renew it in its Secret, and restart this member",
+		},
+		{
+			status.Document{State: "Serving", Ready: true, Oddities: []string{
+				"member-name-prefix is no key that etcd knows; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
+			}},
+			"degraded",
+			"Serving, ready, but: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
+		},
+		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable answer", Ended: time.Now()}}, "failed", "FetchConfig, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 200}}, "ok", "Serving, ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
 		{
@@ -53,6 +79,11 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"Terminating, not ready: waits for a full snapshot, 30 of 60 MiB",
 		},
 		{
+			status.Document{State: "Terminated", Backup: &facts.Backups{Revision: 3, BehindSeconds: 2, Trouble: &facts.Trouble{Message: "connection refused"}}},
+			"failed",
+			"Terminated, not ready: the stop waits until the store has everything that etcd took on; backups: 2 s behind: connection refused",
+		},
+		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20}},
 			"failed",
 			"Recovery: restoring, 39 of 669 MiB, not ready",
@@ -72,6 +103,6 @@ func TestEveryStepOfRecoveryHasItsWords(t *testing.T) {
 			continue
 		}
 		is := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
-		assert.Regexp(t, "^Recovery: ", is.Phase, "%s has no words in recovering", row.To)
+		assert.Regexp(t, "^Recovery: ", is.Phase, "%s has no words in RecoverySteps", row.To)
 	}
 }

@@ -23,7 +23,8 @@ import (
 
 // Ask asks every other member, and answers them from the first time on until Close. It returns within some seconds, or when
 // ctx ends.
-func (p *Peers) Ask(ctx context.Context, self Self) Census {
+func (p *Peers) Ask(ctx context.Context, self Self) Survey {
+	p.renew()
 	deaf := p.open()
 	if deaf == nil { // otherwise the others don't hear of this member, and wait
 		p.desk.say(p.call(self))
@@ -54,7 +55,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Census {
 }
 
 // count sums up who answered what.
-func (c *Census) count(self Self, answers []*answer, calls []Call) {
+func (c *Survey) count(self Self, answers []*answer, calls []Call) {
 	for _, a := range answers {
 		if a.cluster == strconv.FormatUint(self.ClusterID, 16) {
 			c.Run, c.Voters = c.Run+1, max(c.Voters, len(voters(a.members)))

@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Remove takes this member out of the cluster, if it still is what the census says: a quorum is asked again. It may be
+// Remove takes this member out of the cluster, if it still is what the survey says: a quorum is asked again. It may be
 // repeated.
-func (p *Peers) Remove(ctx context.Context, c *Census) error {
+func (p *Peers) Remove(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, now []*etcdserverpb.Member) error {
 		at := slices.IndexFunc(now, func(m *etcdserverpb.Member) bool { return m.ID == uint64(c.Own.ID) })
 		if at < 0 {
@@ -29,19 +29,22 @@ func (p *Peers) Remove(ctx context.Context, c *Census) error {
 			return fmt.Errorf("the cluster has %d voting members by now", votes(now))
 		}
 		if now[at].IsLearner {
-			granted, err := client.TimeToLive(ctx, clientv3.LeaseID(maintenance.Promotion(p.name)))
-			if err != nil {
-				return err
+			promised, err := knows(ctx, client, maintenance.Promotion(p.name))
+			if err == nil && !promised {
+				err = tell(ctx, client, maintenance.ByHand(p.name), maintenance.ByHandTTL)
 			}
-			p.staysLearner = granted.TTL < 0
+			if err != nil {
+				return fmt.Errorf("the cluster cannot say whether this learner is to be promoted: %w", err)
+			}
 		}
 		_, err := client.MemberRemove(ctx, uint64(c.Own.ID))
 		return err
 	})
 }
 
-// Add has the cluster take this member in as a learner, unless it has: a quorum is asked. It may be repeated.
-func (p *Peers) Add(ctx context.Context, c *Census) error {
+// Add has the cluster take this member in, unless it has: a quorum is asked. It may be repeated. The member is a learner that is promoted
+// once it has caught up, or stays one if a person had added it as one.
+func (p *Peers) Add(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, now []*etcdserverpb.Member) error {
 		for _, m := range now {
 			if m.Name == p.name || slices.ContainsFunc(m.PeerURLs, p.isOwnURL) {
@@ -51,29 +54,40 @@ func (p *Peers) Add(ctx context.Context, c *Census) error {
 				return errors.New("another member is about to join by now")
 			}
 		}
-		if !p.staysLearner {
-			if err := p.sayPromotion(ctx, client); err != nil {
-				return err
-			}
+		byHand, err := knows(ctx, client, maintenance.ByHand(p.name))
+		if err == nil && !byHand {
+			err = tell(ctx, client, maintenance.Promotion(p.name), maintenance.PromotionTTL)
 		}
-		_, err := client.MemberAddAsLearner(ctx, p.urls)
+		switch {
+		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && votes(now)%2 == 0:
+			// A cluster with one of these alarms grants no lease. An even number of voters needs no larger quorum with one more of them,
+			// and nobody writes whom it could hold up while it has no data.
+			_, err = client.MemberAdd(ctx, p.urls)
+		case err == nil:
+			_, err = client.MemberAddAsLearner(ctx, p.urls)
+		}
 		return err
 	})
 }
 
-// sayPromotion has the cluster remember that the learner that is about to be added is to be promoted once it has caught up.
-func (p *Peers) sayPromotion(ctx context.Context, client *clientv3.Client) error {
-	leases := etcdserverpb.NewLeaseClient(client.ActiveConnection())
-	_, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion(p.name), TTL: maintenance.PromotionTTL})
+// knows asks whether the cluster has been told what the lease with that ID stands for.
+func knows(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
+	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
+	return err == nil && granted.TTL >= 0, err
+}
+
+// tell has the cluster remember for ttl seconds what the lease with that ID stands for.
+func tell(ctx context.Context, client *clientv3.Client, id, ttl int64) error {
+	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: ttl})
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
-		return fmt.Errorf("the cluster does not take in that this member is to be promoted: %w", err)
+		return fmt.Errorf("the cluster takes in no lease: %w", err)
 	}
 	return nil
 }
 
-// Promote has the cluster of that census give its own member a vote: a quorum is asked. It may be repeated. etcd grants it as soon as
+// Promote has the cluster of that survey give its own member a vote: a quorum is asked. It may be repeated. etcd grants it as soon as
 // the member has caught up.
-func (p *Peers) Promote(ctx context.Context, c *Census) error {
+func (p *Peers) Promote(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
 		_, err := client.MemberPromote(ctx, uint64(c.Own.ID))
 		return err
@@ -90,7 +104,7 @@ func votes(members []*etcdserverpb.Member) (count int) {
 }
 
 // change asks the others for a change of the members, who answer as their quorum does.
-func (p *Peers) change(ctx context.Context, c *Census, how func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
+func (p *Peers) change(ctx context.Context, c *Survey, how func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeWithin)
 	defer cancel()
 	config := clientv3.Config{Context: ctx, TLS: p.clientTLS, DialTimeout: answerWithin, Logger: zap.NewNop()}
@@ -124,7 +138,7 @@ func (p *Peers) knownAll(members []*etcdserverpb.Member) error {
 }
 
 // unreached says why the others do not answer a client, of which gRPC tells no more than that it took too long.
-func (p *Peers) unreached(ctx context.Context, c *Census, err error) error {
+func (p *Peers) unreached(ctx context.Context, c *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -151,7 +165,7 @@ func refused(why error) string {
 // entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere
 // where others could read it, and to nobody whom only an answer names that proves nothing: where that is so of all of the ways
 // there, nobody is told.
-func (p *Peers) entrances(c *Census) (urls []string, user, password string) {
+func (p *Peers) entrances(c *Survey) (urls []string, user, password string) {
 	var private []string
 	for _, m := range c.Members {
 		if m.ID == c.Own.ID || m.IsLearner {
@@ -203,6 +217,9 @@ func (p *Peers) explained(err error, user string) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
+		return fmt.Errorf("%w: enough voting members have to be connected for 5 s before etcd changes them: start those that do not run, "+
+			"or remove one that is gone for good with etcdctl member remove", quoted(err))
 	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
 		return quoted(err)
 	case p.user != "" && user == "":

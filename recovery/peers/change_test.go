@@ -22,7 +22,7 @@ func TestAServerThatDemandsACertificateIsNamedWithTheWayOut(t *testing.T) {
 	w.peers.clientTLS = server.Client().Transport.(*http.Transport).TLSClientConfig
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err := w.peers.Add(ctx, &Census{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
+	err := w.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
 	require.ErrorContains(t, err, server.URL)
 	require.ErrorContains(t, err, "certificate required")
 	require.ErrorContains(t, err, "a certificate that they take is given with --etcd-client-cert-path")

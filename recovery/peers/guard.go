@@ -33,7 +33,7 @@ const (
 var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
 
 // inTheWay says what keeps this member from being replaced, or added, now.
-func (p *Peers) inTheWay(ctx context.Context, c *Census, by []*answer) error {
+func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	if err := tooFew(c); err != nil && c.Listing == Started { // so nobody else can be promoted, or removed, either
 		return err
 	}
@@ -77,7 +77,7 @@ func (p *Peers) known(name string, urls []string) error {
 }
 
 // tooFew says that the others cannot replace this member, as they are no quorum without it.
-func tooFew(c *Census) error {
+func tooFew(c *Survey) error {
 	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
 		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
@@ -103,7 +103,7 @@ func (p *Peers) skew(ctx context.Context, by []*answer) error {
 // connection to it and everything that they send to it comes here: then no process can take its place in the cluster as long
 // as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute; where nothing comes over
 // a connection that another counts, for ten seconds.
-func (p *Peers) busy(ctx context.Context, c *Census) error {
+func (p *Peers) busy(ctx context.Context, c *Survey) error {
 	now := p.now()
 	unsure := p.connected(ctx, c)
 	if errors.Is(unsure, errConnected) {
@@ -134,7 +134,7 @@ var errSilent = errors.New("it is connected, and nothing comes from there")
 // connected asks the others whether they are connected to this member. etcd tells that in its metrics, but a member that was
 // once sent a snapshot counts each connection twice, and so one that ended as one that is there. Over one that is, something
 // comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
-func (p *Peers) connected(ctx context.Context, c *Census) (unsure error) {
+func (p *Peers) connected(ctx context.Context, c *Survey) (unsure error) {
 	silent := error(nil)
 	for _, m := range c.Members {
 		if m.ID == c.Own.ID {
@@ -196,7 +196,7 @@ func heardFrom(page, from string) string {
 // forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.
 // etcd would take it, and die of it (tocommit is out of range) or break raft's promise. The leader forgets that with its
 // leadership, so that nil proves nothing.
-func (p *Peers) forgot(ctx context.Context, self Self, c *Census) error {
+func (p *Peers) forgot(ctx context.Context, self Self, c *Survey) error {
 	if c.Listing != Started || self.Index == 0 {
 		return nil
 	}

@@ -27,6 +27,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
+
+	"etcd-wrapper/internal/smallfile"
 )
 
 const (
@@ -63,11 +65,13 @@ type Peers struct {
 	founding uint64              // the id that this member has if the cluster is founded as configured
 
 	peer, client       *http.Client
+	dials              func() error  // makes these
+	authorities        func() string // that they are to go by
+	trusted            string        // those that they do go by: TLS reads them once
 	peerTLS            transport.TLSInfo
 	clientTLS          *tls.Config
 	anyPeer, anyServer bool // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
 	user, password     string
-	staysLearner       bool                                           // a person had added it as a learner, and it was removed as one
 	answersHere        func(ctx context.Context, urls []string) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
 	heard              map[types.ID]string // how many bytes others with a connection to the member had from it
@@ -93,6 +97,9 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		now: time.Now,
 	}
 	p.answersHere = p.findSelf
+	p.dials = func() error { return p.dial(config, options) }
+	p.authorities = func() string { return authoritiesOf(config) }
+	p.trusted = p.authorities()
 	p.listed, p.hosts = map[string]bool{}, map[string]bool{}
 	for _, at := range slices.Concat(cluster.URLs(), p.urls, types.URLs(config.AdvertiseClientUrls).StringSlice()) {
 		p.hosts[hostOf(at)] = true
@@ -105,7 +112,16 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 			p.others[name] = urls.StringSlice()
 		}
 	}
-	return p, p.dial(config, options)
+	return p, p.dials()
+}
+
+// authoritiesOf are what certificates are verified by, as the files have them now.
+func authoritiesOf(config *embed.Config) (found string) {
+	for _, path := range []string{config.PeerTLSInfo.TrustedCAFile, config.ClientTLSInfo.TrustedCAFile} {
+		content, _ := smallfile.Read(path, answerSize) // whoever needs it says that it cannot be read
+		found += string(content)
+	}
+	return found
 }
 
 // hostOf is the host that a URL names; empty if it names none.
@@ -141,6 +157,16 @@ func (p *Peers) dial(config *embed.Config, options Options) error {
 	}
 	p.client, p.clientTLS = &http.Client{Transport: asClient, Timeout: answerWithin, CheckRedirect: stay}, asClient.TLSClientConfig
 	return nil
+}
+
+// renew has authorities count that were replaced since. What cannot be used yet is tried again.
+func (p *Peers) renew() {
+	now := p.authorities()
+	if now == p.trusted || p.dials() != nil {
+		return
+	}
+	p.trusted = now
+	p.Close() // it listens with them, too
 }
 
 // stay has nobody sent elsewhere: who answers there is no member that was asked.

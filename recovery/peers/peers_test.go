@@ -24,8 +24,8 @@ func TestHowTheOthersHaveThisMember(t *testing.T) {
 		want    Listing
 	}{
 		"all know it":       {func(*town) {}, Started},
-		"one is away":       {func(w *town) { w.fakes[0].Close() }, Claimed},
-		"nobody answers":    {func(w *town) { w.fakes[0].Close(); w.fakes[1].Close() }, Unknown},
+		"one is away":       {func(w *town) { w.fakes[0].away.Store(true) }, Claimed},
+		"nobody answers":    {func(w *town) { w.fakes[0].away.Store(true); w.fakes[1].away.Store(true) }, Unknown},
 		"nobody has it":     {func(w *town) { w.list = without(w.list) }, Unlisted},
 		"it was added":      {func(w *town) { w.list = unstarted(99)(w.list) }, Added},
 		"it is expected":    {func(w *town) { w.list = unstarted(w.peers.founding)(w.list) }, Expected},
@@ -38,7 +38,7 @@ func TestHowTheOthersHaveThisMember(t *testing.T) {
 		"one lies about its cluster":         {func(w *town) { w.fakes[0].cluster = "def" }, Claimed},
 		"one expects it, one is not there yet": {func(w *town) {
 			w.list = unstarted(w.peers.founding)(w.list)
-			w.fakes[1].Close()
+			w.fakes[1].away.Store(true)
 		}, Unknown},
 		"something else answers": {func(w *town) { w.fakes[0].cluster, w.fakes[1].cluster = "", "no id" }, Unknown},
 		"it has another name there": {func(w *town) {
@@ -109,9 +109,9 @@ func TestMembersJoinOneAtATime(t *testing.T) {
 	w := newTown(t)
 	added := member(0xc3, "", "http://127.0.0.1:1/none")
 	added.ClientURLs = nil
-	c := Census{Listing: Started, Members: append(w.list, added), Own: w.list[2]}
+	c := Survey{Listing: Started, Members: append(w.list, added), Own: w.list[2]}
 	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
-	c = Census{Listing: Unlisted, Members: append(w.list[:2:2], added)}
+	c = Survey{Listing: Unlisted, Members: append(w.list[:2:2], added)}
 	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
 }
 
@@ -206,7 +206,7 @@ func TestTheConfigurationForJoiningNamesWhoeverIsThere(t *testing.T) {
 
 func TestPeersThatDoNotAnswerAreNamed(t *testing.T) {
 	w := newTown(t)
-	w.fakes[1].Close()
+	w.fakes[1].away.Store(true)
 	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer")
 	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
 }

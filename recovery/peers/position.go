@@ -40,8 +40,8 @@ func Opens(revision int64, of identity.Identity) {
 
 var openedCluster = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// identify asks those that run which cluster of a store they are of. The error says that they are of several.
-func (p *Peers) identify(ctx context.Context, c *Census) error {
+// identify asks those that run which cluster of a store they are of, and how much they have. The error says that they are of several.
+func (p *Peers) identify(ctx context.Context, c *Survey) error {
 	for _, m := range c.Members {
 		if m.ID == c.Own.ID {
 			continue
@@ -50,6 +50,7 @@ func (p *Peers) identify(ctx context.Context, c *Census) error {
 		if err != nil {
 			continue // another one tells, or nobody
 		}
+		c.Size = max(c.Size, highest(databaseSize, page))
 		told := openedCluster.FindStringSubmatch(page)
 		if told == nil {
 			continue
@@ -65,7 +66,7 @@ func (p *Peers) identify(ctx context.Context, c *Census) error {
 
 // positions asks how far those have come that run without a quorum, of the cluster of this member's volume. That needs no vote. The
 // words are for people: who runs, and how far that one is.
-func (p *Peers) positions(ctx context.Context, self Self, c *Census, answers []*answer) error {
+func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*answer) error {
 	if c.Listing != Claimed || self.ClusterID == 0 {
 		return nil
 	}
@@ -88,10 +89,22 @@ func (p *Peers) positions(ctx context.Context, self Self, c *Census, answers []*
 	return errors.New(strings.Join(told, "; "))
 }
 
+var databaseSize = regexp.MustCompile(`(?m)^etcd_mvcc_db_total_size_in_bytes (\S+)$`)
+
+// highest is the largest number that an expression finds in a page; 0 if it finds none.
+func highest(of *regexp.Regexp, page string) (number int64) {
+	for _, found := range of.FindAllStringSubmatch(page, -1) {
+		if value, err := strconv.ParseFloat(found[1], 64); err == nil {
+			number = max(number, int64(value))
+		}
+	}
+	return number
+}
+
 var revision = regexp.MustCompile(`(?m)^(?:etcd_debugging_mvcc_current_revision|etcd_wrapper_opened_revision) (\S+)$`)
 
 // reach is the highest revision that a member is known to have.
-func (p *Peers) reach(ctx context.Context, a *answer) (highest int64, err error) {
+func (p *Peers) reach(ctx context.Context, a *answer) (reached int64, err error) {
 	err = errors.New("it is not in its own list")
 	for _, m := range a.members {
 		if !a.is(m) {
@@ -101,15 +114,10 @@ func (p *Peers) reach(ctx context.Context, a *answer) (highest int64, err error)
 		if page, err = p.page(ctx, m, "/metrics"); err != nil {
 			return 0, err
 		}
-		for _, found := range revision.FindAllStringSubmatch(page, -1) {
-			if value, err := strconv.ParseFloat(found[1], 64); err == nil {
-				highest = max(highest, int64(value))
-			}
-		}
-		if highest == 0 {
+		if reached = highest(revision, page); reached == 0 {
 			return 0, errors.New("its metrics do not say it")
 		}
-		return highest, nil
+		return reached, nil
 	}
 	return 0, err
 }

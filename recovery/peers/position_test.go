@@ -27,7 +27,7 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newTown(t)
 			w.fakes[0].metrics = of.metrics
-			w.fakes[1].Close()
+			w.fakes[1].away.Store(true)
 			c := w.peers.Ask(t.Context(), volume(0xabc, own, 3))
 			assert.Equal(t, Claimed, c.Listing)
 			assert.Equal(t, of.reach, c.Reach)
@@ -47,7 +47,7 @@ func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
 		if family.GetName() == "etcd_wrapper_opened_revision" {
 			w := newTown(t)
 			w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", family.GetMetric()[0].GetGauge().GetValue())
-			w.fakes[1].Close()
+			w.fakes[1].away.Store(true)
 			assert.Equal(t, int64(77), w.peers.Ask(t.Context(), volume(0xabc, own, 3)).Reach)
 			return
 		}
@@ -74,6 +74,9 @@ func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
 	c := w.ask()
 	assert.Equal(t, "0a1b", c.ID)
 	assert.Equal(t, 3, c.Generation)
+	assert.Zero(t, c.Size, "nobody tells")
+	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
+	assert.Equal(t, int64(77e6), w.ask().Size)
 	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
 	require.ErrorContains(t, w.ask().InTheWay, "the others are not of one cluster")
 }

@@ -5,10 +5,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/cmd/suites/certificates"
@@ -85,11 +88,40 @@ func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 // Whoever stands in between could read it.
 func TestAPasswordIsNotSentBehindACertificateOfAnybodysMaking(t *testing.T) {
 	p := &Peers{user: "root", password: "secret", hosts: map[string]bool{"m-0": true}}
-	c := &Census{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
+	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
 	_, user, _ := p.entrances(c)
 	assert.Equal(t, "root", user)
 	p.anyServer = true
 	urls, user, password := p.entrances(c)
 	assert.Equal(t, []string{"https://m-0"}, urls)
 	assert.Empty(t, user+password)
+}
+
+// Secrets are renewed while a member waits: TLS reads its authorities once.
+func TestAuthoritiesThatWereReplacedCountFromTheNextSurveyOn(t *testing.T) {
+	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
+	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
+	renew := func(by *certificates.Authority) {
+		content, err := os.ReadFile(by.Bundle())
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(bundle, content, 0o600))
+	}
+	renew(wrong)
+	all := rolledWith(t, "https", func(config *embed.Config) {
+		config.PeerTLSInfo = transport.TLSInfo{CertFile: pair.Cert, KeyFile: pair.Key, TrustedCAFile: bundle, ClientCertAuth: true}
+	})
+	survey := func() (last Survey) {
+		for _, p := range all {
+			last = p.Ask(t.Context(), Self{Holds: Nothing})
+		}
+		return last
+	}
+	assert.ErrorContains(t, survey().Silent, "unknown authority")
+	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // as at a moment within a renewal
+	survey()
+	renew(right)
+	survey()
+	c := survey()
+	assert.NoError(t, c.Silent)
+	assert.Equal(t, Founding, c.Listing)
 }

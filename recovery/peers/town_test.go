@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,13 @@ type fake struct {
 	runs    string
 	metrics string
 	vars    string
+	away    atomic.Bool // hangs up on everybody, and keeps its port: a closed one may be the next test's
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.away.Load() {
+		panic(http.ErrAbortHandler)
+	}
 	switch r.URL.Path {
 	case "/members":
 		w.Header().Set("X-Etcd-Cluster-ID", f.cluster)
@@ -88,7 +93,7 @@ func member(id uint64, name, at string) (m Member) {
 	return m
 }
 
-func (w *town) ask() Census { return w.peers.Ask(w.Context(), Self{}) }
+func (w *town) ask() Survey { return w.peers.Ask(w.Context(), Self{}) }
 
 // alter has a member tell a list of its own.
 func (w *town) alter(which int, change func(list []Member) []Member) {
@@ -120,7 +125,7 @@ func ofTwo(t *testing.T) *town {
 
 // volume is of a member whose log ends with entry 100.
 func volume(cluster, member uint64, voters int) Self {
-	return Self{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100, Holds: Data}
+	return Self{ClusterID: cluster, MemberID: member, Alone: voters == 1, Index: 100, Holds: Data}
 }
 
 func confirmed(member, entry uint64) string {

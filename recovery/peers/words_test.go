@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -97,8 +98,8 @@ func TestTheIDOfAClusterIsWrittenInOneWay(t *testing.T) {
 }
 
 func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
-	at := func(urls ...string) *Census {
-		c := &Census{Own: member(own, "m-2", "http://m-2")}
+	at := func(urls ...string) *Survey {
+		c := &Survey{Own: member(own, "m-2", "http://m-2")}
 		for i, each := range urls {
 			c.Members = append(c.Members, member(uint64(i+1), "m", each))
 		}
@@ -133,7 +134,7 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 
 // Peers that have shown a certificate which was verified name whom they like.
 func TestAPasswordGoesWhereVerifiedPeersLead(t *testing.T) {
-	c := &Census{Members: []Member{member(0xc0, "m-0", "https://elsewhere:2379")}}
+	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://elsewhere:2379")}}
 	for at, trusted := range map[string]bool{"https://m-0:2380": true, "http://m-0:2380": false} {
 		p := &Peers{user: "root", password: "secret", others: map[string][]string{"m-0": {at}}}
 		_, user, _ := p.entrances(c)
@@ -152,4 +153,12 @@ func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
 		require.ErrorContains(t, (&Peers{}).explained(is, ""), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
 	}
 	assert.NotContains(t, p.explained(errors.New("no"), "").Error(), "ETCDCTL")
+}
+
+func TestWhatEtcdWaitsForBeforeItChangesMembersIsSaid(t *testing.T) {
+	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
+		err := (&Peers{}).explained(is, "")
+		require.ErrorIs(t, err, is)
+		assert.ErrorContains(t, err, "start those that do not run, or remove one that is gone for good")
+	}
 }

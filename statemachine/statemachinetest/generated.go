@@ -17,6 +17,9 @@ import (
 // update rewrites what is generated from a table; `make dot` sets it.
 var update = flag.Bool("update", false, "rewrite the files that are generated")
 
+// Updating reports whether generated files are to be written again.
+func Updating() bool { return *update }
+
 // AssertGenerated holds that a committed file is what is generated now; with -update it is written.
 func AssertGenerated(t *testing.T, path, want string) {
 	t.Helper()

@@ -43,6 +43,30 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 			up` + pod + `,endpoint="wrapper"} 1
 			up` + pod + `,endpoint="client"} 0`,
 	},
+	"EtcdMemberMissing": {
+		fires: `etcd_wrapper_voters` + pod + `} 3
+			etcd_wrapper_voters_connected` + pod + `} 2`,
+		quiet: `etcd_wrapper_voters` + pod + `} 3
+			etcd_wrapper_voters_connected` + pod + `} 3`,
+	},
+	"EtcdCorrupt": {
+		fires: `etcd_wrapper_readiness_check` + pod + `,check="no_corrupt_alarm"} 0
+			etcd_wrapper_readiness_check{namespace="a", etcd="etcd-main", pod="etcd-main-1", check="no_corrupt_alarm"} 1`,
+		quiet: `etcd_wrapper_readiness_check` + pod + `,check="no_corrupt_alarm"} 1
+			etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
+	},
+	"EtcdRestored": {
+		fires: `etcd_wrapper_recoveries_total` + pod + `,cause="empty",outcome="restored"} 1
+			etcd_wrapper_state_seconds_total` + pod + `,state="Serving"} 600`,
+		quiet: `etcd_wrapper_recoveries_total` + pod + `,cause="empty",outcome="restored"} 1
+			etcd_wrapper_recoveries_total{namespace="a", etcd="etcd-main", pod="etcd-main-1", cause="valid", outcome="refused"} 1
+			etcd_wrapper_state_seconds_total{namespace="a", etcd="etcd-main", pod="etcd-main-1", state="Serving"} 600
+			etcd_wrapper_state_seconds_total` + pod + `,state="Serving"} 90000`,
+	},
+	"EtcdBackupNotConfigured": {
+		fires: `etcd_wrapper_backup_configured` + pod + `} 0`,
+		quiet: `etcd_wrapper_backup_configured` + pod + `} 1`,
+	},
 	"EtcdSpaceRunsOut": {
 		fires: `etcd_mvcc_db_total_size_in_bytes` + pod + `} 95
 			etcd_server_quota_backend_bytes` + pod + `} 100`,
@@ -136,6 +160,8 @@ func TestEachRuleFiresWhenItShouldAndOnlyThen(t *testing.T) {
 			assert.Empty(t, answer(t, test.quiet, rule.Expr))
 			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "where nothing is known nothing is alleged")
 			assert.NotEmpty(t, rule.Annotations["summary"])
+			assert.NotEmpty(t, rule.Annotations["description"])
+			assert.Equal(t, "RUNBOOK", rule.Annotations["runbook_url"], "the chart knows where the runbook is")
 			assert.Contains(t, []string{"critical", "warning"}, rule.Labels["severity"])
 		})
 	}
@@ -175,6 +201,9 @@ func TestTheDashboardsExpressionsAreSound(t *testing.T) {
 			Title   string
 			Targets []struct{ Expr string }
 		}
+		Annotations struct {
+			List []struct{ Name, Expr string }
+		}
 	}
 	require.NoError(t, json.Unmarshal(content, &dashboard))
 	require.NotEmpty(t, dashboard.Panels)
@@ -183,5 +212,10 @@ func TestTheDashboardsExpressionsAreSound(t *testing.T) {
 			_, err := parser.NewParser(parser.Options{}).ParseExpr(target.Expr)
 			assert.NoError(t, err, panel.Title)
 		}
+	}
+	require.NotEmpty(t, dashboard.Annotations.List)
+	for _, mark := range dashboard.Annotations.List {
+		_, err := parser.NewParser(parser.Options{}).ParseExpr(mark.Expr)
+		assert.NoError(t, err, mark.Name)
 	}
 }

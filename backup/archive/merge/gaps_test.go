@@ -26,7 +26,7 @@ func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
 				w.sleep(10 * time.Second)
 			}
 			w.lose(lost)
-			w.sleep(quarter + 2*time.Minute)
+			w.sleep(spell + 2*time.Minute)
 			assert.Equal(t, 1, w.run().Holes)
 			assert.Zero(t, w.run().Holes, "it is known")
 			for range 4 {

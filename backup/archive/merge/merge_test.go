@@ -151,7 +151,7 @@ func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
 	for range 3 {
 		w.segment()
 	}
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	done := w.run()
 	assert.Equal(t, Done{Merged: 1, Left: true}, done)
 	assert.Len(t, w.objects(archive.Segment), 3)
@@ -170,7 +170,7 @@ func TestTheGraceBeginsAnewForWhoHasNotSeenTheMergedObjectYet(t *testing.T) {
 	w := newWriter(t)
 	w.segment()
 	w.segment()
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	w.run()
 	w.sleep(2 * archive.Grace)
 	w.restart()
@@ -186,7 +186,7 @@ func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
 	w.full(100) // a gap
 	w.segment()
 	w.segment()
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	w.run()
 	w.sleep(2 * archive.Grace)
 	w.run()
@@ -199,7 +199,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 		w := newWriter(t)
 		w.write(2 * time.Minute)
 		last := w.start.Position.Revision - 1
-		w.sleep(quarter + 2*time.Minute)
+		w.sleep(spell + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
 			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // these are well

@@ -18,14 +18,14 @@ func Covered(objects []archive.Object, merged archive.Object) (held []archive.Ob
 	return held
 }
 
-// few is how many objects a group has at least, where as many were created within quarter: every group costs a request that writes.
+// few is how many objects a group has at least, where as many were created within a spell: every group costs a request that writes.
 const (
-	few     = 30
-	quarter = 15 * time.Minute
+	few   = 60
+	spell = 30 * time.Minute
 )
 
 // Groups are the objects that become one each: neighbours that were created within the same span, which ended before a time, and
-// where that are few, those of the next spans of the same quarter of an hour. A single object is a group, too, so that each level has
+// where that are few, those of the next spans of the same spell. A single object is a group, too, so that each level has
 // everything that is older. Left tells whether there are younger ones.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
@@ -38,7 +38,7 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 	closed := groups[:0]
 	for i, group := range groups {
 		grows := i == len(groups)-1 && len(group) < few
-		if newest := group[len(group)-1].Modified; isOver(newest, span, before) && (!grows || isOver(newest, max(span, quarter), before)) {
+		if newest := group[len(group)-1].Modified; isOver(newest, span, before) && (!grows || isOver(newest, max(span, spell), before)) {
 			closed = append(closed, group)
 		}
 	}
@@ -48,7 +48,7 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 // belongs tells whether an object is of the same group as those before it.
 func belongs(object archive.Object, group []archive.Object, span time.Duration) bool {
 	last := group[len(group)-1].Modified
-	return together(last, object.Modified, span) || len(group) < few && together(last, object.Modified, quarter)
+	return together(last, object.Modified, span) || len(group) < few && together(last, object.Modified, spell)
 }
 
 func together(a, b time.Time, span time.Duration) bool {

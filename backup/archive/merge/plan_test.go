@@ -19,8 +19,8 @@ func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) 
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
 }
 
-// Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes four in an hour.
-func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheQuarterOfAnHour(t *testing.T) {
+// Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes two in an hour.
+func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheHalfHour(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		every  time.Duration
@@ -30,9 +30,9 @@ func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheQuarterOfAnHour(
 	}{
 		"every second":                           {time.Second, 3 * time.Minute, []int{60, 60, 60}, false},
 		"every second, the last minute not over": {time.Second, 3*time.Minute - time.Second, []int{60, 60}, true},
-		"every 40 s, the quarter not over":       {40 * time.Second, 14 * time.Minute, nil, true},
-		"every 40 s":                             {40 * time.Second, 30 * time.Minute, []int{23, 22}, false},
-		"every five minutes":                     {5 * time.Minute, 31 * time.Minute, []int{3, 3}, true},
+		"every 40 s, the half hour not over":     {40 * time.Second, 29 * time.Minute, nil, true},
+		"every 40 s":                             {40 * time.Second, 60 * time.Minute, []int{45, 45}, false},
+		"every five minutes":                     {5 * time.Minute, 61 * time.Minute, []int{6, 6}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []archive.Object

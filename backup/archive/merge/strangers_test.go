@@ -66,7 +66,7 @@ func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
 	w.segment()
 	w.segment()
 	w.segment()
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	require.Equal(t, 1, w.run().Merged)
 	second := w.objects(archive.Segment)[1].Name()
 	w.store.SetContent(second, []byte("something else"))
@@ -83,7 +83,7 @@ func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
 	for range 6 {
 		w.segment()
 	}
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	w.run()
 	w.sleep(2 * archive.Grace)
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
@@ -95,7 +95,7 @@ func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
 	for range 6 {
 		w.segment()
 	}
-	w.sleep(quarter + 2*time.Minute)
+	w.sleep(spell + 2*time.Minute)
 	w.run()
 	w.restart()
 	w.run()

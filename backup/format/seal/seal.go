@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 )
 
 // What is wrong with something that was read, for errors.Is. Whatever came before such an error counts for nothing.
@@ -85,6 +86,21 @@ func (k *Keys) CheckOwn() error {
 	}
 	return nil
 }
+
+// Weaknesses are sentences about keys that protect less than their owner may think, each with the flag and the way out.
+func (k *Keys) Weaknesses() (all []string) {
+	if k.Signs() && !k.Trusts() {
+		all = append(all, "--backup-signing-key: backups are signed, and no signature is looked at when they are read; give --backup-trusted-keys, too")
+	}
+	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.identities.path}, {"--backup-signing-key", k.signing.path}} {
+		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {
+			all = append(all, fmt.Sprintf("%s: everybody on this machine can read %s; chmod o-r, or a defaultMode of 0440 in a pod", secret.flag, secret.path))
+		}
+	}
+	return all
+}
+
+const othersRead = 0o004
 
 // Encrypts tells whether what is written is encrypted.
 func (k *Keys) Encrypts() bool { return k.recipients.path != "" }

@@ -170,7 +170,7 @@ type page struct {
 func (s *Store) page(ctx context.Context, query url.Values) (found page, err error) {
 	response, err := s.client.Do(ctx, s.request(http.MethodGet, s.bucketPath(), query), http.StatusOK)
 	if errors.Is(err, store.ErrNotFound) {
-		return found, fmt.Errorf("%w (%w)", store.ErrNoBucket, errors.New("HTTP status 404"))
+		return found, fmt.Errorf("%w (HTTP status 404): make it, or correct --backup-store", store.ErrNoBucket)
 	}
 	if err != nil {
 		return found, err

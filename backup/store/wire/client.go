@@ -87,7 +87,7 @@ func Unconfirmed(lacks string) error {
 // Created is how a request to create something in a bucket ended: what can be missing then is the bucket.
 func Created(response *http.Response, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w (HTTP status 404)", store.ErrNoBucket)
+		return fmt.Errorf("%w (HTTP status 404): make it, or correct --backup-store", store.ErrNoBucket)
 	}
 	if err == nil {
 		Discard(response)
@@ -160,19 +160,23 @@ type Answer struct {
 func (a Answer) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
-	case a.Status == http.StatusForbidden && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
-	case a.Status == http.StatusUnauthorized && a.Skew.Abs() > tolerance:
-		return fmt.Errorf("%s: %w by %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Second))
+	case a.refused() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
+		return fmt.Errorf("%s: %w by about %s: set this machine's clock", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute)) // it is said again when it changes
+	case errors.Is(kind, store.ErrDenied) || !known && a.refused():
+		return fmt.Errorf("%s: %w: see that the credentials are right and permit this", a, store.ErrDenied)
+	case errors.Is(kind, store.ErrNoBucket):
+		return fmt.Errorf("%s: %w: make it, or correct --backup-store", a, store.ErrNoBucket)
 	case known && !errors.Is(kind, store.ErrUnavailable):
 		return fmt.Errorf("%s: %w", a, kind)
 	case known || a.passing():
 		return &store.Unavailable{Cause: errors.New(a.String()), After: a.After}
-	case a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden:
-		return fmt.Errorf("%s: %w", a, store.ErrDenied)
 	default:
 		return errors.New(a.String())
 	}
+}
+
+func (a Answer) refused() bool {
+	return a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden
 }
 
 // passing statuses are those that may be another one the next time.

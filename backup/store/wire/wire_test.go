@@ -95,17 +95,18 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 }
 
 func TestAnswersBecomeErrors(t *testing.T) {
-	codes := map[string]error{"Gone": store.ErrNotFound, "Busy": store.ErrUnavailable, "Late": store.ErrSkewed}
+	codes := map[string]error{"Gone": store.ErrNotFound, "Busy": store.ErrUnavailable, "Late": store.ErrSkewed, "Nowhere": store.ErrNoBucket}
 	for _, one := range []struct {
 		answer Answer
 		kind   error
 		text   string
 	}{
-		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied"},
-		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied"},
-		{Answer{Status: 403, Skew: time.Hour}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by 1h0m0s"},
-		{Answer{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by 1h0m0s"},
-		{Answer{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by 0s"},
+		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: see that the credentials are right and permit this"},
+		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: see that the credentials are right and permit this"},
+		{Answer{Status: 403, Skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{Answer{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{Answer{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
+		{Answer{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: make it, or correct --backup-store"},
 		{Answer{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
 		{Answer{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
 		{Answer{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},

@@ -151,7 +151,7 @@ func (s *Spool) Room(size int64) error {
 		return fmt.Errorf("cannot look at the volume of the spool: %w", err)
 	}
 	if left-size < Reserve {
-		return fmt.Errorf("%w: the volume has %d bytes left, of which %d are kept for etcd", ErrFull, left, int64(Reserve))
+		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are kept for etcd: enlarge it, or remove what etcd does not need from it", ErrFull, left>>20, int64(Reserve)>>20)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // What cannot be restored is found out, said, kept, and replaced.
 func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	t.Parallel()
-	m := newMember(t)
+	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between
 	run := m.StartReady()
 	awaitStored(run, m.write("key", "value"))
 	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })

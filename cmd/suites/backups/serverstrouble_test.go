@@ -57,7 +57,7 @@ func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 		run.AwaitAnswer()
 		harness.Eventually(t, "status says what it waits for", func() bool {
 			out, _, _ := m.Begin("status").Wait()
-			return strings.Contains(out, "bucket not found")
+			return strings.Contains(harness.OneLine(out), "bucket not found")
 		})
 		service.make(t, "bucket")
 		run.AwaitReady()

@@ -32,7 +32,7 @@ func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	assert.Contains(m.T, page, "etcd_wrapper_backup_trouble 1")
 	out, log, code := m.Begin("status").Wait()
 	require.Zero(m.T, code, log)
-	assert.Contains(m.T, out, words)
+	assert.Contains(m.T, harness.OneLine(out), words)
 }
 
 func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {

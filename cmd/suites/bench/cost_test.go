@@ -90,7 +90,7 @@ func (p payer) start(t *testing.T, store string) {
 	}
 	for _, run := range runs {
 		run.await(http.StatusOK)
-		require.Eventually(t, func() bool { return run.backup().LastVerified != nil }, harness.Patience, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return run.backup().LastVerified != nil }, 3*harness.Patience, 100*time.Millisecond)
 	}
 	if p.busy {
 		go p.write(t.Context(), pods[0])

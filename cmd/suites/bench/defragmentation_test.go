@@ -84,7 +84,7 @@ func (r *process) defragment() {
 			_ = response.Body.Close()
 			asked = response.StatusCode == http.StatusAccepted
 		}
-		told := r.document().Upkeep
+		told := r.document().Maintenance
 		if told == nil {
 			continue
 		}

@@ -4,6 +4,7 @@ package bench_test
 
 import (
 	"fmt"
+	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ import (
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
+
+	wakings = 7
 )
 
 // wakeThree starts three members that were stopped in order, with sidecars that take their time.
@@ -45,5 +48,29 @@ func wakeThree(t *testing.T) []row {
 		}
 	}
 	what := fmt.Sprintf("three members wake → ready, beyond their sidecars' own time (initialization %s, configuration %s), ms", wakingInitialization, wakingConfig)
-	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms")}
+	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
+}
+
+// wakeTogether starts three members at once that were stopped. None of them leads, and all wait for one that does.
+func wakeTogether(t *testing.T) row {
+	var ready [2]series
+	for range wakings {
+		for i, s := range both {
+			t.Run("cluster", func(t *testing.T) { // its end ends the members
+				members := launchThree(t, s)
+				for _, r := range members {
+					r.stop()
+				}
+				began := time.Now()
+				for j, r := range members {
+					members[j] = s.launch(t, r.pod)
+				}
+				for _, r := range members {
+					r.await(http.StatusOK)
+				}
+				ready[i] = append(ready[i], milliseconds(time.Since(began)))
+			})
+		}
+	}
+	return row{what: "three members wake together → all are ready, ms", plain: ready[0], wrapper: ready[1]}
 }

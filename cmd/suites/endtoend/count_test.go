@@ -39,7 +39,7 @@ func TestServingTakesNineGoroutinesMoreThanPlainEtcd(t *testing.T) {
 		return len(found) <= 11
 	})
 	// Plain etcd has its main goroutine, too, and one that waits for signals.
-	assert.Len(t, found, 11, "main, signals, the log, the server, the monitor, the report, the data's version, upkeep and its ear, what catches up, and the machine's work:\n%s", strings.Join(found, "\n\n"))
+	assert.Len(t, found, 11, "main, signals, the log, the server, the monitor, the report, the data's version, maintenance and its ear, what catches up, and the machine's work:\n%s", strings.Join(found, "\n\n"))
 	run.StopCleanly()
 }
 

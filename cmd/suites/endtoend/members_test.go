@@ -72,7 +72,7 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 var steps = []harness.Line{
 	{"message": "the volume is broken"},
 	{"message": "this member's old identity is out of the cluster"},
-	{"message": "the cluster has taken this member in as a learner"},
+	{"message": "the cluster has taken this member in anew"},
 	{"from": "AskPeers", "to": "Ready"},
 	{"message": "etcd is started"},
 	{"message": "etcd has joined its cluster"},

@@ -3,11 +3,14 @@ package endtoend_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/cmd/suites/harness"
@@ -61,4 +64,83 @@ func writesAreBackSoon(t *testing.T, size int) {
 	for _, run := range c.runs {
 		run.AwaitReady()
 	}
+}
+
+// The cluster takes no lease then, by which it would remember that a learner is to be promoted.
+func TestAMemberThatIsLostWhileThereIsNoSpaceComesBack(t *testing.T) {
+	t.Parallel()
+	pods := harness.StandaloneMembers(t, 3)
+	pods[0].Config["quota-backend-bytes"] = 1 << 20
+	pods[0].WriteConfigFile()
+	c := begin(t, pods)
+	pods[1].Put("large", strings.Repeat("v", 5<<18)) // in use, so that no defragmentation makes room
+	harness.Eventually(t, "there is no space", c.alarmed)
+	for _, step := range steps[2:4] { // and it is killed on its way back
+		c.runs[2].Kill()
+		lose(pods[2])
+		c.runs[2] = pods[2].Start()
+		c.runs[2].AwaitLine(step)
+	}
+	c.runs[2].Kill()
+	pods[2].StartReady()
+	assert.True(t, c.alarmed(), "there is still no space")
+	c.requireWhole()
+}
+
+// alarmed reports whether anybody has raised an alarm.
+func (c *three) alarmed() bool {
+	c.Helper()
+	alarms, err := c.pods[0].Etcd().AlarmList(c.Context())
+	require.NoError(c, err)
+	return len(alarms.Alarms) > 0
+}
+
+// The cluster takes no lease then either. A person who makes an end of a corruption empties the volume of the member that has it.
+func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	raised := c.raise(c.pods[2], etcdserverpb.AlarmType_CORRUPT)
+	c.runs[2].Kill()
+	lose(c.pods[2])
+	run := c.pods[2].Start()
+	run.AwaitLine(harness.Line{"message": "etcd has joined its cluster"})
+	_, err := c.pods[0].Etcd().AlarmDisarm(t.Context(), raised)
+	require.NoError(t, err)
+	run.AwaitReady()
+	c.requireWhole()
+}
+
+// Nobody else lifts it, and nobody can write until then.
+func TestTheAlarmOfAMemberThatWasReplacedIsLifted(t *testing.T) {
+	t.Parallel()
+	c := newThree(t)
+	c.runs[2].Kill()
+	c.raise(c.pods[2], etcdserverpb.AlarmType_NOSPACE)
+	lose(c.pods[2])
+	c.pods[2].StartReady()
+	watch := harness.StartWatch()
+	harness.Eventually(t, "writes are taken again", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := c.pods[0].Etcd().Put(ctx, "key", "value")
+		return err == nil
+	})
+	assert.Less(t, watch.Took(), lifted)
+	c.requireWhole()
+}
+
+// raise has a member have raised an alarm.
+func (c *three) raise(p *harness.Pod, alarm etcdserverpb.AlarmType) *clientv3.AlarmMember {
+	c.Helper()
+	client := c.pods[0].Etcd()
+	list, err := client.MemberList(c.Context())
+	require.NoError(c, err)
+	at := slices.IndexFunc(list.Members, func(m *etcdserverpb.Member) bool { return m.Name == p.Config["name"] })
+	raised := &clientv3.AlarmMember{MemberID: list.Members[at].ID, Alarm: alarm}
+	_, err = etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Alarm(c.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: alarm, MemberID: raised.MemberID,
+	})
+	require.NoError(c, err)
+	return raised
 }

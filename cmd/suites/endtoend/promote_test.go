@@ -94,9 +94,22 @@ func TestALearnerOfAPersonsThatLosesItsVolumeComesBackAsOne(t *testing.T) {
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "this member's old identity is out of the cluster"})
+	run.Kill() // the cluster itself remembers what it was
+	run = second.Start()
 	promoteByHand(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
+	noteIsGone(first) // lost again, it is a voter that is lost
+}
+
+// noteIsGone holds that the cluster remembers nothing of a learner any more.
+func noteIsGone(p *harness.Pod) {
+	p.T.Helper()
+	harness.Eventually(p.T, "the note is gone", func() bool {
+		out, log, code := p.Begin("etcdctl", "lease", "list").Wait()
+		require.Zero(p.T, code, log)
+		return strings.Contains(out, "found 0 leases")
+	})
 }
 
 // What recovery has added is promoted by itself, also where it loses its volume before, and the note of that is gone then.
@@ -107,17 +120,13 @@ func TestAMemberThatRecoveryHasAddedIsPromotedWithoutAnybody(t *testing.T) {
 	c.runs[2].Kill()
 	lose(last)
 	run := last.Start()
-	run.AwaitLine(harness.Line{"message": "the cluster has taken this member in as a learner"})
+	run.AwaitLine(harness.Line{"message": "the cluster has taken this member in anew"})
 	run.Kill()
 	lose(last)
 	run = last.Start()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()
 	c.requireWhole()
-	harness.Eventually(t, "the note is gone", func() bool {
-		out, log, code := c.pods[0].Begin("etcdctl", "lease", "list").Wait()
-		require.Zero(t, code, log)
-		return strings.Contains(out, "found 0 leases")
-	})
+	noteIsGone(c.pods[0])
 	assert.Empty(t, run.Log.Containing(personsLearner))
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,73 +14,178 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/cmd/docs"
 	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// commands are the lines of the code block of the README that begins with one.
-func commands(t *testing.T, readme, first string) string {
+// block is the block of a page that begins with a line.
+func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
-	_, behind, found := strings.Cut(readme, "\n    "+first)
-	require.True(t, found, "the README has the command %q", first)
-	block, _, _ := strings.Cut(first+behind, "\n\n")
-	return strings.ReplaceAll(block, "\n    ", "\n")
+	for _, block := range docs.Blocks(t) {
+		if block.Page == page && strings.HasPrefix(block.Text, first) {
+			return block
+		}
+	}
+	require.Fail(t, page+" has no block that begins with "+first)
+	return docs.Block{}
 }
 
-// follow runs what a reader types, in a network of its own: the README's ports may be taken. The program is built already, so GO does
-// nothing.
-const follow = `
+// typed is what a reader types: each command is shown before what it prints. What stands in pairs is the reader's own.
+func typed(block docs.Block, own ...string) string {
+	var script strings.Builder
+	for _, command := range block.Commands() {
+		fmt.Fprintf(&script, "printf '$ %%s\\n' '%s'\n%s\n", strings.ReplaceAll(command, "'", `'\''`), strings.NewReplacer(own...).Replace(command))
+	}
+	return script.String()
+}
+
+// helpers make a script of what readers do: the program is in PATH, and a run of it goes on behind the reader's back, in another
+// terminal, until it is stopped by Ctrl-C. Where a reader waits for a while, the script waits for what that is for. The program is built
+// already, so GO does nothing.
+const helpers = `
 set -e
-export GO=true
-started() { until bin/etcd-wrapper status >status 2>&1; do kill -0 "$run"; sleep 0.1; done; }
+export GO=true PATH="$PWD/bin:$PATH"
+etcdctl() { etcd-wrapper etcdctl "$@"; }
+etcdutl() { etcd-wrapper etcdutl "$@"; }
+started() { until etcd-wrapper status >status 2>&1; do kill -0 "$run"; sleep 0.1; done; }
+stopped() { kill "$run"; wait "$run" || true; }
+stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 2>&1; do kill -0 "$run"; sleep 0.1; done; }
 ip link set lo up
-{ %s
-} >log 2>&1 & run=$!
-started
-%s
-kill "$run"; wait "$run" || true
-{ %s
-} >>log 2>&1 & run=$!
-started
-bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get greeting
-kill "$run"; wait "$run" || true
 `
 
-func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
-	t.Parallel()
-	for _, tool := range []string{"make", "ip"} {
+// inAnother begins what a reader types in another terminal, and waits until etcd is ready.
+func inAnother(script string) string {
+	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
+}
+
+// follow runs a script in a checkout with nothing but the Makefile and the program, in a network of its own: the ports of the pages may
+// be taken.
+func follow(t *testing.T, script string) (printed, dir string) {
+	t.Helper()
+	for _, tool := range []string{"make", "ip", "zstd"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("there is no " + tool)
 		}
 	}
-	root, dir := filepath.Join("..", "..", ".."), t.TempDir()
-	content, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	dir = t.TempDir()
+	makefile, err := os.ReadFile(filepath.Join("..", "..", "..", "Makefile"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o700))
 	require.NoError(t, os.Symlink(harness.Built(t), filepath.Join(dir, "bin", "etcd-wrapper")))
 
-	readme := string(content)
-	typed := exec.Command("sh", "-c", fmt.Sprintf(follow, commands(t, readme, "make run "), commands(t, readme, "bin/etcd-wrapper status"), commands(t, readme, "rm -r .run")))
-	typed.Dir = dir
-	typed.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	var printed strings.Builder
-	typed.Stdout, typed.Stderr = &printed, &printed
-	err = typed.Run()
+	command := exec.Command("sh", "-c", helpers+script)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "HOME="+dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	var out strings.Builder
+	command.Stdout, command.Stderr = &out, &out
+	err = command.Run()
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("a network of its own needs root")
 	}
 	log, _ := os.ReadFile(filepath.Join(dir, "log")) // of the program, for people
-	require.NoError(t, err, "%s\n%s", printed.String(), log)
-	rest := printed.String()
-	for _, said := range []string{
-		": Serving, ready\n", "OK\nOK\n", "can go back to", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
-		"out.db holds revision 2", "greeting\ngoodbye\n",
-	} {
-		_, behind, found := strings.Cut(rest, said)
-		assert.True(t, found, "%q is printed:\n%s", said, printed.String())
+	require.NoError(t, err, "%s\n%s", out.String(), log[max(0, len(log)-2000):])
+	return out.String(), dir
+}
+
+// assertSaid holds that something is printed, in this order.
+func assertSaid(t *testing.T, printed string, said ...string) {
+	t.Helper()
+	rest := printed
+	for _, text := range said {
+		_, behind, found := strings.Cut(rest, text)
+		assert.True(t, found, "%q is printed:\n%s", text, printed)
 		rest = behind
 	}
+}
+
+func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
+	t.Parallel()
+	const readme = "README.md"
+	printed, dir := follow(t, inAnother(typed(block(t, readme, "make run     #")))+
+		"cat status\n"+
+		typed(block(t, readme, "bin/etcd-wrapper status"), "sleep 2", "stored 3")+
+		"stopped\nprintf '$ rm -r .run/new.etcd && make run\\n'\n"+
+		inAnother(block(t, readme, "rm -r .run").Text)+
+		"grep -o 'the volume is empty; the cluster comes back with revision [0-9]*' log\n"+
+		typed(block(t, readme, "bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get"))+
+		typed(block(t, readme, "zstd -dc"), "NAME", "$(ls .run/backups/gen/000001/full | head -n 1)")+
+		"stopped\n"+inAnother("make run")+"stopped\n")
+	assertSaid(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "can go back to", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
+		"out.db holds revision 2", "greeting\ngoodbye\n", "restored snapshot")
 	assert.DirExists(t, filepath.Join(dir, "restored", "member"))
+	log, err := os.ReadFile(filepath.Join(dir, "log"))
+	require.NoError(t, err)
+	assertSaid(t, string(log), "the volume is empty; the cluster comes back with revision 3", "sanity validation")
+
+	recorded := recording(printed)
+	committed, err := os.ReadFile(recordingFile)
+	require.NoError(t, err)
+	if statemachinetest.Updating() || masked(recorded) != masked(string(committed)) {
+		statemachinetest.AssertGenerated(t, recordingFile, recorded)
+	}
+}
+
+// recordingFile is what the recording of the README is drawn from.
+const recordingFile = "../../../docs/pictures/recording.txt"
+
+// recording is the part of a session that shows what the program is for.
+func recording(printed string) string {
+	var shown strings.Builder
+	for _, part := range strings.Split("\n"+printed, "\n$ ")[1:] {
+		command, _, _ := strings.Cut(part, "\n")
+		for _, some := range []string{"etcdctl", "backup get", "backup diff", "rm -r"} {
+			if strings.Contains(command, some) {
+				shown.WriteString("$ " + strings.TrimRight(part, "\n") + "\n")
+				break
+			}
+		}
+	}
+	return shown.String()
+}
+
+// masked is a text without what differs from run to run.
+func masked(text string) string {
+	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
+}
+
+// What an etcd of somebody else's has left behind is taken over as the page says, and a restore is rehearsed.
+func TestThePagesAboutMovingAndPlanningAreFollowedWordByWord(t *testing.T) {
+	t.Parallel()
+	const moving = "docs/moving.md"
+	printed, dir := follow(t, inAnother("make run")+`
+etcd-wrapper etcdctl put greeting hello
+stored 2
+`+typed(block(t, "docs/planning.md", "etcd-wrapper backup verify"), "time:-15m", "latest")+`
+OLD=http://127.0.0.1:2379
+etcd-wrapper etcdctl snapshot save plain.db
+etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1 \
+	--initial-cluster node-1=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380
+`+snapshots(t, moving)+"stopped\n"+
+		typed(block(t, moving, "mkdir"), "/var/lib", "lib")+
+		"cat >etcd.yaml <<EOF\n"+strings.ReplaceAll(block(t, moving, "name: node-1").Text, "/var", "$PWD")+"EOF\nmkdir backups\n"+
+		inAnother(typed(block(t, moving, "etcd-wrapper start-etcd"), "/var/lib", "$PWD/lib", "file:///backups", "file://$PWD/backups"))+
+		"etcd-wrapper etcdctl get greeting\nstopped\n"+
+		"mkdir bucket\n"+inAnother(last(t, moving))+
+		"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
+	assertSaid(t, printed, "revision 2", "snap.db holds revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
+	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
+	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store was founded")
+}
+
+// snapshots are the first two commands of the block about another chart, last is the third one.
+func snapshots(t *testing.T, page string) string {
+	t.Helper()
+	three := block(t, page, "etcdctl --endpoints=$OLD")
+	three.Text = strings.Join(three.Commands()[:2], "\n")
+	return typed(three, "/var/etcd/data", "moved")
+}
+
+func last(t *testing.T, page string) string {
+	t.Helper()
+	three := block(t, page, "etcdctl --endpoints=$OLD")
+	three.Text = three.Commands()[2]
+	return typed(three, "/var/etcd/data", "$PWD/moved", "s3://bucket/main", "file://$PWD/bucket")
 }

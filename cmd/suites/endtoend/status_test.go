@@ -80,7 +80,7 @@ func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
 	out := ""
 	harness.Eventually(t, "the reason is told", func() bool {
 		out, _, _ = p.Begin("status").Wait()
-		return strings.Contains(out, "waits for a leader, which needs a quorum")
+		return strings.Contains(harness.OneLine(out), "waits for a leader, which needs a quorum")
 	})
 	assert.Contains(t, out, "StartEtcd, not ready\n")
 	run.StopCleanly()

@@ -169,10 +169,10 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	return client
 }
 
-// The way that docs/upkeep.md describes, with its commands.
-func TestUpkeepOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNamespaces(t *testing.T) {
+// The way that docs/maintenance.md describes, with its commands.
+func TestMaintenanceOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNamespaces(t *testing.T) {
 	if !*day {
-		t.Skip("takes a minute: make test-upkeep")
+		t.Skip("takes a minute: make test-maintenance")
 	}
 	w := newWires(t)
 	harness.Output(t, "version") // builds the program

@@ -47,9 +47,9 @@ func loopback(t *testing.T) url.URL {
 }
 
 // What the gap is compared with: somebody who defragments one member of plain etcd after the other, the leader last.
-func TestUpkeepOfPlainEtcdForComparison(t *testing.T) {
+func TestMaintenanceOfPlainEtcdForComparison(t *testing.T) {
 	if !*day {
-		t.Skip("takes a minute: make test-upkeep")
+		t.Skip("takes a minute: make test-maintenance")
 	}
 	members := plainMembers(t)
 	slices.SortFunc(members, func(a, b *embed.Etcd) int { return leading(a) - leading(b) })

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/cmd/suites/certificates"
@@ -92,7 +94,9 @@ func TestFaultFullQuotaIsDegradedAndReady(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Config["quota-backend-bytes"] = 1 << 20
 	run := p.StartReady()
-	writeUntilItFails(p)
+	harness.Eventually(t, "the quota is used up", func() bool {
+		return errors.Is(p.TryPut("key", string(make([]byte, 1<<20)), harness.StopBudget/10), rpctypes.ErrNoSpace)
+	})
 	harness.Eventually(t, "space is degraded", func() bool {
 		_, body := run.Request(http.MethodGet, "/readyz?verbose")
 		return run.Log.Matching(harness.Line{"check": "space", "to": "degraded"}) != nil && body != ""

@@ -44,7 +44,7 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 	nothingIsLost(t, clientOfAll(t, pods), writers)
 }
 
-// A leader whose others cannot be told, since etcd takes no keys, stops as plain etcd does.
+// A leader does not wait for the others to be told: etcd grants no lease then.
 func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()

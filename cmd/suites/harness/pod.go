@@ -28,8 +28,9 @@ type Pod struct {
 	Sidecar *Sidecar
 	Config  map[string]any // what the sidecar serves; nobody changes it while a process runs
 	Flags   []string
-	Env     []string // of all its processes
-	Under   []string // the command that runs the program, if it does not run by itself
+	Env     []string      // of all its processes
+	Under   []string      // the command that runs the program, if it does not run by itself
+	Clock   time.Duration // how far the clock of its start-etcd is ahead, in whole seconds
 
 	Port, ClientPort, PeerPort int         // of the wrapper and of etcd
 	Trust                      *tls.Config // of clients, towards the wrapper: nil for plain HTTP

@@ -108,12 +108,12 @@ func moduleRoot() (string, error) {
 // ended without a word. An idle process says every 30 s that it lives, so one that is to be seen alive has to be written to.
 const Stillness = 2 * time.Second
 
-func build(root, path string) error {
-	args := []string{"build", "-ldflags", "-X etcd-wrapper/recovery.stillness=" + Stillness.String(), "-o", path, "./cmd/etcd-wrapper"}
+func build(root, path string, flags ...string) error {
 	if underRace() {
-		args = slices.Insert(args, 1, "-race")
+		flags = append(flags, "-race")
 	}
-	command := exec.Command("go", args...)
+	flags = append(flags, "-ldflags", "-X etcd-wrapper/recovery.stillness="+Stillness.String(), "-o", path)
+	command := exec.Command("go", append(append([]string{"build"}, flags...), "./cmd/etcd-wrapper")...)
 	command.Dir, command.Stderr = root, os.Stderr
 	return command.Run()
 }
@@ -281,3 +281,6 @@ var oldEtcd = sync.OnceValues(func() (path string, err error) {
 		return "", fmt.Errorf("%w: %s", err, said)
 	}
 })
+
+// OneLine is what a command printed, with each run of blanks as one: its lines break where a terminal ends.
+func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }

@@ -8,6 +8,7 @@ package harness
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,9 +61,14 @@ func (p *Pod) Run(args ...string) *Run {
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
 	run := &Run{T: p.T, Pod: p, Log: &Log{}, Stderr: reader, Ended: make(chan struct{})}
-	command := append(slices.Clone(p.Under), Program)
+	program := Program
+	if p.Clock != 0 {
+		program, err = skewed()
+		require.NoError(p.T, err)
+	}
+	command := append(slices.Clone(p.Under), program)
 	run.Cmd = exec.Command(command[0], append(command[1:], args...)...)
-	run.Cmd.Env = p.environment(p.Env...)
+	run.Cmd.Env = append(p.environment(p.Env...), fmt.Sprintf("%s=%.0f", clockAhead, p.Clock.Seconds()))
 	run.Cmd.Stderr = writer
 	require.NoError(p.T, run.Cmd.Start())
 	require.NoError(p.T, writer.Close())
@@ -81,6 +87,9 @@ func (r *Run) follow() {
 	lines := bufio.NewReader(r.Stderr)
 	for {
 		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, os.ErrClosed) {
+			break // a test closed this end, perhaps within a line
+		}
 		r.Log.add(line)
 		if err != nil {
 			break

@@ -3,9 +3,11 @@ package recovery_test
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
@@ -55,6 +57,27 @@ var misfortunes = []misfortune{
 				return
 			}
 		}
+	}, false},
+	{"volume empty for a moment", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		m.old = keep(m.Pod)
+		lose(m.Pod)
+		m.run = m.Start(quiet)
+		c.pass(8 * time.Second)
+		m.run.Kill()
+		putBack(m.Pod, m.old)
+		c.start(m)
+	}, false},
+	{"volume lost while there is no space", nil, func(c *trio, m *member) {
+		c.raiseNoSpace(m)
+		m.run.Kill()
+		lose(m.Pod)
+		c.start(m)
+	}, false},
+	{"clock set", nil, func(c *trio, m *member) {
+		m.run.Kill()
+		m.Clock = time.Duration(c.dice.IntN(3)-1) * time.Hour
+		c.start(m)
 	}, false},
 	{"cut off", nil, func(c *trio, m *member) {
 		c.net.cut(m.number)
@@ -162,6 +185,17 @@ func (c *trio) rollBack(victims ...*member) {
 		putBack(each.Pod, each.old)
 		each.old = ""
 	}
+}
+
+// raiseNoSpace has a member have raised the alarm, until there is room again: at once.
+func (c *trio) raiseNoSpace(m *member) {
+	c.t.Helper()
+	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
+	require.NoError(c.t, err)
+	_, err = etcdserverpb.NewMaintenanceClient(c.etcd.ActiveConnection()).Alarm(c.t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: id,
+	})
+	require.NoError(c.t, err)
 }
 
 // writeUntilStored has clients write until the store is beyond a revision.

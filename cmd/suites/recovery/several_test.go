@@ -120,7 +120,8 @@ func (c *trio) suffers() {
 	c.t.Helper()
 	disaster := c.draw()
 	victim := c.members[c.dice.IntN(len(c.members))]
-	c.t.Logf("revision %d: %s, of %s", c.book.highest(), disaster.name, victim.Config["name"])
+	name, ends := c.under(disaster, victim)
+	c.t.Logf("revision %d: %s, of %s", c.book.highest(), name, victim.Config["name"])
 	stop := c.book.writeOn(c.client(), c.dice)
 	c.pass(2 * time.Second)
 	if disaster.restores {
@@ -131,6 +132,7 @@ func (c *trio) suffers() {
 	began := time.Now()
 	disaster.happens(c, victim)
 	c.awaitReady()
+	ends()
 	sum.add(func(f *figures) {
 		f.rounds++
 		f.disasters["of three: "+disaster.name]++

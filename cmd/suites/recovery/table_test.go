@@ -30,7 +30,7 @@ const (
 	troubled   = "starts with its data, and has trouble with its backups"
 )
 
-// cells are what docs/backups.md says of a member alone: how a volume and a store are found, and what then happens: one of the
+// cells are what docs/restore.md says of a member alone: how a volume and a store are found, and what then happens: one of the
 // ends above, or what the sentence has with which it is refused.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
@@ -120,7 +120,7 @@ var ends = map[string]func(l *lived){
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "it is waited for"})
 		assert.NotEqual(l.T, 200, run.Readyz())
-		for _, said := range []string{"recovery is in AskStore since 20", l.dir, "the next try is within "} {
+		for _, said := range []string{"recovery has been asking the store since 20", l.dir, "the next try is within "} {
 			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, said) })
 		}
 		l.back()

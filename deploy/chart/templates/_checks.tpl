@@ -10,6 +10,9 @@
 {{- if and $v.store.url (ne (int $v.replicas) 1) (hasPrefix "file:" $v.store.url) -}}
 {{- fail "store.url: a folder is in one pod, and several members need a bucket" -}}
 {{- end -}}
+{{- if and $v.copy.to (include "etcd.onVolume" .) (not $v.sidecar.enabled) -}}
+{{- fail "copy.to: backups on a volume of the member's own are in no other pod's reach: set store.url" -}}
+{{- end -}}
 {{- if ne (not $v.restore.to) (not $v.restore.id) -}}
 {{- fail "restore: restore.to says what to go back to and restore.id names that restore, so that it is done once: set both or neither" -}}
 {{- end -}}
@@ -30,7 +33,7 @@
 {{- if $v.leases -}}
 {{- fail "leases: with sidecar.enabled=true the sidecar renews them: leave leases out" -}}
 {{- end -}}
-{{- range $key, $set := dict "restore" $v.restore.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
+{{- range $key, $set := dict "restore" $v.restore.to "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
 {{- if $set -}}
 {{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
 {{- end -}}

@@ -94,6 +94,35 @@ file:///var/etcd/backups
 {{- if or .Values.leases .Values.sidecar.enabled }}yes{{ end -}}
 {{- end }}
 
+{{/* Members that may be several ask how many are wanted when they are stopped, and leave if they are beyond. */}}
+{{- define "etcd.follows" -}}
+{{- if not (or .Values.sidecar.enabled (include "etcd.onVolume" .)) }}yes{{ end -}}
+{{- end }}
+
+{{/* Who asks the API server for anything has a token. */}}
+{{- define "etcd.asks" -}}
+{{- if or .Values.events (include "etcd.hasLeases" .) (include "etcd.follows" .) }}yes{{ end -}}
+{{- end }}
+
+{{- define "etcd.image" -}}
+{{- with .Values.image }}{{ .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}{{ end -}}
+{{- end }}
+
+{{/* The Secret with what opens the bucket. */}}
+{{- define "etcd.credentials" -}}
+{{- .Values.store.secret | default (printf "%s-backup-credentials" (include "etcd.name" .)) -}}
+{{- end }}
+
+{{/* What a change of rolls the pods. The number of members is no part of it: those that stay go on, and those that come or go know by
+themselves. A sidecar reads the list. */}}
+{{- define "etcd.checksum" -}}
+{{- $of := . -}}
+{{- if not .Values.sidecar.enabled -}}
+{{- $of = merge (dict "Values" (merge (dict "replicas" 5) .Values)) . -}}
+{{- end -}}
+{{- include "etcd.configuration" $of | sha256sum -}}
+{{- end }}
+
 {{/* etcd's configuration, one for all members, in the operator's format: docs/configuration.md. Each member finds its own URLs by
 the name of its pod. etcdConfig has the last word. */}}
 {{- define "etcd.configuration" -}}

@@ -17,7 +17,7 @@ type fact struct{ name, is string }
 // factsOf are what there is to know about a run, at now.
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
-		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d.Recovery), upkeep(d.Upkeep, now),
+		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d), maintenance(d.Maintenance, now),
 		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.Oddities), process(d, now),
 	)
 }
@@ -121,7 +121,7 @@ func identity(d status.Document) (all []fact) {
 		}
 	}
 	add("member", both(d.Name, d.MemberID))
-	add("cluster", d.ClusterID)
+	add("cluster", d.ClusterID+map[bool]string{true: ", new: it began in this run, on an empty data directory"}[d.New])
 	add("leader", leader(d))
 	if d.DBSize > 0 {
 		add("database", database(d.Member))
@@ -322,11 +322,17 @@ func nextTry(at, now time.Time) string {
 }
 
 // recovered is what came back from the store, or comes, or why it does not.
-func recovered(r *status.Recovery) (all []fact) {
+func recovered(d status.Document) (all []fact) {
+	r := d.Recovery
 	if r == nil {
 		return nil
 	}
-	all = append(all, fact{"recovery", r.State + ": " + r.Reason})
+	is := cmp.Or(status.RecoveryDoes(r.State), r.State)
+	if strings.Contains(d.Reason, r.Reason) {
+		all = append(all, fact{"recovery", is + ", as said above"})
+	} else {
+		all = append(all, fact{"recovery", is + ": " + r.Reason})
+	}
 	if r.Loss != "" {
 		all = append(all, fact{"", r.Loss})
 	}
@@ -339,8 +345,8 @@ func recovered(r *status.Recovery) (all []fact) {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// upkeep is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
-func upkeep(u *status.Upkeep, now time.Time) (all []fact) {
+// maintenance is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
 	if u == nil {
 		return nil
 	}
@@ -357,7 +363,7 @@ func upkeep(u *status.Upkeep, now time.Time) (all []fact) {
 	return all
 }
 
-func progress(u *status.Upkeep) string {
+func progress(u *status.Maintenance) string {
 	if u.Phase != "running" {
 		return ""
 	}

@@ -17,7 +17,7 @@ func printed(t *testing.T, b *facts.Backups) string {
 	told.Backup = b
 	var out bytes.Buffer
 	require.NoError(t, NewPrinter(&out).Print(told))
-	return out.String()
+	return unwrapped(t, &out)
 }
 
 func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
@@ -65,7 +65,7 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 		Trouble:      &facts.Trouble{Since: now.Add(-time.Minute), Times: 4, Message: "the store is away", NextTry: now.Add(30 * time.Second)},
 	})
 	for _, line := range []string{
-		`^backup trouble +the store is away\n +since ` + at + `, 1m0s ago, 4 times, next try within (30|29)s$`,
+		`^backup trouble +the store is away since ` + at + `, 1m0s ago, 4 times, next try within (30|29)s$`,
 		`^in the store +up to revision 90; 5 behind, for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB wait on the volume$`,
 		`^last verified +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
 	} {
@@ -86,29 +86,37 @@ func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
 }
 
 func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
-	told := recovered(&status.Recovery{State: "Build", Reason: "there is room", Loss: "3 revisions are lost", Bytes: 1 << 20, Of: 3 << 20, Rate: 1 << 20, Seconds: 2})
+	is := status.Document{Recovery: &status.Recovery{
+		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", Bytes: 1 << 20, Of: 3 << 20, Rate: 1 << 20, Seconds: 2,
+	}}
 	assert.Equal(t, []fact{
-		{"recovery", "Build: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 of 3.0 MiB, 1.0 MiB/s, 2s left"},
-	}, told)
-	assert.Empty(t, recovered(nil))
+		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 of 3.0 MiB, 1.0 MiB/s, 2s left"},
+	}, recovered(is))
+	assert.Empty(t, recovered(status.Document{}))
+
+	waits := status.Document{
+		Reason:   "recovery has been asking the store since noon: it is away; the next try is within 3s",
+		Recovery: &status.Recovery{State: "AskStore", Reason: "it is away"},
+	}
+	assert.Equal(t, []fact{{"recovery", "asking the store, as said above"}}, recovered(waits))
 }
 
-func tended(t *testing.T, u *status.Upkeep) string {
+func tended(t *testing.T, u *status.Maintenance) string {
 	t.Helper()
 	told := document()
-	told.Upkeep = u
+	told.Maintenance = u
 	var out bytes.Buffer
 	require.NoError(t, NewPrinter(&out).Print(told))
-	return out.String()
+	return unwrapped(t, &out)
 }
 
 func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 	now := time.Now()
-	out := tended(t, &status.Upkeep{Phase: "running", Reason: "etcd copies", Progress: 0.42})
+	out := tended(t, &status.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
 	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
 	assert.NotContains(t, out, "last defragmented")
 
-	out = tended(t, &status.Upkeep{
+	out = tended(t, &status.Maintenance{
 		Phase:   "waiting",
 		Reason:  "512 MiB of its 1.0 GiB are free, but somebody reads it",
 		Last:    &status.Defragmentation{At: now.Add(-time.Minute), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
@@ -122,7 +130,7 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 
-	out = tended(t, &status.Upkeep{Phase: "idle", Last: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
+	out = tended(t, &status.Maintenance{Phase: "idle", Last: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
 	assert.Regexp(t, `(?m)^last defragmented +not, by client: no space left on device, `, out)
 	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
 	assert.NotContains(t, tended(t, nil), "defragment")
@@ -139,11 +147,9 @@ func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, NewPrinter(&out).Print(told))
 	for _, line := range []string{
-		`^leases +etcd-main-0 says a:b:Leader, renewed ` + at + `, 3s ago$`,
-		`^ +etcd-main-full-snap, not renewed yet$`,
-		`^lease trouble +the API server answers 500 Internal Server Error$`,
-		`^ +since ` + at + `, 1m0s ago, 4 times, next try within (9|10)s$`,
+		`^leases +etcd-main-0 says a:b:Leader, renewed ` + at + `, 3s ago etcd-main-full-snap, not renewed yet$`,
+		`^lease trouble +the API server answers 500 Internal Server Error since ` + at + `, 1m0s ago, 4 times, next try within (9|10)s$`,
 	} {
-		assert.Regexp(t, "(?m)"+line, out.String())
+		assert.Regexp(t, "(?m)"+line, unwrapped(t, &out))
 	}
 }

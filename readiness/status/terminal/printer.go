@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -71,15 +70,28 @@ type Printer struct {
 	to     io.Writer
 	colour bool
 	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, which come late
+	known  map[happened]bool  // what happened and was printed
 	ready  bool
+	live   bool   // it can be written over what was written
+	below  string // what is below the changes, to be written over
+}
+
+// happened tells one thing that happened from another.
+type happened struct {
+	at         int64
+	kind, what string
 }
 
 // NewPrinter returns a printer that writes to a stream, in colours if that is a terminal that has them.
 func NewPrinter(to io.Writer) *Printer {
-	return &Printer{to: to, colour: Colourful(to), until: map[bool]time.Time{}}
+	file, ok := to.(*os.File)
+	return &Printer{to: to, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[happened]bool{}}
 }
 
-// lastSteps is how many transitions are shown at once.
+// ofReadiness is the kind of what happened when the member became ready.
+const ofReadiness = "readiness"
+
+// lastSteps is how many transitions, and happenings, are shown at once.
 const lastSteps = 10
 
 // longReason is what is not said twice, in bytes.
@@ -89,19 +101,28 @@ const longReason = 100
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
 	now := time.Now()
-	fmt.Fprintf(&b, "%s%s\n%s\n\n", whose(d), p.headline(d), d.Reason)
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(&b, "%s\n%s\n\n", Wrapped("", whose(d)+p.headline(d)), Wrapped("", d.Reason))
+	var facts [][]string
 	for _, fact := range factsOf(d, now) {
-		fmt.Fprintf(table, "%s\t%s\n", fact.name, fact.is) //nolint:errcheck // a strings.Builder takes everything
+		facts = append(facts, []string{fact.name, fact.is})
 	}
-	table.Flush() //nolint:errcheck // a strings.Builder takes everything
+	b.WriteString(Table(facts...))
+	if d.Trends != nil {
+		b.WriteString("\n" + trends(d.Trends))
+	}
 	b.WriteString("\nchecks\n" + p.checks(d.Checks))
-	fmt.Fprintf(&b, "\nlatest steps\n")
+	if len(d.Timeline) > 0 {
+		b.WriteString("\nwhat happened\n")
+	}
+	for _, is := range d.Timeline[max(0, len(d.Timeline)-lastSteps):] {
+		b.WriteString(p.happening("  ", is))
+	}
+	b.WriteString("\nlatest steps\n")
 	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
 		if len(step.Reason) > longReason && step.Reason == d.Reason {
 			step.Reason = "as said above"
 		}
-		b.WriteString("  " + stepLine(step))
+		b.WriteString(stepLine("  ", step))
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
@@ -124,13 +145,13 @@ func whose(d status.Document) string {
 func (p *Printer) checks(all []status.Check) string {
 	differs := func(c status.Check) bool { return c.Status != "failed" || c.Reason != all[0].Reason }
 	if len(all) > 0 && !slices.ContainsFunc(all, differs) {
-		return fmt.Sprintf("  %s  %s\n", p.verdict("failed"), all[0].Reason)
+		return Wrapped("  "+p.verdict("failed")+"  ", all[0].Reason) + "\n"
 	}
-	var b strings.Builder
+	var rows [][]string
 	for _, check := range all {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", p.verdict(check.Status), check.Name, check.Reason)
+		rows = append(rows, []string{"  " + p.verdict(check.Status), check.Name, check.Reason})
 	}
-	return b.String()
+	return Table(rows...)
 }
 
 // change is a line about something that happened.
@@ -139,14 +160,23 @@ type change struct {
 	line string
 }
 
-// PrintChanges writes the transitions that an earlier document did not have, and that readiness has changed, in the order
-// in which they happened. The error is the stream's.
+// PrintChanges writes what happened, and the transitions, that an earlier document did not have, and that readiness has changed, in the
+// order in which they happened. At a terminal the last hours stay below them. The error is the stream's.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
 		if kind := isOfReadiness(step); step.At.After(p.until[kind]) {
-			changes = append(changes, change{step.At, stepLine(step)})
+			changes = append(changes, change{step.At, stepLine("", step)})
 			p.until[kind] = step.At
+		}
+	}
+	for _, is := range d.Timeline {
+		if is.Kind == ofReadiness && is.Health == status.HealthOK {
+			continue // the document itself tells it; why it is lost only this does
+		}
+		if key := (happened{is.At.UnixNano(), is.Kind, is.What}); !p.known[key] {
+			p.known[key] = true
+			changes = append(changes, change{is.At, p.happening("", is)})
 		}
 	}
 	if d.Ready != p.ready {
@@ -159,8 +189,34 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	for _, change := range changes {
 		b.WriteString(change.line)
 	}
+	if p.live && d.Trends != nil {
+		p.keepBelow(&b, "\n"+trends(d.Trends))
+	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
+}
+
+// keepBelow writes changes over what is below them, and that again.
+func (p *Printer) keepBelow(changes *strings.Builder, below string) {
+	if changes.Len() == 0 && below == p.below {
+		return
+	}
+	text := changes.String()
+	changes.Reset()
+	if p.below != "" {
+		fmt.Fprintf(changes, "\x1b[%dA\x1b[J", strings.Count(p.below, "\n"))
+	}
+	changes.WriteString(text + below)
+	p.below = below
+}
+
+// happening is a line about what happened, in the colour of its health.
+func (p *Printer) happening(indent string, is status.Happening) string {
+	what := is.What
+	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health]; colour != 0 {
+		what = p.paint(colour, what)
+	}
+	return Wrapped(indent+moment(is.At)+"  ", what) + "\n"
 }
 
 // isOfReadiness is true of what is no step of the state machine.
@@ -168,16 +224,19 @@ func isOfReadiness(step status.Transition) bool {
 	return step.Event == "ready" || step.Event == "not ready"
 }
 
-func stepLine(step status.Transition) string {
-	way := Way(step.From, step.To)
+func stepLine(indent string, step status.Transition) string {
+	line := Way(step.From, step.To)
 	if isOfReadiness(step) {
-		way = step.From + ": " + step.Event
+		line = step.From + ": " + step.Event
 	}
 	if step.Times > 1 {
-		way += fmt.Sprintf(" ×%d", step.Times)
+		line += fmt.Sprintf(" ×%d", step.Times)
 	}
-	took := Rounded(time.Duration(step.After * float64(time.Second)))
-	return fmt.Sprintf("%s  %-26s  after %-7s  %s\n", moment(step.At), way, took, step.Reason)
+	line += " after " + Rounded(time.Duration(step.After*float64(time.Second))).String()
+	if step.Reason != "" {
+		line += ": " + step.Reason
+	}
+	return Wrapped(indent+moment(step.At)+"  ", line) + "\n"
 }
 
 func (p *Printer) readiness(ready bool) string {

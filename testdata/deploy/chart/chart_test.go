@@ -98,7 +98,9 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"replicas: 3": "store.url: 3 members need a bucket",
 		"replicas: 2": "value must be one of 1, 3, 5",
 		"{replicas: 3, store: {url: file:///var/etcd/data/backups}}": "store.url: a folder is in one pod",
-		"restore: {to: latest}":                                                     "set both or neither",
+		"restore: {to: latest}":   "set both or neither",
+		"copy: {to: s3://second}": "copy.to: backups on a volume of the member's own",
+		"{copy: {to: s3://b}, store: {url: s3://a}, sidecar: {enabled: true}}": "copy: with sidecar.enabled=true",
 		"restore: {id: again}":                                                      "set both or neither",
 		"quota: 16Gi":                                                               "volume.size: 32Gi is too small for a quota of 16Gi: three times the quota, 2Gi and a tenth are 56320Mi",
 		"tls: {issuer: {name: company}}":                                            "tls.issuer: only cert-manager knows issuers",
@@ -178,12 +180,23 @@ func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
 // block is an indented one of a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
+// Members that stay are not restarted where some come or go.
+func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
+	template := func(replicas int) any {
+		set := objects(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
+		return set["spec"].(map[string]any)["template"]
+	}
+	for _, replicas := range []int{3, 5} {
+		assert.Equal(t, template(1), template(replicas))
+	}
+}
+
 func TestTheValuesThatTheGuidesHavePeopleWriteAreTaken(t *testing.T) {
 	content, err := os.ReadFile(path("chart", "values.yaml"))
 	require.NoError(t, err)
 	var known document
 	require.NoError(t, yaml.Unmarshal(content, &known))
-	for _, guide := range []string{"README.md", "docs/deploy.md", "docs/upgrade.md"} {
+	for _, guide := range []string{"README.md", "docs/deploy.md", "docs/operations.md", "docs/upgrade.md"} {
 		text, err := os.ReadFile(path("..", guide))
 		require.NoError(t, err)
 		found := 0

@@ -11,10 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// environment is what a container's manifest says of its variables: those of whole ConfigMaps and Secrets first, then the
-// ones with names, in which $(NAME) is expanded.
+// apiServer is the name that is in the API server's certificate: a real node would tell pods an address.
+const apiServer = "kubernetes.default.svc"
+
+// environment is where the API server is, which every pod is told, and what a container's manifest says of its variables: those of whole
+// ConfigMaps and Secrets first, then the ones with names, in which $(NAME) is expanded.
 func (n *Node) environment(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (map[string]string, error) {
-	all := map[string]string{}
+	all := map[string]string{"KUBERNETES_SERVICE_HOST": apiServer, "KUBERNETES_SERVICE_PORT": "443"}
 	for _, source := range container.EnvFrom {
 		if err := n.addAll(ctx, pod.Namespace, source, all); err != nil {
 			return nil, err
@@ -69,6 +72,8 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 			return pod.Name, nil
 		case "metadata.namespace":
 			return pod.Namespace, nil
+		case "metadata.uid":
+			return string(pod.UID), nil
 		case "status.podIP":
 			return pod.Status.PodIP, nil
 		}

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -51,11 +52,13 @@ func definitions(t *testing.T) {
 		"github.com/cert-manager/cert-manager":               "deploy/crds",
 		"github.com/prometheus-operator/prometheus-operator": "example/prometheus-operator-crd",
 	} {
-		list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
-		list.Dir = checkout("testdata/crds")
-		dir, err := list.Output()
+		download := exec.Command("go", "mod", "download", "-json", module)
+		download.Dir = checkout("testdata/crds")
+		answer, err := download.Output()
 		require.NoError(t, err)
-		files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), folder, "*_*.yaml"))
+		var downloaded struct{ Dir string }
+		require.NoError(t, json.Unmarshal(answer, &downloaded))
+		files, err := filepath.Glob(filepath.Join(downloaded.Dir, folder, "*_*.yaml"))
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
 		for _, file := range files {

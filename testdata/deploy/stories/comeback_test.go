@@ -98,7 +98,7 @@ func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	w.check(writes)
 }
 
-// The way that docs/deploy.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
+// The way that docs/operations.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
 func TestThreeMembersGoBackTogether(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -122,24 +122,32 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// The mistake that docs/deploy.md warns of: two of three are taken away at once. Nothing is lost by it.
-func TestThreeMembersThatWereMadeOneByMistakeComeBackByApplyingWhatWasThereBefore(t *testing.T) {
+// Nothing but the number is changed, and no member that stays is restarted for it.
+func TestMembersComeAndGoWithTheirNumberWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
-	w.apply(three)
+	members := func(count int) {
+		w.apply(three, fmt.Sprintf("{replicas: %d, spread: {nodes: preferred}}", count)) // there are fewer nodes than members
+	}
+	members(3)
 	w.awaitReady(3)
-	before, writes := w.clusterID(), w.startWriter()
-	w.apply(one)
-	cluster.Eventually(t, "one is left, and has no quorum", func() error {
-		if len(w.pods()) > 1 {
-			return errNotYet
+	before, first, writes := w.clusterID(), w.pods()["etcd-main-0"].UID, w.startWriter()
+	for _, count := range []int{5, 3, 1, 3} {
+		members(count)
+		cluster.Eventually(t, fmt.Sprintf("there are %d pods", count), func() error {
+			if len(w.pods()) != count {
+				return errNotYet
+			}
+			return nil
+		})
+		w.awaitReady(count)
+		var names []string
+		for i := range count {
+			names = append(names, fmt.Sprintf("etcd-main-%d", i))
 		}
-		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
-		return contains(out, "quorum")
-	})
-	w.apply(three)
-	w.awaitReady(3)
+		assert.ElementsMatch(t, names, w.voters())
+		assert.Equal(t, first, w.pods()["etcd-main-0"].UID, "the first one was not restarted")
+	}
 	assert.Equal(t, before, w.clusterID())
-	assert.Len(t, w.voters(), 3)
 	w.checkBackups("etcd-main-0", writes)
 }
 

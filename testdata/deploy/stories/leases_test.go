@@ -14,14 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// leasing lets pods reach the API server by the name that is in its certificate: a real node would tell them an address.
-func (w *world) leasing() (change string) {
-	w.t.Helper()
-	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
-	return `leases: true
-extraEnv: [{name: KUBERNETES_SERVICE_HOST, value: kubernetes.default.svc}, {name: KUBERNETES_SERVICE_PORT, value: "443"}]
-`
-}
+const leasing = "leases: true\n"
 
 // lease waits until a lease is as it should be, and returns it.
 func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
@@ -47,7 +40,6 @@ func revisionOf(t *testing.T, lease *coordinationv1.Lease) int {
 
 func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 	w := newWorld(t)
-	leasing := w.leasing()
 	w.apply(one, leasing)
 	w.awaitReady(1)
 	first := w.lease("etcd-main-0", renewed)
@@ -79,7 +71,7 @@ func (w *world) mayDoNoMore(than ...string) {
 	w.t.Helper()
 	answers := map[string]string{
 		"update lease/etcd-main-0": "no", "delete lease/etcd-main-0": "no", "patch lease/another": "no", "list leases": "no",
-		"create leases": "no", "get pods": "no", "get secrets": "no", "patch statefulset/etcd-main": "no", "get statefulset/another": "no",
+		"create leases": "no", "get pods": "no", "get events.events.k8s.io": "no", "create pods": "no", "get secrets": "no", "patch statefulset/etcd-main": "no", "get statefulset/another": "no",
 	}
 	for _, question := range than {
 		answers[question] = "yes"
@@ -93,7 +85,6 @@ func (w *world) mayDoNoMore(than ...string) {
 
 func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
 	w := newWorldWithBucket(t)
-	leasing := w.leasing()
 	w.apply(three, leasing)
 	w.awaitReady(3)
 	cluster.Eventually(t, "one is the leader", func() error {

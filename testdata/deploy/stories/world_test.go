@@ -66,6 +66,7 @@ func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": wrapper, sidecarImage: scriptedSidecar(w.t)}
 	w.node = node.Start(w.t, w.Client, w.namespace, cluster.Tool("runc"), images, options...)
+	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 
 // restricted makes the namespace, which takes no pod but what the strictest of the Pod Security Standards allows.

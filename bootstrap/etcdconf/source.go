@@ -1,0 +1,148 @@
+package etcdconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxConfigBytes bounds what is read of a configuration file. Real ones have one or two KiB.
+const maxConfigBytes = 1 << 20
+
+// singleMember is the configuration of a cluster of one that only this machine can reach. Its sizes and intervals are
+// those that etcd-druid gives its clusters. The verb takes the quoted data directory.
+const singleMember = `name: etcd-0
+data-dir: %s
+listen-client-urls: http://127.0.0.1:2379
+advertise-client-urls: http://127.0.0.1:2379
+listen-peer-urls: http://127.0.0.1:2380
+initial-advertise-peer-urls: http://127.0.0.1:2380
+initial-cluster: etcd-0=http://127.0.0.1:2380
+initial-cluster-state: new
+initial-cluster-token: etcd-cluster
+auto-compaction-mode: periodic
+auto-compaction-retention: 30m
+quota-backend-bytes: 8589934592
+snapshot-count: 10000
+metrics: basic
+`
+
+// Source is where etcd's configuration comes from where no sidecar serves one.
+type Source struct {
+	File      string // YAML; "" makes that of a single member on loopback
+	DataDir   string // absolute path of etcd's data directory, unless File names another
+	PodName   string // which member this is, where File is for several; "" if nobody knows
+	Namespace string // of the pod; "" if nobody knows
+}
+
+// Document is a configuration together with the one value of it that a validation needs.
+type Document struct {
+	YAML    []byte
+	DataDir string
+}
+
+// directories are the keys of etcd's configuration that say where its data is.
+type directories struct {
+	DataDir string `json:"data-dir"`
+	WALDir  string `json:"wal-dir"`
+}
+
+// ErrUnusable says that a configuration file was read and is no configuration.
+var ErrUnusable = errors.New("cannot use etcd configuration")
+
+// Load reads the configuration file and finds the data directory in it. A file without a data-dir gets that of the
+// source appended; a file with one is served as it is, unless it is for several members. The error is ErrUnusable if the file could be
+// read and is none.
+func (s Source) Load() (Document, error) {
+	if s.File == "" {
+		return Document{YAML: fmt.Appendf(nil, singleMember, quoted(s.DataDir)), DataDir: s.DataDir}, nil
+	}
+	raw, err := readBounded(s.File, maxConfigBytes)
+	if err != nil {
+		return Document{}, fmt.Errorf("cannot read etcd configuration: %w", err)
+	}
+	raw, err = ForMember(expanded(raw, s.PodName, s.Namespace), s.PodName)
+	if err != nil {
+		return Document{}, fmt.Errorf("%w %s: %w", ErrUnusable, s.File, err)
+	}
+	found, err := parseDirectories(raw)
+	if err == nil && found.DataDir == "" {
+		raw, err = appendDataDir(raw, s.DataDir)
+		found.DataDir = s.DataDir
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("%w %s: %w", ErrUnusable, s.File, err)
+	}
+	return Document{YAML: raw, DataDir: found.DataDir}, nil
+}
+
+// expanded puts the pod's name and namespace in the place of $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where
+// they are not known the text stays.
+func expanded(raw []byte, pod, namespace string) []byte {
+	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
+		if value != "" {
+			raw = bytes.ReplaceAll(raw, []byte(variable), []byte(value))
+		}
+	}
+	return raw
+}
+
+// parseDirectories refuses a WAL outside the data directory: a validation would look for it in the wrong place.
+func parseDirectories(raw []byte) (directories, error) {
+	var found directories
+	if err := yaml.Unmarshal(raw, &found); err != nil {
+		return directories{}, err
+	}
+	if found.WALDir != "" {
+		return directories{}, errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")
+	}
+	return found, nil
+}
+
+// appendDataDir adds a line instead of writing the document anew, which would lose comments and turn large integers into
+// floats. Not every document can be continued that way, so the outcome is read back.
+func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
+	if dataDir == "" {
+		return nil, errors.New("it has no data-dir and none was given")
+	}
+	extended := bytes.Clone(raw)
+	if len(extended) > 0 && !bytes.HasSuffix(extended, []byte("\n")) {
+		extended = append(extended, '\n')
+	}
+	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted(dataDir))
+	if found, err := parseDirectories(extended); err != nil || found.DataDir != dataDir {
+		return nil, errors.New("it has no data-dir and none can be appended")
+	}
+	return extended, nil
+}
+
+// quoted writes a string the JSON way, which YAML understands whatever the string holds.
+func quoted(s string) string {
+	text, _ := json.Marshal(s) // a string always marshals
+	return string(text)
+}
+
+// readBounded reads a regular file, or what a symbolic link to one points at: mounted ConfigMaps are such links. Opening
+// anything else, a pipe for one, might block for ever.
+func readBounded(path string, limit int64) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", path, limit)
+	}
+	return content, err
+}

@@ -1,0 +1,117 @@
+package commandline
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Candidate is a word that may stand next on a command line, and what it means.
+type Candidate struct{ Word, Help string }
+
+// Complete returns what the last of words, which may be empty, can become: commands, flags, or values where only some are
+// allowed. The program's own name is not among words. Nothing is returned where any word will do, such as a path, or for etcd's own
+// tools.
+func Complete(app *kong.Application, words []string) (candidates []Candidate) {
+	node, arguments := app.Node, 0
+	var before *kong.Flag // has the next word for its value
+	last := len(words) - 1
+	for _, word := range words[:last] {
+		child := childOf(node, word)
+		switch {
+		case before != nil:
+			before = nil
+		case strings.HasPrefix(word, "-"):
+			if flag := flagOf(app, node, word); flag != nil && !flag.IsBool() {
+				before = flag
+			}
+		case child != nil:
+			node = child
+		default:
+			arguments++
+		}
+	}
+	if node.Passthrough {
+		return nil
+	}
+	var all []Candidate
+	name, _, valued := strings.Cut(words[last], "=")
+	switch {
+	case before != nil:
+		all = values("", before.Value)
+	case strings.HasPrefix(name, "-") && valued:
+		if flag := flagOf(app, node, name); flag != nil {
+			all = values(name+"=", flag.Value)
+		}
+	case strings.HasPrefix(name, "-"):
+		for _, flag := range flagsOf(app, node) {
+			all = append(all, Candidate{"--" + flag.Name, flag.Help})
+		}
+	default:
+		for _, child := range node.Children {
+			if !child.Hidden {
+				all = append(all, Candidate{child.Name, child.Help})
+			}
+		}
+		if arguments < len(node.Positional) {
+			all = append(all, values("", node.Positional[arguments])...)
+		}
+	}
+	for _, one := range all {
+		if strings.HasPrefix(one.Word, words[last]) {
+			candidates = append(candidates, one)
+		}
+	}
+	return candidates
+}
+
+func childOf(node *kong.Node, name string) *kong.Node {
+	for _, child := range node.Children {
+		if child.Name == name {
+			return child
+		}
+	}
+	return nil
+}
+
+// flagsOf are the flags that a command shows in its help: its own and those of the commands above it. Of the program's it is --help.
+func flagsOf(app *kong.Application, node *kong.Node) (flags []*kong.Flag) {
+	if node == app.Node {
+		return visible(app.Flags)
+	}
+	for ; node != app.Node; node = node.Parent {
+		flags = append(flags, visible(node.Flags)...)
+	}
+	return append(flags, app.HelpFlag)
+}
+
+func visible(flags []*kong.Flag) (shown []*kong.Flag) {
+	for _, flag := range flags {
+		if !flag.Hidden {
+			shown = append(shown, flag)
+		}
+	}
+	return shown
+}
+
+func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
+	for _, flag := range flagsOf(app, node) {
+		if word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short) {
+			return flag
+		}
+	}
+	return nil
+}
+
+// values are those that a flag or an argument can have, if only some are allowed.
+func values(prefix string, of *kong.Value) (all []Candidate) {
+	if of.Enum == "" {
+		return nil
+	}
+	for _, value := range of.EnumSlice() {
+		if value != "" {
+			all = append(all, Candidate{prefix + value, ""})
+		}
+	}
+	return all
+}

@@ -1,0 +1,82 @@
+package commandline
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// tools are a program's with every kind of word.
+type tools struct {
+	Debug bool `help:"Of the program."`
+	List  struct {
+		Output string `enum:"text,json" default:"text" short:"o" help:"How."`
+		All    bool   `short:"a" help:"More."`
+		Secret string `hidden:""`
+		Level  string `arg:"" enum:"low,high" help:"How high."`
+		Path   string `arg:"" optional:"" help:"Where."`
+	} `cmd:"" help:"Tell 'all'.\n.And more."`
+	Store struct {
+		URL string `name:"url" placeholder:"URL" help:"Which: a\\b."`
+		Get struct {
+			Key string `arg:""`
+		} `cmd:"" help:"Of the store."`
+	} `cmd:"" help:"Of stores."`
+	Tool struct {
+		Args []string `arg:"" optional:""`
+	} `cmd:"" passthrough:"" help:"Another program."`
+	Inner struct{} `cmd:"" hidden:"" help:"Nobody's."`
+}
+
+func TestAWordBecomesWhatMayStandThere(t *testing.T) {
+	parser, err := New(&tools{}, io.Discard)
+	require.NoError(t, err)
+	for _, c := range []struct{ words, becomes []string }{
+		{[]string{""}, []string{"list", "store", "tool"}},
+		{[]string{"st"}, []string{"store"}},
+		{[]string{"nonsense"}, nil},
+		{[]string{"--d"}, []string{"--debug"}},
+		{[]string{"--debug", "l"}, []string{"list"}},
+		{[]string{"store", ""}, []string{"get"}},
+		{[]string{"store", "get", "--"}, []string{"--url", "--help"}},
+		{[]string{"store", "get", ""}, nil},
+		{[]string{"list", "-"}, []string{"--output", "--all", "--help"}},
+		{[]string{"list", "--output="}, []string{"--output=text", "--output=json"}},
+		{[]string{"list", "--output=j"}, []string{"--output=json"}},
+		{[]string{"list", "--output", ""}, []string{"text", "json"}},
+		{[]string{"list", "-o", "t"}, []string{"text"}},
+		{[]string{"list", "-o", "text", ""}, []string{"low", "high"}},
+		{[]string{"list", "-a", ""}, []string{"low", "high"}},
+		{[]string{"list", "low", ""}, nil},
+		{[]string{"list", "--nonsense=", ""}, []string{"low", "high"}},
+		{[]string{"store", "--url", "list", ""}, []string{"get"}},
+		{[]string{"tool", ""}, nil},
+		{[]string{"tool", "--"}, nil},
+	} {
+		var words []string
+		for _, candidate := range Complete(parser.Model, c.words) {
+			words = append(words, candidate.Word)
+		}
+		assert.Equal(t, c.becomes, words, "%q", c.words)
+	}
+	assert.Equal(t, []Candidate{{"store", "Of stores."}}, Complete(parser.Model, []string{"sto"}))
+}
+
+func TestTheManualPageHasWhatHelpShowsAndNoTextIsTakenForAnInstruction(t *testing.T) {
+	parser, err := New(&tools{}, io.Discard)
+	require.NoError(t, err)
+	page := ManPage(parser.Model, "v1.0.0")
+	for _, part := range []string{
+		".TH \"ETCD-WRAPPER\" 1 \"\" \"etcd-wrapper v1.0.0\"\n",
+		"\n.SS list <level> [<path>] [flags]\nTell \\(aqall\\(aq.\n\\&.And more.\n",
+		"\n.TP\n.B \\-o, \\-\\-output=\"text\"\nHow.\n",
+		"\n.SS store get <key> [flags]\n",
+		"\n.TP\n.B \\-\\-url=URL\nWhich: a\\eb.\n",
+	} {
+		assert.Contains(t, page, part)
+	}
+	assert.NotContains(t, page, "secret")
+	assert.NotContains(t, page, "inner")
+}

@@ -1,0 +1,52 @@
+package commandline
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// ManPage returns the manual page of the program in section 1, in roff: each command with its flags and what its help says below
+// them.
+func ManPage(app *kong.Application, version string) string {
+	var page strings.Builder
+	name := roff(app.Name)
+	fmt.Fprintf(&page, ".TH %q 1 %q %q\n.SH NAME\n%s \\- %s\n", strings.ToUpper(app.Name), "", app.Name+" "+version, name, roff(app.Help))
+	fmt.Fprintf(&page, ".SH SYNOPSIS\n.B %s\n.I command\n.RI [ flags ]\n.SH OPTIONS\n", name)
+	writeFlags(&page, visible(app.Flags))
+	page.WriteString(".SH COMMANDS\n")
+	for _, command := range app.Leaves(true) {
+		fmt.Fprintf(&page, ".SS %s\n%s\n", roff(command.Summary()), roff(command.Help))
+		if command.Detail != "" {
+			fmt.Fprintf(&page, ".PP\n%s\n", roff(command.Detail))
+		}
+		flags := flagsOf(app, command)
+		writeFlags(&page, flags[:len(flags)-1]) // every command has --help
+		if noted, has := command.Target.Addr().Interface().(Noted); has {
+			fmt.Fprintf(&page, ".PP\n.nf\n%s\n.fi\n", roff(strings.TrimSpace(noted.Notes())))
+		}
+	}
+	return page.String()
+}
+
+func writeFlags(page *strings.Builder, flags []*kong.Flag) {
+	for _, flag := range flags {
+		short, value := "", ""
+		if flag.Short != 0 {
+			short = fmt.Sprintf("-%c, ", flag.Short)
+		}
+		if !flag.IsBool() {
+			value = "=" + flag.FormatPlaceHolder()
+		}
+		fmt.Fprintf(page, ".TP\n.B %s\n%s\n", roff(short+"--"+flag.Name+value), roff(flag.Help))
+	}
+}
+
+// escaped are the characters to which roff would give a meaning, and the line breaks between them that it would not see.
+var escaped = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'", "'", `\(aq`)
+
+// roff makes plain text fit for a manual page.
+func roff(text string) string {
+	return strings.TrimPrefix(escaped.Replace("\n"+text), "\n")
+}

@@ -1,0 +1,93 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
+	others = strings.Fields("age-keygen age az cat curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
+		"podman rm sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch")
+	// key begins a line of YAML, or of what is written into a file of it.
+	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
+	// notShell are the languages of fences that nobody types into a shell.
+	notShell = []string{"mermaid", "yaml"}
+	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
+	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
+	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
+)
+
+// What has no commands: the format of bytes, code, and lines of what the program prints.
+func quotation(block Block) bool {
+	return block.Page == "docs/backup-format.md" && !strings.Contains(block.Text, "etcdutl") ||
+		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
+}
+
+// Blocks that need no cluster and no cloud are followed in cmd/suites/endtoend, the README's for Kubernetes in testdata/deploy/stories.
+// Those of this program are held against its command line beside that. Here is the rest: nothing stands in a block that nobody knows.
+func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
+	require.NoError(t, err)
+	checked := 0
+	for _, block := range Blocks(t) {
+		if slices.Contains(notShell, block.Language) || quotation(block) || written(t, block) {
+			continue
+		}
+		for _, command := range block.Commands() {
+			checked++
+			first, rest, _ := strings.Cut(command, " ")
+			switch {
+			case first == "make":
+				for _, name := range variable.FindAllStringSubmatch(rest, -1) {
+					assert.Regexp(t, `\b`+name[1]+`\b`, string(makefile), "%s: %s", block.Page, command)
+				}
+			case tested.MatchString(command):
+				found := tested.FindStringSubmatch(command)
+				assert.DirExists(t, filepath.Join(root(t), found[1]), "%s: %s", block.Page, command)
+			default:
+				ours := strings.HasSuffix(first, "etcd-wrapper")
+				assert.True(t, ours || slices.Contains(others, first) || key.MatchString(command), "%s: nobody knows the command %q", block.Page, command)
+			}
+		}
+	}
+	assert.Greater(t, checked, 80)
+}
+
+// topics are the words by which the benchmarks are chosen, wherever a page names them.
+func TestEveryBenchmarkOfTheDocumentationExists(t *testing.T) {
+	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
+	require.NoError(t, err)
+	var bench strings.Builder
+	for _, source := range sources {
+		content, err := os.ReadFile(source)
+		require.NoError(t, err)
+		bench.Write(content)
+	}
+	lists := topics.FindAllStringSubmatch(Text(t), -1)
+	require.NotEmpty(t, lists)
+	for _, list := range lists {
+		for topic := range strings.SplitSeq(list[1], ",") {
+			assert.Regexp(t, `\{"([a-z ]+ )?`+topic+`( [a-z ]+)?",`, bench.String(), "make bench has no topic %s", topic)
+		}
+	}
+}
+
+// written reports whether a block is the content of a file of YAML, which then has to be some.
+func written(t *testing.T, block Block) bool {
+	t.Helper()
+	if !key.MatchString(block.Text) {
+		return false
+	}
+	var content map[string]any
+	assert.NoError(t, yaml.Unmarshal([]byte(block.Text), &content), "%s: %s", block.Page, block.Text)
+	return true
+}

@@ -1,0 +1,44 @@
+package docs
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// longest is how many words a page may have. The format of backups is a reference that is read in parts.
+func longest(page string) int {
+	switch page {
+	case "README.md":
+		return 1200
+	case "docs/backup-format.md":
+		return 4000
+	default:
+		return 3000
+	}
+}
+
+func TestNoPageIsTooLongToBeRead(t *testing.T) {
+	for name, page := range pages(t) {
+		assert.LessOrEqual(t, len(strings.Fields(page)), longest(name), "%s has too many words: say it in fewer, or make two pages", name)
+	}
+}
+
+// Whoever comes with one of these questions finds its answer behind a link of the README.
+func TestTheReadmeLeadsToEveryQuestion(t *testing.T) {
+	files, anchors := linksOf("README.md", pages(t)["README.md"])
+	var links []string
+	for i, file := range files {
+		links = append(links, strings.TrimSuffix(file+"#"+anchors[i], "#"))
+	}
+	for _, question := range []string{
+		"docs/moving.md#from-plain-etcd-or-kubeadm", "docs/moving.md#from-etcd-druid", "docs/moving.md#from-another-chart",
+		"docs/moving.md#another-bucket-or-another-cloud", "docs/moving.md#as-the-etcd-of-a-kubernetes-api-server",
+		"docs/planning.md#sizing", "docs/planning.md#what-it-costs", "docs/planning.md#rpo-and-rto", "docs/planning.md#rehearsing-a-restore",
+		"docs/glossary.md", "docs/changelog.md#supported-versions", "docs/troubleshooting.md", "docs/runbook.md",
+	} {
+		assert.True(t, slices.Contains(links, question), "README.md has no link to %s", question)
+	}
+}

@@ -1,0 +1,265 @@
+package docs
+
+import (
+	"crypto/sha256"
+	"encoding/xml"
+	"fmt"
+	"html"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/statemachine/statemachinetest"
+)
+
+const (
+	pictureFolder = "../../docs/pictures"
+	largest       = 64 << 10 // of a picture, in bytes
+)
+
+// pictured reads a file beside the pictures.
+func pictured(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(pictureFolder, name))
+	require.NoError(t, err)
+	return string(content)
+}
+
+func TestEveryPictureIsShownSmallAndFitForLightAndDark(t *testing.T) {
+	found, err := filepath.Glob(filepath.Join(pictureFolder, "*.svg"))
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	text := Text(t)
+	for _, path := range found {
+		name := filepath.Base(path)
+		svg := pictured(t, name)
+		assert.Less(t, len(svg), largest, name)
+		assert.Contains(t, svg, "prefers-color-scheme", "%s has colours for the dark", name)
+		assert.NotContains(t, svg, "href=", "%s leads nowhere", name)
+		assert.Regexp(t, `!\[[^\]]{20,}\]\((docs/)?pictures/`+name+`\)`, text, "a page shows %s, and says in words what is in it", name)
+		assert.NoError(t, xml.Unmarshal([]byte(svg), new(any)), name)
+	}
+}
+
+// The bytes are compared by the module that draws, with D2. Here it is enough that a picture names the text that it was drawn from.
+func TestEveryPictureIsDrawnFromItsText(t *testing.T) {
+	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
+	require.NoError(t, err)
+	require.NotEmpty(t, texts)
+	for _, path := range texts {
+		name := strings.TrimSuffix(filepath.Base(path), ".d2")
+		of := fmt.Sprintf(`<!-- made by "make pictures" of %x -->`, sha256.Sum256([]byte(pictured(t, name+".d2"))))
+		assert.Contains(t, pictured(t, name+".svg"), of, "%s.svg has drifted from its text; make pictures", name)
+	}
+}
+
+var (
+	// shown are the texts of a picture: what stands in quotation marks, line by line.
+	shown = regexp.MustCompile(`"([^"]*)"`)
+	// names are those that the program has: flags, files, endpoints, ports and the states of its machines.
+	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
+)
+
+func TestThePicturesNameWhatTheProgramHas(t *testing.T) {
+	program, checked := sources(t), 0
+	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
+	require.NoError(t, err)
+	for _, path := range texts {
+		for _, label := range shown.FindAllStringSubmatch(pictured(t, filepath.Base(path)), -1) {
+			for line := range strings.SplitSeq(label[1], `\n`) {
+				for _, name := range names.FindAllString(line, -1) {
+					checked++
+					assert.True(t, strings.Contains(program, strings.TrimLeft(name, ":")), "%s shows %s, and the program does not have it", filepath.Base(path), name)
+				}
+			}
+		}
+	}
+	assert.Greater(t, checked, 25)
+}
+
+// sources is all of the program's code, without its tests.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	top := root(t)
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && path != top && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin" || entry.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		all.Write(content)
+		return err
+	})
+	require.NoError(t, err)
+	return all.String()
+}
+
+// The colours are GitHub's own for text and links, in the light and in the dark.
+const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .other { fill: #8c959f } .ours { fill: #0969da }
+.axis { stroke: #8c959f } .paper { fill: #f6f8fa } .typed { font-weight: 600 }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
+`
+
+// The recording is what a test has typed and read, line after line. Who wants no motion sees all of it at once.
+func TestTheRecordingIsDrawnFromWhatWasPrinted(t *testing.T) {
+	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
+	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
+	var b strings.Builder
+	height := len(lines)*lineHeight + 2*margin
+	fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s", height, colours)
+	b.WriteString("text { font: 13px ui-monospace, monospace; white-space: pre } g { animation: later step-end }\n" +
+		"@keyframes later { from, to { visibility: hidden } }\n@media (prefers-reduced-motion) { g { animation: none } }\n</style>\n")
+	fmt.Fprintf(&b, `<rect class="paper" width="720" height="%d" rx="8"/>`+"\n", height)
+	at := 0.0
+	for i, line := range lines {
+		class := "said"
+		if at += perLine; strings.HasPrefix(line, "$ ") {
+			class = "typed"
+			at += perCommand
+		}
+		fmt.Fprintf(&b, `<g style="animation-duration:%.2fs"><text class="%s" x="%d" y="%d">%s</text></g>`+"\n",
+			at, class, margin, margin+(i+1)*lineHeight-6, html.EscapeString(line))
+	}
+	b.WriteString("</svg>\n")
+	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
+}
+
+// bar is a row of a table of the page about benchmarks, by how it begins, and what it is called in a chart.
+type bar struct{ row, label string }
+
+// charts are drawn from the rows of docs/benchmarks.md. Those with a pair of bars show both medians, the others the ratio of the two.
+var charts = []struct {
+	file, unit string
+	pair       bool
+	bars       []bar
+}{
+	{"chart-waits", "ms that clients wait, or a stop takes; less is better", true, []bar{
+		{"SIGTERM → exit, 1000 watches over plain, ms", "stop with 1,000 watches"},
+		{"rolling restart of three members: longest gap of 16 writers, ms", "rolling restart of three"},
+		{"three times `MoveLeader`: longest gap of 16 writers, ms", "leadership moved three times"},
+		{"three members with 200 MB in use defragmented", "defragmentation of three"},
+	}},
+	{"chart-starts", "ms until etcd is ready, or serves again; less is better", true, []bar{
+		{"start → ready, beside a sidecar, ms", "start beside a sidecar"},
+		{"start → ready, without a sidecar, ms", "start without a sidecar"},
+		{"restart of a single member: longest gap of 16 writers", "gap of a restart"},
+		{"three members wake together → all are ready", "three wake together"},
+		{"start → ready, database of 0.1 GB, ms", "start, database of 0.1 GB"},
+	}},
+	{"chart-costs", "wrapper ÷ plain etcd, or with backups ÷ without; 1 is the same", false, []bar{
+		{"put, 100 clients, a second", "puts a second (more is better)"},
+		{"linearizable get, 100 clients, a second", "gets a second (more is better)"},
+		{"put of 1 KB: without backups, and with them, a second", "puts with backups (more is better)"},
+		{"put of 1 KB at 1,000 a second: without backups, and with them, median, ms", "time of a put with backups"},
+		{"put of 1 KB at 1,000 a second: without backups, and with them, CPU time, µs", "CPU time of a put with backups"},
+		{"idle RSS, MiB", "memory, idle"},
+		{"binary: plain etcd, and the wrapper, MB", "binary"},
+	}},
+}
+
+func TestTheChartsAreTheRowsOfThePage(t *testing.T) {
+	rows := measured(t)
+	for _, chart := range charts {
+		var most float64
+		for _, bar := range chart.bars {
+			row := rowOf(t, rows, bar.row)
+			if chart.pair {
+				most = max(most, number(t, row[1]), number(t, row[2]))
+			} else {
+				most = max(most, number(t, row[3]))
+			}
+		}
+		const left, width, thick = 260, 390, 14
+		height, step := 40, 26
+		if chart.pair {
+			step = 44
+		}
+		var b strings.Builder
+		fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s</style>\n", height+len(chart.bars)*step+8, colours)
+		fmt.Fprintf(&b, `<text x="8" y="20" class="typed">%s</text>`+"\n", html.EscapeString(chart.unit))
+		one := func(class string, y int, value float64) {
+			length := int(value / most * width)
+			fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="%d" height="%d"/><text x="%d" y="%d">%s</text>`+"\n",
+				class, left, y, max(1, length), thick, left+max(1, length)+6, y+thick-2, strconv.FormatFloat(value, 'g', -1, 64))
+		}
+		for i, bar := range chart.bars {
+			row, y := rowOf(t, rows, bar.row), height+i*step
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+step/2, html.EscapeString(bar.label))
+			if chart.pair {
+				one("other", y, number(t, row[1]))
+				one("ours", y+thick+2, number(t, row[2]))
+			} else {
+				one("ours", y, number(t, row[3]))
+			}
+		}
+		if chart.pair {
+			fmt.Fprintf(&b, `<rect class="other" x="500" y="10" width="12" height="12"/><text x="518" y="20">plain etcd</text>`+
+				`<rect class="ours" x="600" y="10" width="12" height="12"/><text x="618" y="20">wrapper</text>`+"\n")
+		} else {
+			x := left + int(width/most)
+			fmt.Fprintf(&b, `<line class="axis" x1="%d" x2="%d" y1="32" y2="%d"/>`+"\n", x, x, height+len(chart.bars)*step)
+		}
+		b.WriteString("</svg>\n")
+		statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, chart.file+".svg"), b.String())
+	}
+}
+
+// What the README promises in figures is what was measured.
+func TestTheReadmesFiguresAreTheRowsOfThePage(t *testing.T) {
+	rows, readme := measured(t), pages(t)["README.md"]
+	for _, figure := range []struct {
+		said, row string
+		column    int
+		unit      float64
+	}{
+		{"**Ready in %.0f ms.**", "start → ready, beside a sidecar, ms", 2, 1},
+		{"Plain etcd takes %.0f ms", "start → ready, beside a sidecar, ms", 1, 1},
+		{"**Stops in %.0f ms**", "SIGTERM → exit, 1000 watches over plain, ms", 2, 1},
+		{"Plain etcd takes %.0f s", "SIGTERM → exit, 1000 watches over plain, ms", 1, 1000},
+		{"within %.2f s", "put acknowledged → in the store under that load, p99, ms", 2, 1000},
+	} {
+		assert.Contains(t, readme, fmt.Sprintf(figure.said, number(t, rowOf(t, rows, figure.row)[figure.column])/figure.unit))
+	}
+}
+
+// measured are all rows of the page about benchmarks that measure something.
+func measured(t *testing.T) (rows []Row) {
+	t.Helper()
+	for line := range strings.Lines(pages(t)["docs/benchmarks.md"]) {
+		if row, is := cells(line); is && len(row) == 6 {
+			rows = append(rows, row)
+		}
+	}
+	require.Greater(t, len(rows), 50)
+	return rows
+}
+
+func rowOf(t *testing.T, rows []Row, beginning string) Row {
+	t.Helper()
+	for _, row := range rows {
+		if strings.HasPrefix(row[0], beginning) {
+			return row
+		}
+	}
+	require.Fail(t, "docs/benchmarks.md has no row that begins with "+beginning)
+	return nil
+}
+
+// number is the median in a cell.
+func number(t *testing.T, cell string) float64 {
+	t.Helper()
+	first, _, _ := strings.Cut(cell, " ")
+	value, err := strconv.ParseFloat(first, 64)
+	require.NoError(t, err)
+	return value
+}

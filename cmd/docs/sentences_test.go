@@ -1,0 +1,62 @@
+package docs
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+var (
+	// sentence is what a line of the log says of backups, of recovery or of a certificate.
+	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot renew the server)[^"]+)"`)
+	level    = regexp.MustCompile(`\.(Info|Warn|Error|Debug|WithLevel)\(`)
+	verb     = regexp.MustCompile(`%[sdqv]`)
+)
+
+// Each warning and each error about backups, recovery and certificates has a row, and no row explains what is never said.
+func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
+	program := sources(t)
+	var said, explained []string
+	for _, at := range sentence.FindAllStringSubmatchIndex(program, -1) {
+		text := strings.TrimSuffix(verb.ReplaceAllString(program[at[2]:at[3]], "…"), "; …")
+		levels := level.FindAllStringSubmatch(program[max(0, at[0]-300):at[0]], -1)
+		loud := len(levels) > 0 && slices.Contains([]string{"Warn", "Error"}, levels[len(levels)-1][1])
+		if loud && !slices.Contains(said, text) && text != "backups: " && text != "recovery: " {
+			said = append(said, text)
+		}
+	}
+	for _, row := range Table(t, "in the log", "what it means, and what to do") {
+		explained = append(explained, strings.Trim(row[0], "`"))
+		assert.NotEmpty(t, row[1], row[0])
+	}
+	for _, text := range said {
+		assert.True(t, slices.Contains(explained, text), "add a row to docs/log.md: | `%s` | … |", text)
+	}
+	for _, text := range explained {
+		assert.True(t, slices.Contains(said, text), "docs/log.md explains what is never said: %s", text)
+	}
+	assert.Greater(t, len(said), 30)
+}
+
+// places are where the program puts something into a sentence that the pages quote.
+var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
+
+// What the pages quote of troubles and doubts is what the program says, but for what stands for an ellipsis.
+func TestTheTroublesOfThePagesAreSaid(t *testing.T) {
+	program, checked := sources(t), 0
+	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))
+	for _, row := range rows {
+		for _, said := range Quoted(row[0]) {
+			for part := range strings.SplitSeq(places.Replace(said), "…") {
+				if part = strings.Trim(part, " ,:;"); len(part) > 4 {
+					checked++
+					assert.True(t, strings.Contains(program, part), "the pages quote %q, and nothing says %q", said, part)
+				}
+			}
+		}
+	}
+	assert.Greater(t, checked, 40)
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/cmd/docs"
+)
+
+// ours is a call of this program in a block of the documentation: at the beginning, behind another one, in a pod, or within <(…).
+var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
+
+func TestEveryCommandOfTheDocumentationIsUnderstood(t *testing.T) {
+	understood := 0
+	for _, block := range docs.Blocks(t) {
+		for _, line := range block.Commands() {
+			for _, call := range ours.FindAllStringSubmatch(line, -1) {
+				understood++
+				args := strings.Fields(strings.NewReplacer("'", "", `"`, "").Replace(call[1]))
+				_, err := commandline.Parse(&commandLine{}, args, io.Discard)
+				assert.NoError(t, err, "%s: %s", block.Page, line)
+			}
+		}
+	}
+	assert.Greater(t, understood, 20)
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/member/events"
+	"etcd-wrapper/readiness/status"
+)
+
+func TestOnlyWhatNobodyElseSaysBecomesAnEvent(t *testing.T) {
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	for _, is := range []struct {
+		kind, health, what string
+		want               events.Event
+	}{
+		{"restore", "ok", "the cluster comes back", events.Event{Reason: "Restored"}},
+		{"recovery", "failed", "refused: not ours", events.Event{Reason: "DataRefused", Warning: true}},
+		{"alarm", "degraded", "alarm NOSPACE: writes are refused", events.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
+		{"alarm", "ok", "alarm NOSPACE: over", events.Event{Reason: "AlarmLifted", Subject: "alarm NOSPACE"}},
+		{"trouble", "degraded", "backups: the store is away", events.Event{Reason: "Trouble", Warning: true, Subject: "backups"}},
+		{"trouble", "ok", "backups: over", events.Event{Reason: "TroubleOver", Subject: "backups"}},
+		{"defragmentation", "ok", "defragmented by threshold in 2.4 s", events.Event{Reason: "Defragmented"}},
+		{"defragmentation", "degraded", "no room", events.Event{Reason: "NotDefragmented", Warning: true}},
+		{"restore_test", "degraded", "its hash differs", events.Event{Reason: "RestoreTestFailed", Warning: true}},
+		{"start", "degraded", "the process started; the last run: killed", events.Event{Reason: "LastRunFailed", Warning: true}},
+	} {
+		is.want.Note, is.want.At = is.what, at
+		event, worth := eventOf(status.Happening{At: at, Kind: is.kind, Health: is.health, What: is.what})
+		assert.True(t, worth, is.kind)
+		assert.Equal(t, is.want, event)
+	}
+	for _, kind := range []string{"start", "readiness", "leader", "full_snapshot", "restore_test", "recovery"} {
+		_, worth := eventOf(status.Happening{Kind: kind, Health: "ok"})
+		assert.False(t, worth, kind)
+	}
+}
+
+func TestEventsAreForPodsOnly(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	c := &startCommand{}
+	tell, end, err := c.events(zerolog.Nop())
+	assert.NoError(t, err)
+	tell(status.Happening{Kind: "restore", Health: "ok"})
+	end()
+	c.Events = true
+	_, _, err = c.events(zerolog.Nop())
+	assert.ErrorContains(t, err, "--events: only in a pod")
+}

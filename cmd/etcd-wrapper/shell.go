@@ -1,0 +1,80 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
+)
+
+var (
+	//go:embed completion/etcd-wrapper.bash
+	bashCompletion string
+	//go:embed completion/_etcd-wrapper
+	zshCompletion string
+	//go:embed completion/etcd-wrapper.fish
+	fishCompletion string
+)
+
+// completionCommand prints what a shell has to run once, so that it asks completeCommand for each word.
+type completionCommand struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
+}
+
+// Notes implements commandline.Noted.
+func (*completionCommand) Notes() string {
+	return "For this shell:\n  source <(etcd-wrapper completion bash)      (or zsh)\n  etcd-wrapper completion fish | source\n" +
+		"For each new one, put that line into ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish.\n"
+}
+
+func (c *completionCommand) execute(s streams) exitcode.Code {
+	scripts := map[string]string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}
+	return s.print(scripts[c.Shell])
+}
+
+// completeCommand is what those scripts ask: it prints a line for each word that the last one can become, with a tab before what the
+// word means.
+type completeCommand struct {
+	Words []string `arg:"" optional:""`
+}
+
+func (c *completeCommand) execute(s streams) exitcode.Code {
+	parser, err := commandline.New(&commandLine{}, io.Discard)
+	if err != nil || len(c.Words) == 0 {
+		return exitcode.NotTold // nobody reads why at the middle of a line
+	}
+	for _, candidate := range commandline.Complete(parser.Model, c.Words) {
+		_, _ = fmt.Fprintf(s.out, "%s\t%s\n", candidate.Word, candidate.Help)
+	}
+	return exitcode.Clean
+}
+
+// manCommand prints the manual page.
+type manCommand struct{}
+
+// Notes implements commandline.Noted.
+func (*manCommand) Notes() string {
+	return "To read it:\n  etcd-wrapper man | man -l -\n"
+}
+
+func (*manCommand) execute(s streams) exitcode.Code {
+	parser, err := commandline.New(&commandLine{}, io.Discard)
+	if err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg("cannot make the manual page")
+		return exitcode.NotTold
+	}
+	return s.print(commandline.ManPage(parser.Model, version))
+}
+
+// print prints an answer that is one text.
+func (s streams) print(text string) exitcode.Code {
+	if _, err := io.WriteString(s.out, text); err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg("cannot print it")
+		return exitcode.NotTold
+	}
+	return exitcode.Clean
+}

@@ -1,0 +1,135 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/cmd/suites/ports"
+)
+
+// Each of these disasters is tried by itself elsewhere. Here two come together.
+
+// The data come from the others beside those that were set aside.
+func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
+	last := c.pods[2]
+	last.ExpectTerminationMessage()
+	harness.Mount(t, "-t", "tmpfs", "-o", "size=200m", "none", last.Volume)
+	for _, p := range c.pods {
+		c.runs = append(c.runs, p.Start())
+	}
+	for _, run := range c.runs {
+		run.AwaitReady()
+	}
+	c.pods[0].Put("key", "value")
+	for i := range 10 {
+		c.pods[0].Put(fmt.Sprintf("large-%d", i), strings.Repeat("v", 1<<20))
+	}
+	c.runs[2].Kill()
+	harness.FlipBits(t, last.Database(), 0, 16<<10)
+	run := last.Start()
+	explains(t, run, "the data of the others do not fit")
+	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+asides(last)[0])
+	require.NoError(t, os.RemoveAll(asides(last)[0]))
+	run.AwaitReady()
+	c.requireWhole()
+}
+
+// The authorities that it goes by are replaced while it waits.
+func TestALostMemberThatWaitsTakesARenewedAuthority(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := begin(t, harness.StandaloneMembersWithTLS(t, 3))
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	security := last.Config["peer-transport-security"].(map[string]any)
+	right, err := os.ReadFile(security["trusted-ca-file"].(string))
+	require.NoError(t, err)
+	wrong, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
+	require.NoError(t, err)
+	bundle := filepath.Join(last.Dir, "bundle.pem")
+	require.NoError(t, os.WriteFile(bundle, wrong, 0o600))
+	security["trusted-ca-file"] = bundle
+	last.WriteConfigFile()
+	run := last.Start()
+	run.AwaitLine(harness.Line{"message": "certificate signed by unknown authority"})
+	require.NoError(t, os.WriteFile(bundle, right, 0o600))
+	run.AwaitReady()
+}
+
+// A node that is lost is replaced by one with another address.
+func TestALostMemberComesBackAtAnotherAddress(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	c := newThree(t)
+	last := c.pods[2]
+	c.runs[2].Kill()
+	lose(last)
+	old := last.PeerURL()
+	last.PeerPort = ports.Lease(t)
+	last.Config["listen-peer-urls"], last.Config["initial-advertise-peer-urls"] = last.PeerURL(), last.PeerURL()
+	last.Config["initial-cluster"] = strings.ReplaceAll(fmt.Sprint(last.Config["initial-cluster"]), old, last.PeerURL())
+	last.WriteConfigFile()
+	run := last.Start()
+	run.AwaitLine(harness.Line{"message": "name that URL in initial-cluster"})
+	run.Kill()
+	last.Config["initial-cluster"] = fmt.Sprintf("%s,%s=%s", last.Config["initial-cluster"], last.Config["name"], old)
+	last.WriteConfigFile()
+	last.StartReady().Kill()
+	last.StartReady()
+	c.requireWhole()
+}
+
+// etcd counts whoever is added as one more that is down.
+func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	pods := harness.StandaloneMembers(t, 4)
+	fourth := pods[3]
+	for _, p := range pods[:3] {
+		p.Config["initial-cluster"] = strings.ReplaceAll(fmt.Sprint(p.Config["initial-cluster"]), fmt.Sprintf(",%s=%s", fourth.Config["name"], fourth.PeerURL()), "")
+		p.WriteConfigFile()
+	}
+	c := begin(t, pods[:3])
+	c.runs[1].Kill()
+	run := fourth.Start()
+	explains(t, run, "start those that do not run")
+	pods[1].StartReady()
+	run.AwaitReady()
+	assert.Equal(t, "value", fourth.Get("key"))
+}
+
+// Neither answers before it has started. The learner is no cluster by itself, whatever it lacks.
+func TestAMemberAloneAndItsLearnerStartAtOnce(t *testing.T) {
+	onlyWithMembers(t)
+	t.Parallel()
+	pods := harness.StandaloneMembers(t, 2)
+	first, second, both := pods[0], pods[1], pods[0].Config["initial-cluster"]
+	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
+	first.WriteConfigFile()
+	alone := first.StartReady()
+	first.Put("key", "value")
+	addLearner(first, second)
+	learner := second.Start()
+	learner.AwaitLine(harness.Line{"message": personsLearner})
+	first.Config["initial-cluster"] = both
+	first.WriteConfigFile()
+	learner.StopCleanly()
+	alone.StopCleanly()
+	alone, learner = first.Start(), second.Start()
+	alone.AwaitReady()
+	promoteByHand(first, learner)
+	learner.AwaitReady()
+	assert.Equal(t, "value", second.Get("key"))
+}

@@ -1,0 +1,251 @@
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var (
+	day    = flag.Bool("maintenance", false, "run a day of maintenance in fast motion, which takes minutes")
+	rounds = flag.Int("maintenance-rounds", 3, "how often the day's load, defragmentations, snapshots and kills come round")
+	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
+)
+
+// longestGap is how long a writer may have to wait while members are defragmented, one after the other.
+const longestGap = 1500 * time.Millisecond
+
+func TestMaintenanceOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
+	if !*day {
+		t.Skip("takes a minute: make test-maintenance")
+	}
+	pods, runs := harness.Cluster(t, 3)
+	c := clientOfAll(t, pods)
+	grow(t, c, "/kept/", *inUse)
+	grow(t, c, "/garbage/", *inUse)
+	for _, run := range runs {
+		require.Zero(t, run.Status().Maintenance.Done)
+	}
+	end := harness.StartWriters(t, endpointsOf(pods), 16)
+	thin(t, c, "/garbage/")
+	for _, run := range runs {
+		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Done == 1 })
+	}
+	writers := end()
+	for i, run := range runs {
+		last := run.Status().Maintenance.Last
+		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Took, last.Before>>20, last.After>>20)
+		assert.Equal(t, "threshold", last.Origin)
+	}
+	nobodyWaitedLong(t, writers)
+	nothingIsLost(t, c, writers)
+}
+
+func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
+	t.Helper()
+	longest := harness.Longest(writers)
+	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Gap, longest.At.UTC().Format(time.StampMilli))
+	assert.Less(t, longest.Gap, longestGap)
+	for _, w := range writers {
+		assert.Empty(t, w.Failed, "no write is refused")
+	}
+}
+
+// A day: what fragments, what compacts, snapshots that are read slowly, defragmentations by threshold and by whoever asks,
+// members that are killed while they stand still, and a quota that is exceeded.
+func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
+	if !*day {
+		t.Skip("takes minutes: make test-maintenance")
+	}
+	pods := harness.Members(t, 3)
+	var runs []*harness.Run
+	for _, p := range pods {
+		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
+		p.Config["quota-backend-bytes"] = int64(256 << 20)
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c := clientOfAll(t, pods)
+	grow(t, c, "/kept/", 40)
+	history, endHistory := loadHistory(t, pods)
+	var all []*harness.GapWriter
+	for round := range *rounds {
+		end := harness.StartWriters(t, endpointsOf(pods), 4)
+		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
+		writers := end()
+		nobodyWaitedLong(t, writers)
+		all = append(all, writers...)
+		killsOneThatStandsStill(t, pods, runs, round)
+	}
+	endHistory()
+	for _, key := range []string{"0", "1", "2"} {
+		history.ask(pods[0].Etcd(), access{key: key}, trafficClients)
+	}
+	history.assertLinearizable(t)
+	exceedsTheQuota(t, pods, runs)
+	reply, err := c.Get(t.Context(), "/kept/000001")
+	require.NoError(t, err)
+	require.Len(t, reply.Kvs, 1)
+	nothingIsLost(t, c, all)
+	for _, run := range runs {
+		run.StopCleanly()
+	}
+}
+
+// done is how many defragmentations the members have done.
+func done(runs []*harness.Run) (count int) {
+	for _, run := range runs {
+		if told := run.Status().Maintenance; told != nil {
+			count += told.Done
+		}
+	}
+	return count
+}
+
+// fragmentsWhileASnapshotIsRead ends when every member was defragmented.
+func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+	t.Helper()
+	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	stream, err := etcdserverpb.NewMaintenanceClient(pods[reader].Etcd().ActiveConnection()).Snapshot(reading, &etcdserverpb.SnapshotRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	before := done(runs)
+	prefix := fmt.Sprintf("/garbage-%d/", round)
+	grow(t, c, prefix, 40)
+	thin(t, c, prefix)
+	_, err = pods[reader].Etcd().Defragment(t.Context(), pods[reader].Endpoint())
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+	harness.Eventually(t, "the two others are defragmented", func() bool { return done(runs) >= before+2 })
+	assert.Len(t, runs[reader].Status().Maintenance.Readers, 1)
+	leave()
+	harness.Eventually(t, "and so is the third", func() bool { return done(runs) >= before+3 })
+}
+
+// killsOneThatStandsStill leaves a cluster of which every member is ready.
+func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+	t.Helper()
+	c := clientOfAll(t, pods)
+	prefix := fmt.Sprintf("/garbage-of-the-killed-%d/", round)
+	grow(t, c, prefix, 40)
+	thin(t, c, prefix)
+	victim := -1
+	harness.Eventually(t, "one of them is being defragmented", func() bool {
+		victim = slices.IndexFunc(runs, func(run *harness.Run) bool { return run.Status().Maintenance.Busy() })
+		return victim >= 0
+	})
+	runs[victim].Kill()
+	t.Logf("member %d was killed while it was being defragmented", victim)
+	runs[victim] = pods[victim].Start()
+	runs[victim].AwaitReady()
+	for i, run := range runs { // the one that was killed has perhaps done it before it served
+		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
+			told := run.Status()
+			return told.Maintenance.Phase == "idle" && told.DBSize-told.DBInUse < 32<<20
+		})
+	}
+}
+
+// exceedsTheQuota fills the database until writes are refused, and makes room as a compaction does. The rest is the members'.
+func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
+	t.Helper()
+	c := clientOfAll(t, pods)
+	full := false
+	for i := 0; !full; i++ {
+		_, err := c.Put(t.Context(), fmt.Sprintf("/too-much/%06d", i), large())
+		full = err != nil
+	}
+	thin(t, c, "/too-much/")
+	watch := harness.StartWatch()
+	require.Eventually(t, func() bool {
+		_, err := c.Put(t.Context(), "/room", "again")
+		return err == nil
+	}, 10*time.Minute, time.Second, "the alarm NOSPACE is lifted")
+	t.Logf("writes were possible again %s after the compaction", watch.Took())
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+}
+
+// Whatever the members do for themselves, no client sees a revision that no client has made.
+func TestMaintenanceMovesNoRevision(t *testing.T) {
+	times := 1
+	if *day {
+		times = *rounds
+	}
+	pods := harness.StandaloneMembers(t, 3)
+	var runs []*harness.Run
+	for _, p := range pods {
+		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
+		runs = append(runs, p.Start())
+	}
+	for _, run := range runs {
+		run.AwaitReady()
+	}
+	c := clientOfAll(t, pods)
+	for round := range times {
+		prefix := fmt.Sprintf("/garbage-%d/", round)
+		grow(t, c, prefix, 24)
+		thin(t, c, prefix)
+		before := revisionOf(t, c)
+		for _, run := range runs {
+			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Done == 1 })
+		}
+		everybodyAsks(t, pods)
+		for i, p := range pods {
+			runs[i].StopCleanly()
+			runs[i] = p.StartReady()
+			assert.Equal(t, before, revisionOf(t, c), "after the restart of member %d", i)
+		}
+		harness.Eventually(t, "what members have said to each other ends", func() bool {
+			leases, err := c.Leases(t.Context())
+			return err == nil && len(leases.Leases) == 0
+		})
+	}
+}
+
+// everybodyAsks has each member defragmented by command and by a client, and leadership moved by a client.
+func everybodyAsks(t *testing.T, pods []*harness.Pod) {
+	t.Helper()
+	for i, p := range pods {
+		harness.Eventually(t, "nobody else has its turn", func() bool {
+			_, _, status := p.Begin("defrag").Wait()
+			return status == 0
+		})
+		_, err := p.Etcd().Defragment(t.Context(), p.Endpoint())
+		require.NoError(t, err)
+		status, err := p.Etcd().Status(t.Context(), p.Endpoint())
+		require.NoError(t, err)
+		if status.Leader != status.Header.MemberId {
+			continue
+		}
+		to, err := pods[(i+1)%len(pods)].Etcd().Status(t.Context(), pods[(i+1)%len(pods)].Endpoint())
+		require.NoError(t, err)
+		_, err = p.Etcd().MoveLeader(t.Context(), to.Header.MemberId)
+		require.NoError(t, err)
+	}
+}
+
+func revisionOf(t *testing.T, c *clientv3.Client) int64 {
+	t.Helper()
+	reply, err := c.Get(t.Context(), "anything")
+	require.NoError(t, err)
+	return reply.Header.Revision
+}

@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// clockAhead is the variable by which a program with a clock of its own is told how many seconds that is ahead.
+const clockAhead = "CLOCK_AHEAD"
+
+// What is in Go's package time in the place of its own Now, which asks the machine.
+const (
+	asks     = "\tsec, nsec, mono := runtimeNow()\n"
+	asksWith = asks + "\tsec += clockAhead\n"
+	ahead    = `package time
+
+import "syscall"
+
+var clockAhead = func() (seconds int64) {
+	of, _ := syscall.Getenv("` + clockAhead + `")
+	digits, behind := of, false
+	if of != "" && of[0] == '-' {
+		digits, behind = of[1:], true
+	}
+	for _, digit := range []byte(digits) {
+		seconds = 10*seconds + int64(digit-'0')
+	}
+	if behind {
+		return -seconds
+	}
+	return seconds
+}()
+`
+)
+
+// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, where nobody
+// can answer in its place. The first time it takes minutes, as everything needs the time.
+var skewed = sync.OnceValues(func() (path string, err error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(root, "bin", "test", "etcd-wrapper-skewed")
+	release, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	overlay, err := clockOverlay(path + "-clock")
+	if err != nil {
+		return "", err
+	}
+	return path, build(root, path, "-overlay", overlay)
+})
+
+// clockOverlay leaves in a folder what go build takes for files of package time.
+func clockOverlay(folder string) (path string, err error) {
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
+	if err != nil {
+		return "", err
+	}
+	original := filepath.Join(strings.TrimSpace(string(dir)), "time.go")
+	source, err := os.ReadFile(original)
+	if err != nil {
+		return "", err
+	}
+	altered := strings.Replace(string(source), asks, asksWith, 1)
+	if altered == string(source) {
+		return "", errors.New("package time asks for the time in another way than it did")
+	}
+	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // go build ./... is to see no package there
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
+		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): ours,
+	}})
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(folder, "overlay.json")
+	return path, errors.Join(os.MkdirAll(folder, 0o755),
+		os.WriteFile(now, []byte(altered), 0o600), os.WriteFile(ours, []byte(ahead), 0o600), os.WriteFile(path, replace, 0o600))
+}

@@ -1,0 +1,279 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/readiness/status"
+)
+
+var began = time.Date(2026, time.November, 21, 1, 0, 0, 0, time.UTC)
+
+// etcd is what a test measures, with a clock that it sets.
+type etcd struct {
+	*History
+	now      time.Time
+	is       status.Document
+	fsync    prometheus.Histogram
+	revision prometheus.Gauge
+	writes   Requests
+	reads    Requests
+}
+
+func newEtcd(t *testing.T) *etcd {
+	t.Helper()
+	e := &etcd{
+		now: began, is: status.Document{State: "Serving", Started: began.Add(-time.Minute - time.Second/3), Member: status.Member{DBSize: 1 << 20, DBInUse: 1 << 19}},
+		fsync:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: fsyncMetric, Buckets: []float64{.001, .002, .004}}),
+		revision: prometheus.NewGauge(prometheus.GaugeOpts{Name: revisionMetric}),
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(e.fsync, e.revision)
+	e.History = New(registry)
+	return e
+}
+
+// after lets time pass.
+func (e *etcd) after(d time.Duration) {
+	e.now = e.now.Add(d)
+	e.Look(e.is, e.now, func() (writes, reads Requests) { return e.writes, e.reads })
+}
+
+func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
+	e := newEtcd(t)
+	e.writes, e.is.Backup = Requests{Count: 1000, Took: time.Hour}, &facts.Backups{BehindSeconds: 1.5}
+	e.revision.Set(100)
+	e.after(0)
+	e.after(shortest - 1)
+	require.Nil(t, e.Trends(), "there is nothing to compare with yet")
+	e.writes = Requests{Count: 1004, Took: time.Hour + 8*time.Millisecond}
+	e.revision.Set(150)
+	for range 98 {
+		e.fsync.Observe(.0005)
+	}
+	e.fsync.Observe(.003)
+	e.fsync.Observe(.003)
+	e.after(1)
+	is := e.Trends()
+	require.NotNil(t, is)
+	assert.Equal(t, e.now, is.Until)
+	assert.InDelta(t, 5, is.Interval, 0)
+	assert.InDelta(t, .002, is.Write[0], 1e-6)
+	assert.InDelta(t, .003, is.Fsync[0], 1e-6, "half of the way through the bucket of two")
+	assert.InDelta(t, 10, is.Revisions[0], 1e-6)
+	assert.InDelta(t, 1.5, is.Behind[0], 1e-6)
+	assert.Equal(t, status.Points{1 << 20}, is.DBSize)
+	assert.Equal(t, status.Points{1 << 19}, is.DBInUse)
+	text, err := json.Marshal(is)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "nobody read")
+
+	e.after(shortest)
+	assert.Len(t, e.Trends().Write, 2)
+	assert.True(t, math.IsNaN(float64(e.Trends().Write[1])), "nobody wrote")
+	assert.True(t, math.IsNaN(float64(e.Trends().Fsync[1])))
+	assert.Len(t, is.Write, 1, "what was handed out does not change")
+}
+
+func TestSeriesCoverMoreAndMoreTimeInTheSameRoom(t *testing.T) {
+	e := newEtcd(t)
+	e.after(0)
+	spans := map[float64]bool{}
+	for e.now.Before(began.Add(6 * time.Hour)) {
+		e.writes.Count++
+		e.writes.Took += 3 * time.Millisecond
+		e.after(shortest)
+		is := e.Trends()
+		spans[is.Interval] = true
+		require.Less(t, len(is.Write), capacity)
+		require.Len(t, is.Revisions, len(is.Write))
+		covered := time.Duration(float64(len(is.Write)) * is.Interval * float64(time.Second))
+		require.GreaterOrEqual(t, covered, min(e.now.Sub(began), 2*time.Hour)-longest)
+	}
+	assert.Equal(t, map[float64]bool{5: true, 10: true, 20: true, 40: true, 80: true}, spans)
+	for _, point := range e.Trends().Write {
+		assert.InDelta(t, .003, point, 1e-6)
+	}
+	text, err := json.Marshal(e.Trends())
+	require.NoError(t, err)
+	assert.Less(t, len(text), 8<<10)
+}
+
+func TestOfTwoPointsTheOneThatWasMeasuredCounts(t *testing.T) {
+	var points status.Points
+	require.NoError(t, json.Unmarshal([]byte("[1,3,null,5,6,null,null,null]"), &points))
+	text, err := json.Marshal(halved(points))
+	require.NoError(t, err)
+	assert.Equal(t, "[2,5,6,null]", string(text))
+}
+
+func TestNothingIsMeasuredBeforeEtcdRuns(t *testing.T) {
+	e := newEtcd(t)
+	e.is.DBSize = 0
+	e.after(0)
+	e.after(time.Hour)
+	assert.Nil(t, e.Trends())
+}
+
+// happens is what a change of the document adds to the timeline.
+func happens(t *testing.T, change func(*status.Document)) []string {
+	t.Helper()
+	e := newEtcd(t)
+	e.is.Backup = &facts.Backups{}
+	e.is.Checks = []status.Check{{Name: "space", Status: "ok"}, {Name: "quorum", Status: "ok"}}
+	e.after(0)
+	known := len(e.Happened())
+	change(&e.is)
+	e.after(time.Second)
+	assert.Equal(t, "start", e.Happened()[0].Kind, "nothing is told of the time before")
+	var told []string
+	for _, is := range e.Happened()[known:] {
+		told = append(told, is.Kind+" "+is.Health+" "+is.What)
+	}
+	e.after(time.Second)
+	assert.Len(t, e.Happened(), known+len(told), "once is enough")
+	return told
+}
+
+func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
+	at := began.Add(time.Second)
+	for told, change := range map[string]func(*status.Document){
+		"readiness ok ready": func(d *status.Document) { d.Ready, d.ReadySince = true, at },
+		"leader ok main-1 leads, term 7": func(d *status.Document) {
+			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []status.Peer{{ID: "b", Name: "main-1"}}
+		},
+		"start ok a new cluster begins: the data directory was empty": func(d *status.Document) { d.New = true },
+		"full_snapshot ok full snapshot of revision 80: schedule": func(d *status.Document) {
+			d.Backup = &facts.Backups{LastFull: &facts.Full{Revision: 80, At: at, Reason: "schedule"}}
+		},
+		"restore_test ok restore test of revision 80 passed": func(d *status.Document) {
+			d.Backup = &facts.Backups{LastVerified: &facts.Proof{Revision: 80, At: at, Passed: true}}
+		},
+		"restore_test degraded restore test of revision 80 FAILED: its hash differs": func(d *status.Document) {
+			d.Backup = &facts.Backups{LastVerified: &facts.Proof{Revision: 80, At: at, Reason: "its hash differs"}}
+		},
+		"trouble degraded backups: the store is away": func(d *status.Document) {
+			d.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: at, Message: "the store is away"}}
+		},
+		"trouble degraded lease x: 500": func(d *status.Document) {
+			d.Leases = []status.Lease{{Name: "x", Trouble: &status.LeaseTrouble{Since: at, Message: "500"}}}
+		},
+		"trouble failed sidecar: no answer": func(d *status.Document) {
+			d.LastError = &status.Error{Since: at, Class: "sidecar", Message: "no answer"}
+		},
+		"defragmentation ok defragmented by threshold in 2.4 s": func(d *status.Document) {
+			d.Maintenance = &status.Maintenance{Last: &status.Defragmentation{At: at, Took: 2.4, Origin: "threshold"}}
+		},
+		"defragmentation degraded not defragmented, by client: no room": func(d *status.Document) {
+			d.Maintenance = &status.Maintenance{Last: &status.Defragmentation{At: at, Origin: "client", Error: "no room"}}
+		},
+		"alarm degraded alarm NOSPACE: writes are refused": func(d *status.Document) {
+			d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+		},
+		"trouble failed quorum: no leader": func(d *status.Document) {
+			d.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}}
+		},
+		"recovery ok the data are in place": func(d *status.Document) {
+			d.Recovery = &status.Recovery{State: "Ready", Since: at, Reason: "the data are in place"}
+		},
+		"restore ok the cluster comes back with revision 7": func(d *status.Document) {
+			d.Recovery = &status.Recovery{State: "Ready", Since: at, Reason: "the data are in place", Loss: "the cluster comes back with revision 7"}
+		},
+		"recovery failed refused: not ours": func(d *status.Document) {
+			d.Recovery = &status.Recovery{State: "Refused", Since: at, Reason: "not ours"}
+		},
+	} {
+		assert.Equal(t, []string{told}, happens(t, change))
+	}
+	assert.Len(t, happens(t, func(d *status.Document) {
+		second := d.Started.Truncate(time.Second)
+		d.Backup = &facts.Backups{LastFull: &facts.Full{At: second}, LastVerified: &facts.Proof{At: second}}
+	}), 2, "the store keeps no more than the second")
+	assert.Empty(t, happens(t, func(d *status.Document) {
+		d.Backup = &facts.Backups{LastFull: &facts.Full{At: began.Add(-time.Hour)}, LastVerified: &facts.Proof{At: began.Add(-time.Hour)}}
+	}), "that was before the process started")
+	assert.Empty(t, happens(t, func(d *status.Document) {
+		d.State, d.Checks = "Terminating", []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}}
+	}), "that etcd does not run is no trouble of its own")
+}
+
+func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
+	e := newEtcd(t)
+	e.is.ClusterID, e.is.Term = "c", 7
+	e.after(time.Second)
+	assert.Len(t, e.Happened(), 1, "the start")
+	e.is.Leader, e.is.Peers = "b", []status.Peer{{ID: "b", Name: "main-1"}}
+	e.after(time.Second)
+	e.is.Leader = ""
+	e.after(time.Second)
+	require.Len(t, e.Happened(), 3)
+	assert.Equal(t, "no leader is known", e.Happened()[2].What)
+}
+
+func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
+	e := newEtcd(t)
+	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"}}
+	e.after(0)
+	e.after(time.Second)
+	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}}
+	e.after(time.Second)
+	require.Len(t, e.Happened(), 2, "the start, and")
+	assert.Equal(t, "quorum: no leader", e.Happened()[1].What)
+}
+
+func TestAFullSnapshotIsToldOnceWhetherItIsListedOrMade(t *testing.T) {
+	e := newEtcd(t)
+	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} { // the last one is another one, of a cluster at rest
+		e.is.Backup = &facts.Backups{LastFull: &facts.Full{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
+		e.after(time.Second)
+	}
+	assert.Len(t, e.Happened(), 1+2, "and the start")
+}
+
+func TestTroubleBeginsAndIsOver(t *testing.T) {
+	e := newEtcd(t)
+	e.is.LastExit, e.is.LastExitReason = status.ExitCrash, "a panic"
+	e.after(0)
+	e.is.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: e.now, Message: "1 s"}}
+	e.is.Checks = []status.Check{{Name: "no_corrupt_alarm", Status: "failed", Reason: "members differ"}}
+	e.after(time.Second)
+	e.is.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: began, Message: "2 s"}}
+	e.after(time.Second)
+	e.is.Backup, e.is.Checks = &facts.Backups{}, []status.Check{{Name: "no_corrupt_alarm", Status: "ok"}}
+	e.after(time.Second)
+	var told []string
+	for _, is := range e.Happened() {
+		told = append(told, is.What)
+	}
+	assert.Equal(t, []string{
+		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: over", "backups: over",
+	}, told)
+}
+
+func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
+	e := newEtcd(t)
+	e.after(0)
+	for i := range 100 {
+		e.is.ClusterID, e.is.Leader, e.is.Term = "c", fmt.Sprint(i), uint64(i)
+		e.after(time.Second)
+	}
+	all := e.Happened()
+	assert.Len(t, all, 1+ofAKind)
+	assert.Equal(t, "start", all[0].Kind)
+	assert.Equal(t, "99 leads, term 99", all[len(all)-1].What)
+
+	handed := slices.Clone(all)
+	e.is.Backup = &facts.Backups{LastFull: &facts.Full{At: began.Add(time.Millisecond)}}
+	e.after(time.Second)
+	assert.Equal(t, "full_snapshot", e.Happened()[1].Kind, "it is told where it happened")
+	assert.Equal(t, handed, all, "what was handed out does not change")
+}

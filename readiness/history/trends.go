@@ -1,0 +1,168 @@
+package history
+
+import (
+	"math"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"etcd-wrapper/readiness/status"
+)
+
+const (
+	// capacity is how many points a series has. When it is full, each two become one, until they are longest apart: then the
+	// oldest goes. So there is something to see after seconds, and 160 minutes in the end, in 3 KiB.
+	capacity = 120
+	shortest = 5 * time.Second
+	longest  = 16 * shortest
+)
+
+// The metrics of etcd that are read.
+const (
+	fsyncMetric    = "etcd_disk_wal_fsync_duration_seconds"
+	revisionMetric = "etcd_debugging_mvcc_current_revision"
+)
+
+// reading is what was read of etcd at one moment. What it counts only grows, until etcd is started anew.
+type reading struct {
+	at            time.Time
+	writes, reads Requests
+	fsyncs        *dto.Histogram
+	revision      float64
+}
+
+// measure takes a point when it is due.
+func (h *History) measure(is status.Document, now time.Time, requests func() (writes, reads Requests)) {
+	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
+		return
+	}
+	taken := h.read(now, requests)
+	defer func() { h.taken = taken }()
+	if h.due.IsZero() { // there is nothing yet to compare with
+		h.due = now.Add(shortest)
+		return
+	}
+	trends := status.Trends{Interval: shortest.Seconds()}
+	if last := h.Trends(); last != nil {
+		trends = *last
+	}
+	trends.Until = now
+	points := h.points(&trends, taken, is)
+	for _, next := range points {
+		*next.series = append(*next.series, float32(next.point)) // behind what others read
+	}
+	if len(trends.Write) == capacity {
+		shorten(&trends, points)
+	}
+	h.due = now.Add(time.Duration(trends.Interval * float64(time.Second)))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.trends = &trends
+}
+
+type next struct {
+	series *status.Points
+	point  float64
+}
+
+// points are the next ones of all series.
+func (h *History) points(of *status.Trends, now reading, is status.Document) []next {
+	missing := math.NaN()
+	size, inUse, behind, revisions := missing, missing, missing, missing
+	if is.DBSize > 0 {
+		size, inUse = float64(is.DBSize), float64(is.DBInUse)
+		revisions = max(0, now.revision-h.taken.revision) / now.at.Sub(h.taken.at).Seconds()
+	}
+	if is.Backup != nil {
+		behind = is.Backup.BehindSeconds
+	}
+	return []next{
+		{&of.Write, mean(h.taken.writes, now.writes)},
+		{&of.Read, mean(h.taken.reads, now.reads)},
+		{&of.Fsync, p99(h.taken.fsyncs, now.fsyncs)},
+		{&of.DBSize, size},
+		{&of.DBInUse, inUse},
+		{&of.Behind, behind},
+		{&of.Revisions, revisions},
+	}
+}
+
+// shorten makes room for the points to come.
+func shorten(of *status.Trends, all []next) {
+	shortened := func(p status.Points) status.Points { return p[1:] }
+	if of.Interval < longest.Seconds() {
+		of.Interval *= 2
+		shortened = halved
+	}
+	for _, each := range all {
+		*each.series = shortened(*each.series)
+	}
+}
+
+// halved makes one point of each two. What was not measured does not count.
+func halved(p status.Points) status.Points {
+	half := make(status.Points, len(p)/2)
+	for i := range half {
+		a, b := p[2*i], p[2*i+1]
+		switch {
+		case math.IsNaN(float64(a)):
+			half[i] = b
+		case math.IsNaN(float64(b)):
+			half[i] = a
+		default:
+			half[i] = (a + b) / 2
+		}
+	}
+	return half
+}
+
+// read asks etcd's registry, which may lack what a version of etcd calls otherwise.
+func (h *History) read(now time.Time, requests func() (writes, reads Requests)) (is reading) {
+	is.at = now
+	is.writes, is.reads = requests()
+	families, _ := h.etcd.Gather() // what cannot be gathered is missing
+	for _, family := range families {
+		if len(family.GetMetric()) == 0 {
+			continue
+		}
+		switch first := family.GetMetric()[0]; family.GetName() {
+		case fsyncMetric:
+			is.fsyncs = first.GetHistogram()
+		case revisionMetric:
+			is.revision = first.GetGauge().GetValue()
+		}
+	}
+	return is
+}
+
+// mean is how long requests took between two readings; NaN if there were none.
+func mean(from, to Requests) float64 {
+	if to.Count <= from.Count {
+		return math.NaN()
+	}
+	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
+}
+
+// p99 is what 99 in 100 took at most between two readings, as Prometheus' histogram_quantile has it; NaN if there were none.
+func p99(from, to *dto.Histogram) float64 {
+	counted := map[float64]uint64{}
+	for _, bucket := range from.GetBucket() {
+		counted[bucket.GetUpperBound()] = bucket.GetCumulativeCount()
+	}
+	rank := 0.99 * float64(to.GetSampleCount()-from.GetSampleCount())
+	if to.GetSampleCount() <= from.GetSampleCount() {
+		return math.NaN()
+	}
+	lower, below := 0.0, 0.0
+	for _, bucket := range to.GetBucket() {
+		upper := bucket.GetUpperBound()
+		count := float64(bucket.GetCumulativeCount() - counted[upper])
+		if count >= rank && !math.IsInf(upper, 1) {
+			return lower + (upper-lower)*(rank-below)/(count-below)
+		}
+		if !math.IsInf(upper, 1) {
+			lower, below = upper, count
+		}
+	}
+	return lower
+}

@@ -1,0 +1,38 @@
+
+// The end of the process, as far as it is known: of this one by its last steps, of the one before by what the next one found.
+const lastStep = (now) => now.transitions.findLast((step) => step.to === "Terminating" && step.from !== step.to)?.reason;
+
+function endedWith(why) {
+  $("ended").hidden = !why;
+  if (fresh("ended", why)) $("ended").replaceChildren(...sentence(why));
+}
+
+let watched = ""; // how the process ended that this page has watched before this one
+
+function showEnd(before, now) {
+  if (before && before.started !== now.started) {
+    watched = "The process that was watched here before has ended: " + (before.state === "Terminated" ? lastStep(before) ?? before.reason
+      : [now.last_exit, now.last_exit_reason].filter(Boolean).join(": ")) + ".";
+  }
+  endedWith(now.state === "Terminated" ? "The process has ended: " + [lastStep(now), now.reason].filter(Boolean).join("; ") + "." : watched);
+}
+
+// Recovery's steps take the machine's place while it works. Those that this page has seen are framed.
+const steps = JSON.parse($("steps-of-recovery").textContent);
+const passed = new Set();
+
+function showRecovery(now) {
+  const r = now.recovery, works = r && steps.some(({ state }) => state === r.state) && ["Query", "Trigger", "Wait"].includes(now.state);
+  $("recovery").hidden = !works;
+  document.querySelector(".machine").hidden = Boolean(works);
+  if (!works) return passed.clear();
+  passed.add(r.state);
+  $("progress").hidden = !r.of;
+  $("progress").value = r.of ? r.bytes / r.of : 0;
+  $("left").textContent = r.of ? bytes(r.bytes) + " of " + bytes(r.of) + (r.seconds_left ? ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "") : "";
+  if (fresh("recovery", r.state)) $("recovery-steps").replaceChildren(...steps.map(({ state, doing }) => {
+    const item = make("li", state === r.state ? "current" : passed.has(state) ? "visited" : "", doing);
+    if (state === r.state) item.setAttribute("aria-current", "step");
+    return item;
+  }));
+}

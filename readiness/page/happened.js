@@ -1,0 +1,57 @@
+
+// What happened that people care for, and what they can do about what is wrong.
+function showHappened(now) {
+  const all = now.timeline ?? [];
+  $("happened-section").hidden = !all.length;
+  if (fresh("happened", all)) $("happened").replaceChildren(...all.toReversed().map(happening));
+}
+
+function happening(is) {
+  return make("li", is.health, moment(is.at), make("span", "mark", marks[is.health] ?? ""), make("span", "unseen", is.health + ": "), make("span", "", ...sentence(is.what)));
+}
+
+// ways are the commands and the flags in a sentence that somebody is to give.
+const ways = new RegExp([
+  /(?:etcd-wrapper )?(?:etcdctl|etcdutl) [a-z]+ [a-z]+(?: (?:[0-9a-f]{8,16}\b|--[\w=-]+|[^\s;,]*\/[^\s;,]+))*/, /etcd-wrapper (?:status|defrag|backup [a-z]+)/,
+  /(?<=\b(?:start|once|members?|others|so|or) with )--[a-z-]+=[^\s;,]+/,
+].map((each) => each.source).join("|"), "g");
+
+// sentence is a text with a button behind each way out, which copies it.
+function sentence(text) {
+  const parts = [];
+  let from = 0;
+  for (const { 0: way, index } of plain(text).matchAll(ways)) {
+    parts.push(plain(text).slice(from, index), make("code", "", way), " ", copier(way));
+    from = index + way.length;
+  }
+  return [...parts, plain(text).slice(from)];
+}
+
+function copier(way) {
+  const button = make("button", "copy", "Copy");
+  button.type = "button";
+  button.dataset.copies = way;
+  button.setAttribute("aria-label", "Copy " + way);
+  return button;
+}
+
+// copy puts a text on the clipboard, or selects it where the browser lets nobody write there.
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest?.("[data-copies]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copies);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.previousElementSibling);
+    button.textContent = "Selected";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});
+
+// keepingFocus lets a button that was drawn anew have the focus that it had.
+function keepingFocus(draw) {
+  const held = document.activeElement?.dataset.copies;
+  draw();
+  if (held && !document.activeElement?.dataset.copies) [...document.querySelectorAll("[data-copies]")].find((button) => button.dataset.copies === held)?.focus();
+}

@@ -1,0 +1,86 @@
+package status
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Answer is what one member of a cluster says of itself.
+type Answer struct {
+	Member   string    `json:"member"`
+	Document *Document `json:"status,omitempty"` // nil if it has not answered
+	Error    string    `json:"error,omitempty"`  // why not
+}
+
+// forAll is how long the members of a cluster may take to answer, all at once.
+const forAll = 3 * time.Second
+
+// FetchAll asks the wrappers of the members that one of them knows, each on the host of its peer URL and the same port, and returns
+// their answers in the order in which that one lists them. secured is how they are reached over TLS; nil is plain HTTP.
+func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []Answer {
+	ctx, cancel := context.WithTimeout(ctx, forAll)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true}}
+	scheme := "http"
+	if secured != nil {
+		scheme = "https"
+	}
+	answers := make([]Answer, len(known.Peers))
+	var asked sync.WaitGroup
+	for i, peer := range known.Peers {
+		answers[i].Member = peer.Name
+		if peer.Name == "" {
+			answers[i].Member = peer.ID
+		}
+		if peer.ID == known.MemberID {
+			answers[i].Document = &known
+			continue
+		}
+		asked.Go(func() {
+			document, err := fetchFrom(ctx, client, scheme, peer, port)
+			if err != nil {
+				answers[i].Error = err.Error()
+				return
+			}
+			answers[i].Document = &document
+		})
+	}
+	asked.Wait()
+	return answers
+}
+
+func fetchFrom(ctx context.Context, client *http.Client, scheme string, peer Peer, port uint16) (Document, error) {
+	if len(peer.URLs) == 0 {
+		return Document{}, errors.New("it has no peer URL")
+	}
+	at, err := url.Parse(peer.URLs[0])
+	if err != nil {
+		return Document{}, fmt.Errorf("its peer URL is none: %w", err)
+	}
+	address := scheme + "://" + net.JoinHostPort(at.Hostname(), strconv.Itoa(int(port))) + "/lifecycle"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return Document{}, err
+	}
+	reply, err := client.Do(request)
+	if err != nil {
+		return Document{}, fmt.Errorf("no answer: %w", err)
+	}
+	defer reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		return Document{}, fmt.Errorf("%s answers %s", address, reply.Status)
+	}
+	document, err := decode(reply.Body)
+	if err != nil {
+		return Document{}, fmt.Errorf("cannot read what %s answers: %w", address, err)
+	}
+	return document, nil
+}

@@ -1,0 +1,46 @@
+package status
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/lifecycle", r.URL.Path)
+		_ = json.NewEncoder(w).Encode(Document{Pod: "etcd-main-1\x1b[2J", Ready: true})
+	}))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(at.Port())
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	known := Document{MemberID: "a", Pod: "etcd-main-0", Member: Member{Peers: []Peer{
+		{ID: "a", Name: "etcd-main-0"},
+		{ID: "b", Name: "etcd-main-1", URLs: []string{"https://127.0.0.1:2380"}},
+		{ID: "c", URLs: []string{"https://nobody.invalid:2380"}},
+		{ID: "d"},
+	}}}
+	answers := FetchAll(t.Context(), known, uint16(port), &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+	require.Len(t, answers, 4)
+	assert.Equal(t, "etcd-main-0", answers[0].Document.Pod)
+	assert.True(t, answers[1].Document.Ready)
+	assert.NotContains(t, answers[1].Document.Pod, "\x1b", "what others say must not paint a terminal")
+	assert.Equal(t, "c", answers[2].Member)
+	assert.Contains(t, answers[2].Error, "no answer")
+	assert.Equal(t, "it has no peer URL", answers[3].Error)
+
+	answers = FetchAll(t.Context(), known, uint16(port), &tls.Config{MinVersion: tls.VersionTLS12})
+	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
+}

@@ -1,0 +1,77 @@
+package terminal
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/status"
+)
+
+var missing = float32(math.NaN())
+
+func TestThePointsOfASeriesAreBars(t *testing.T) {
+	assert.Equal(t, "▁▃ ▅█", bars(status.Points{0, 3, missing, 5, 7.5}))
+	assert.Equal(t, "▁▁", bars(status.Points{0, 0}), "nothing is as high as nothing")
+	for i := range 1000 {
+		assert.Equal(t, "█", bars(status.Points{float32(i+1) / 1e6}), "the highest is as high as can be")
+	}
+	many := make(status.Points, 119)
+	many[118] = 1
+	assert.Equal(t, strings.Repeat("▁", 39)+"█", bars(many))
+}
+
+func TestTheLastHoursAreALineEach(t *testing.T) {
+	d := document()
+	none := status.Points{missing, missing}
+	d.Trends = &status.Trends{
+		Interval: 5, Write: status.Points{.0012, .0345}, Read: none, Fsync: none, DBSize: status.Points{1 << 20, 3 << 29}, DBInUse: none,
+		Behind: status.Points{70, missing}, Revisions: status.Points{1000, 12.34},
+	}
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(d))
+	for _, line := range []string{
+		"the last 10s", "  writes      ▁█  34.5ms, max 34.5ms", "  database    ▁█  1.5 GiB, max 1.5 GiB", "  backup lag  █   1m10s, max 1m10s",
+		"  revisions   █▁  12.3/s, max 1000/s",
+	} {
+		assert.Contains(t, strings.Split(unwrapped(t, &out), "\n"), line)
+	}
+	assert.NotContains(t, out.String(), "reads", "nothing was measured")
+}
+
+func TestWhatHappenedIsTold(t *testing.T) {
+	d := document()
+	d.Timeline = []status.Happening{{At: d.Started, Kind: "leader", Health: "ok", What: "main-1 leads"}, {At: d.Since, Kind: "trouble", Health: "failed", What: "sidecar: no answer"}}
+	var out bytes.Buffer
+	require.NoError(t, NewPrinter(&out).Print(d))
+	assert.Regexp(t, `(?m)^what happened\n  `+at+`  main-1 leads\n  `+at+`  sidecar: no answer$`, out.String())
+
+	out.Reset()
+	printer := &Printer{to: &out, colour: true, until: map[bool]time.Time{}, known: map[happened]bool{}}
+	require.NoError(t, printer.PrintChanges(d))
+	require.NoError(t, printer.PrintChanges(d))
+	assert.Equal(t, 1, strings.Count(out.String(), "main-1 leads"), out.String())
+	assert.Contains(t, out.String(), "\x1b[31msidecar: no answer\x1b[0m\n")
+}
+
+func TestAtATerminalTheLastHoursStayBelowTheChanges(t *testing.T) {
+	d := document()
+	none := status.Points{missing}
+	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, Behind: none, Revisions: none}
+	var out bytes.Buffer
+	printer := &Printer{to: &out, live: true, until: map[bool]time.Time{}, known: map[happened]bool{}}
+	require.NoError(t, printer.PrintChanges(d))
+	below := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
+	assert.True(t, strings.HasSuffix(out.String(), "again\n"+below), out.String())
+	out.Reset()
+	require.NoError(t, printer.PrintChanges(d))
+	assert.Empty(t, out.String(), "nothing has changed")
+	d.Ready = true
+	require.NoError(t, printer.PrintChanges(d))
+	assert.Regexp(t, `^\x1b\[3A\x1b\[J`+at+`  ready\n`+below+"$", out.String())
+}

@@ -1,0 +1,212 @@
+package peers
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// rolled are three members that run no etcd.
+func rolled(t *testing.T) (all []*Peers) {
+	t.Helper()
+	return rolledWith(t, "http", func(*embed.Config) {})
+}
+
+func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all []*Peers) {
+	t.Helper()
+	config := func(i int) *embed.Config {
+		config := embed.NewConfig()
+		config.Name = fmt.Sprintf("m-%d", i)
+		configure(config)
+		return config
+	}
+	var pairs []string
+	var at []*url.URL
+	for i := range 3 {
+		held := httptest.NewServer(nil)
+		here, err := url.Parse(held.URL)
+		require.NoError(t, err)
+		here.Scheme = scheme
+		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
+		defer held.Close() // once all have one: a port that is free again may be the next one's
+	}
+	for i := range 3 {
+		c := config(i)
+		c.InitialCluster, c.AdvertisePeerUrls, c.ListenPeerUrls = strings.Join(pairs, ","), []url.URL{*at[i]}, []url.URL{*at[i]}
+		p, err := Of(c, Options{})
+		require.NoError(t, err)
+		t.Cleanup(p.Close)
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
+	ask := func(p *Peers, holds Holds) Listing {
+		c := p.Ask(t.Context(), Self{Holds: holds})
+		return c.Listing
+	}
+	all := rolled(t)
+	assert.Equal(t, Unknown, ask(all[0], Nothing), "nobody else is there")
+	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third may have data")
+	assert.Equal(t, Founding, ask(all[2], Nothing))
+	assert.Equal(t, Founding, ask(all[0], Nothing))
+	assert.Equal(t, Gone, ask(all[1], Ruins))
+	assert.Equal(t, Gone, ask(all[2], Nothing), "one has had data")
+	assert.Equal(t, Unknown, ask(all[0], Data), "who has data has nothing to ask for")
+	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
+}
+
+func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
+	ask := func(p *Peers, id string) Listing {
+		c := p.Ask(t.Context(), Self{Holds: Data, Restore: id})
+		return c.Listing
+	}
+	all := rolled(t)
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], "back"))
+	assert.Equal(t, Unknown, ask(all[2], "another"))
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+	assert.Equal(t, Asking, ask(all[2], "back"))
+	assert.Equal(t, Asking, ask(all[0], "back"))
+	assert.Equal(t, Unknown, ask(all[1], ""), "it starts")
+	assert.Equal(t, Unknown, ask(all[0], "back"))
+}
+
+// Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.
+func TestAQuorumWithoutDataWaitsForTheRest(t *testing.T) {
+	all := rolled(t)
+	now := time.Now()
+	for _, p := range all {
+		p.now = func() time.Time { return now }
+	}
+	all[1].Tell(Self{Holds: Nothing})
+	for range 3 {
+		c := all[0].Ask(t.Context(), Self{Holds: Nothing})
+		assert.Equal(t, Unknown, c.Listing, "the third may have data")
+		assert.ErrorContains(t, c.Silent, "m-2 does not answer")
+		now = now.Add(time.Hour)
+	}
+	all[2].Tell(Self{Holds: Nothing})
+	c := all[0].Ask(t.Context(), Self{Holds: Nothing})
+	assert.Equal(t, Founding, c.Listing)
+	assert.NoError(t, c.Silent)
+}
+
+func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
+	all := rolled(t)
+	ask := func(p *Peers, brought bool) bool {
+		return p.Ask(t.Context(), Self{Holds: Ruins, Brought: brought}).Brought
+	}
+	ask(all[0], true)
+	ask(all[1], false)
+	assert.False(t, ask(all[2], true))
+	ask(all[1], true)
+	assert.True(t, ask(all[2], true))
+	assert.True(t, ask(all[0], false), "it asks about the others")
+	assert.False(t, ask(all[1], true))
+}
+
+func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
+	all := rolled(t)
+	all[0].Tell(Self{Holds: Data})
+	call, waits := all[1].hear(t.Context(), "m-0", all[1].others["m-0"], assert.AnError)
+	assert.True(t, waits)
+	assert.Equal(t, Data, call.Holds)
+}
+
+// It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
+func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
+	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
+	none := Call{Holds: Nothing}
+	assert.Equal(t, Founding, p.roll(Self{Holds: Nothing}, nil, []Call{none, none}))
+	assert.Equal(t, Partial, p.roll(Self{Holds: Nothing}, []*answer{{}}, []Call{none}))
+	assert.Equal(t, Unknown, p.roll(Self{Holds: Ruins}, []*answer{{}}, []Call{none}))
+	assert.Equal(t, Unknown, p.roll(Self{Holds: Nothing}, []*answer{{}}, nil), "the third may have data")
+}
+
+func TestWhatASurveyComesTo(t *testing.T) {
+	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
+	for _, of := range []struct {
+		own, one, other Holds
+		want            Listing
+		words           string
+	}{
+		{Nothing, Nothing, Ruins, Gone, ""},
+		{Older, Nothing, Ruins, Gone, ""},
+		{Older, Older, Older, Gone, ""},
+		{Nothing, Nothing, Older, Gone, ""},
+		{Data, Older, Older, Unknown, ""},
+		{Older, Older, Data, Unknown, "m-1 has data, and runs no etcd yet"},
+		{Nothing, Nothing, Restores, Unknown, "m-1 is about to restore the backup"},
+		{Restores, Nothing, Restores, Gone, ""},
+		{Restores, Nothing, Nothing, Gone, ""},
+		{Restores, Restores, Data, Unknown, "m-1 has data, and runs no etcd yet"},
+		{Nothing, Nothing, "", Unknown, ""},
+		{Nothing, Nothing, "what a later version tells", Unknown, ""},
+	} {
+		calls := []Call{{Name: "m-0", Holds: of.one}, {Name: "m-1", Holds: of.other}}
+		self := Self{Holds: of.own}
+		listing := p.roll(self, nil, calls)
+		assert.Equal(t, of.want, listing, "%+v", of)
+		if err := p.lacking(self, &Survey{Listing: listing}, nil, calls); of.words == "" {
+			assert.NoError(t, err, "%+v", of)
+		} else {
+			assert.EqualError(t, err, of.words)
+		}
+	}
+}
+
+func TestWhoAsksForARestoreIsToldWhoDoesNot(t *testing.T) {
+	all := rolled(t)
+	self := Self{Holds: Data, Restore: "back"}
+	all[1].Tell(Self{Holds: Data, Restore: "another"})
+	all[2].Tell(Self{Holds: Restores, Restore: "back"})
+	c := all[0].Ask(t.Context(), self)
+	assert.Equal(t, Unknown, c.Listing)
+	assert.EqualError(t, c.Silent, "m-1 does not ask for the same restore; m-2 is about to restore the backup")
+	all[1].Tell(self)
+	c = all[0].Ask(t.Context(), self)
+	assert.Equal(t, Unknown, c.Listing, "m-2 will have the data")
+	assert.EqualError(t, c.Silent, "m-2 is about to restore the backup")
+	c = all[0].Ask(t.Context(), Self{Holds: Restores, Restore: "back"})
+	assert.Equal(t, Asking, c.Listing, "the store says who is first")
+	assert.NoError(t, c.Silent)
+}
+
+func TestAMinorityIsNamedWithWhatItLacks(t *testing.T) {
+	w := newTown(t)
+	w.fakes[0].away.Store(true)
+	c := w.ask()
+	assert.ErrorContains(t, c.Silent, "of 3 voting members only m-1 runs, and 2 have to; m-0 does not answer (")
+	w = newTown(t)
+	w.alter(0, without)
+	assert.EqualError(t, w.ask().Silent, "what the others say of the cluster's members is not the same")
+}
+
+func TestTheVotersOfTheVolumesClusterAreTold(t *testing.T) {
+	w := newTown(t)
+	w.fakes[0].away.Store(true)
+	c := w.peers.Ask(t.Context(), volume(0xabc, own, 1))
+	assert.Equal(t, 3, c.Voters, "one is enough to know of others")
+	assert.Equal(t, 1, c.Run)
+	c = w.peers.Ask(t.Context(), volume(0xdef, own, 1))
+	assert.Zero(t, c.Voters)
+	assert.Zero(t, c.Run, "it is of another cluster")
+}
+
+func TestMembersThatAreOlderThanTheStoreAreCounted(t *testing.T) {
+	all := rolled(t)
+	all[1].Tell(Self{Holds: Older})
+	all[2].Tell(Self{Holds: Ruins})
+	c := all[0].Ask(t.Context(), Self{Holds: Older})
+	assert.Equal(t, 1, c.Older)
+	assert.Equal(t, Gone, c.Listing)
+}

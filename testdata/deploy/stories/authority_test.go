@@ -1,0 +1,75 @@
+package stories
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// The steps are those of docs/operations.md. The client, too, trusts both authorities before it meets the new one, and shows a certificate
+// of the new one before the old one is gone.
+func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
+	w := newWorldWithBucket(t)
+	former, latter := w.withCertificates(), newAuthority(t)
+	latter.issued = 1000 // its certificates are told from the former one's by their numbers
+	w.identity.RootCAs.AddCert(latter.certificate)
+	var shown atomic.Pointer[tls.Certificate]
+	shown.Store(&w.identity.Certificates[0])
+	w.identity.Certificates = nil
+	w.identity.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown.Load(), nil }
+	w.apply(three, tlsSecrets)
+	w.awaitReady(3)
+	writes := w.startWriter()
+
+	leaves := w.secrets(former)
+	both := text("CERTIFICATE", former.certificate.Raw) + text("CERTIFICATE", latter.certificate.Raw)
+	w.renewAuthorities(leaves, both)
+	w.restartAll()
+
+	leaves = w.secrets(latter)
+	w.renewAuthorities(leaves, both)
+	shown.Store(&latter.identity().Certificates[0])
+	for member := range w.pods() {
+		cluster.Eventually(t, member+" shows a certificate of the new authority", func() error {
+			if now, err := w.serial(member); err != nil || now < 1000 {
+				return errors.Join(err, fmt.Errorf("it is number %d: %w", now, errNotYet))
+			}
+			return nil
+		})
+	}
+
+	w.renewAuthorities(leaves, text("CERTIFICATE", latter.certificate.Raw))
+	w.restartAll()
+	w.unharmed()
+	shown.Store(&former.identity().Certificates[0])
+	assert.Error(t, tryPut(w.etcd(), "refused", "", 5*time.Second), "the old authority counts no more")
+	shown.Store(&latter.identity().Certificates[0])
+	w.checkBackups("etcd-main-0", writes)
+	assert.Empty(t, writes.failed, "nobody had to wait for a new authority")
+}
+
+// renewAuthorities has these certificates in the Secrets, beside the authorities that are trusted.
+func (w *world) renewAuthorities(leaves map[string]map[string]string, trusted string) {
+	w.t.Helper()
+	for name, files := range leaves {
+		files = maps.Clone(files)
+		files["ca.crt"] = trusted
+		w.renew(name, files)
+	}
+}
+
+func (w *world) restartAll() {
+	w.t.Helper()
+	out, err := w.Kubectl("-n", w.namespace, "rollout", "restart", "statefulset/etcd-main")
+	require.NoError(w.t, err, out)
+	w.awaitReady(3)
+}

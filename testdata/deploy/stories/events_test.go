@@ -1,0 +1,41 @@
+package stories
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+func TestWhatHappensToAMemberIsSaidByKubectlDescribe(t *testing.T) {
+	w := newWorld(t)
+	w.apply(one)
+	w.awaitReady(1)
+	w.greet()
+	w.asked("etcd-main-0", "defrag")
+	cluster.Eventually(t, "the pod's Events have it", func() error {
+		out, err := w.Kubectl("-n", w.namespace, "describe", "pod", "etcd-main-0")
+		if err != nil {
+			return err
+		}
+		_, events, _ := strings.Cut(out, "\nEvents:")
+		return contains(events, "Defragmented", "etcd-wrapper", "defragmented by command in")
+	})
+	w.mayDoNoMore("create events.events.k8s.io")
+
+	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
+	require.NoError(t, err, out)
+	w.Kubectl("-n", w.namespace, "delete", "pod", "etcd-main-0", "--wait=false") //nolint:errcheck // it is awaited
+	w.awaitReady(1)
+	cluster.Eventually(t, "it is defragmented again", func() error {
+		_, err := w.tell("etcd-main-0", "defrag")
+		return err
+	})
+	cluster.Eventually(t, "the refusal is said", func() error {
+		return contains(w.log("etcd-main-0"), "Role does not let it create this Event")
+	})
+	assert.True(t, w.greeted())
+}

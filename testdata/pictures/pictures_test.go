@@ -1,0 +1,66 @@
+// Package pictures draws the pictures of the documentation: docs/pictures/NAME.svg of docs/pictures/NAME.d2. It is a module of its
+// own, so that the program does not depend on D2. `make pictures` calls it.
+package pictures
+
+import (
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"oss.terrastruct.com/d2/d2graph"
+	"oss.terrastruct.com/d2/d2layouts/d2elklayout"
+	"oss.terrastruct.com/d2/d2lib"
+	"oss.terrastruct.com/d2/d2renderers/d2svg"
+	"oss.terrastruct.com/d2/d2themes/d2themescatalog"
+	"oss.terrastruct.com/d2/lib/log"
+	"oss.terrastruct.com/d2/lib/textmeasure"
+	"oss.terrastruct.com/util-go/go2"
+)
+
+var update = flag.Bool("update", false, "draw the pictures again")
+
+const folder = "../../docs/pictures"
+
+func TestThePicturesAreDrawnFromTheirTexts(t *testing.T) {
+	texts, err := filepath.Glob(filepath.Join(folder, "*.d2"))
+	require.NoError(t, err)
+	require.NotEmpty(t, texts)
+	for _, path := range texts {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		picture := strings.TrimSuffix(path, ".d2") + ".svg"
+		drawn := draw(t, string(text))
+		if *update {
+			require.NoError(t, os.WriteFile(picture, drawn, 0o644))
+		}
+		committed, err := os.ReadFile(picture)
+		require.NoError(t, err)
+		assert.True(t, string(drawn) == string(committed), "%s is not what its text says; make pictures", picture)
+	}
+}
+
+// draw lays a text out, in light colours and, where the reader prefers these, in dark ones.
+func draw(t *testing.T, text string) []byte {
+	t.Helper()
+	ruler, err := textmeasure.NewRuler()
+	require.NoError(t, err)
+	style := &d2svg.RenderOpts{
+		ThemeID:     &d2themescatalog.NeutralDefault.ID,
+		DarkThemeID: &d2themescatalog.DarkMauve.ID,
+		Pad:         go2.Pointer(int64(16)),
+	}
+	layout := func(string) (d2graph.LayoutGraph, error) { return d2elklayout.DefaultLayout, nil }
+	ctx := log.WithDefault(context.Background())
+	diagram, _, err := d2lib.Compile(ctx, text, &d2lib.CompileOptions{Ruler: ruler, LayoutResolver: layout}, style)
+	require.NoError(t, err)
+	svg, err := d2svg.Render(diagram, style)
+	require.NoError(t, err)
+	return fmt.Appendf(svg, "\n<!-- made by \"make pictures\" of %x -->\n", sha256.Sum256([]byte(text)))
+}

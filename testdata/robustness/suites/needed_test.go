@@ -1,0 +1,9 @@
+//go:build needed
+
+package suites
+
+// What etcd's tests import, for go.mod: nothing is built with this tag.
+import (
+	_ "go.etcd.io/etcd/tests/v3/common"
+	_ "go.etcd.io/etcd/tests/v3/e2e"
+)

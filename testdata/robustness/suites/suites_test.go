@@ -1,0 +1,174 @@
+// Package suites runs etcd's own end-to-end tests with plain etcd and with the program in its place, and compares.
+package suites
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+var only = flag.String("tests", ".", "a regular expression of those of etcd's tests that are run")
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// module is where etcd's tests are.
+const module = "go.etcd.io/etcd/tests/v3/"
+
+const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
+
+// different are the tests that cannot pass with the program in the place of etcd, and why. One that passes all the same is to be taken out.
+var different = map[string]string{
+	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
+	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
+	"TestCtlV3GetRevokedCRL":                            "etcd's configuration file has no key for a list of revoked certificates",
+	"TestCtlV3GetRevokedCRLGRPCOnly":                    "etcd's configuration file has no key for a list of revoked certificates",
+	"TestEtcdPeerCNAuth":                                founding,
+	"TestEtcdPeerMultiCNAuth":                           founding,
+	"TestEtcdPeerNameAuth":                              founding,
+	"TestEtcdPeerLocalAddr":                             founding,
+	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
+}
+
+// TestWhatPassesWithPlainEtcdPassesWithTheProgram runs each of etcd's own tests twice, with etcd and with the program in its place.
+func TestWhatPassesWithPlainEtcdPassesWithTheProgram(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("skipped: only root makes networks and processes of a test's own")
+	}
+	plain, ours := binaries(t)
+	for _, name := range []string{"common", "e2e"} {
+		t.Run(name, func(t *testing.T) {
+			s := compiled(t, name)
+			count := map[string]int{}
+			for _, test := range s.tests(t) {
+				withPlain, withOurs := s.compare(t, test, plain, ours)
+				count["plain etcd "+string(withPlain)]++
+				count["the program "+string(withOurs)]++
+				t.Logf("%s: %s with plain etcd, %s with the program", test, withPlain, withOurs)
+			}
+			t.Logf("%v", count)
+		})
+	}
+}
+
+// compare has the program pass what plain etcd passes.
+func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
+	t.Helper()
+	var output string
+	var both sync.WaitGroup
+	both.Go(func() { withPlain, _ = s.attempt(test, plain) })
+	both.Go(func() { withOurs, output = s.attempt(test, ours) })
+	both.Wait()
+	switch why, differs := different[test]; {
+	case differs:
+		assert.Equal(t, failed, withOurs, "%s passes, and is to be taken out of those that differ: %s", test, why)
+	case withPlain != failed:
+		assert.Equal(t, withPlain, withOurs, "%s\n%s", test, output)
+	}
+	return withPlain, withOurs
+}
+
+// binaries are two directories, as etcd's tests want them: one with plain etcd, and one with the program in its place.
+func binaries(t *testing.T) (plain, ours string) {
+	t.Helper()
+	plain, ours = t.TempDir(), t.TempDir()
+	build(t, filepath.Join(plain, "etcd"), "go.etcd.io/etcd/server/v3")
+	build(t, filepath.Join(ours, "etcd"), "../shim")
+	for _, tool := range []string{"etcdctl", "etcdutl"} {
+		build(t, filepath.Join(plain, tool), "go.etcd.io/etcd/"+tool+"/v3")
+		require.NoError(t, os.Symlink(filepath.Join(plain, tool), filepath.Join(ours, tool)))
+	}
+	require.NoError(t, os.Symlink(filepath.Join(plain, "etcd"), filepath.Join(ours, "plain-etcd")))
+	require.NoError(t, os.Symlink(harness.Built(t), filepath.Join(ours, "etcd-wrapper")))
+	return plain, ours
+}
+
+func build(t *testing.T, path, of string) {
+	t.Helper()
+	out, err := exec.Command("go", "build", "-o", path, of).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// suite is a package of etcd's tests, as a program, and the directory that it wants to be run in.
+type suite struct{ program, directory string }
+
+func compiled(t *testing.T, name string) suite {
+	t.Helper()
+	s := suite{program: filepath.Join(t.TempDir(), name)}
+	out, err := exec.Command("go", "test", "-c", "-tags", "e2e", "-o", s.program, module+name).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	directory, err := exec.Command("go", "list", "-tags", "e2e", "-f", "{{.Dir}}", module+name).Output()
+	require.NoError(t, err)
+	s.directory = strings.TrimSpace(string(directory))
+	return s
+}
+
+// tests are the names of those that were asked for.
+func (s suite) tests(t *testing.T) []string {
+	t.Helper()
+	command := exec.Command(s.program, "-test.list", *only)
+	command.Dir = s.directory
+	out, err := command.Output()
+	require.NoError(t, err)
+	names := strings.Fields(string(out))
+	require.True(t, len(names) > 0 || *only != ".", "etcd has tests")
+	return names
+}
+
+// outcome is how a test ended.
+type outcome string
+
+const (
+	passed  outcome = "passed"
+	failed  outcome = "failed"
+	skipped outcome = "skipped"
+)
+
+// tries is how often a test is run at most, with each of both: some of etcd's fail now and then on a busy machine.
+const tries = 3
+
+func (s suite) attempt(test, binaries string) (ended outcome, output string) {
+	for range tries {
+		if ended, output = s.run(test, binaries); ended != failed || different[test] != "" {
+			break
+		}
+	}
+	return ended, output
+}
+
+// patience is how long a test may take: the longest of etcd's takes two minutes where nothing else runs. One that is known to differ may
+// wait for ever for what does not come.
+func patience(test string) string {
+	if different[test] != "" {
+		return "1m"
+	}
+	return "5m"
+}
+
+// run runs one test with the binaries of a directory. It has a network of its own, where the ports that etcd's tests want are free, and
+// whatever it started ends with it.
+func (s suite) run(test, binaries string) (ended outcome, output string) {
+	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
+		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
+	command.Dir = s.directory
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID}
+	out, err := command.CombinedOutput()
+	text := string(out)
+	switch {
+	case err != nil:
+		return failed, err.Error() + ": " + text[max(0, len(text)-16<<10):]
+	case strings.Contains(text, "--- SKIP: "+test):
+		return skipped, ""
+	default:
+		return passed, ""
+	}
+}
