@@ -283,5 +283,5 @@ func (v *Verification) words(now time.Time, revision bool) string {
 	if revision {
 		what += fmt.Sprintf(", revision %d", v.Revision)
 	}
-	return fmt.Sprintf("%s, %v ago", what, terminal.Rounded(now.Sub(v.At)))
+	return what + ", " + terminal.Age(v.At, now)
 }

@@ -205,7 +205,7 @@ func validity(expires, now time.Time) string {
 
 // ago is a moment in the reader's zone, with its age.
 func ago(at, now time.Time) string {
-	return fmt.Sprintf("%s, %v ago", moment(at), Rounded(now.Sub(at)))
+	return moment(at) + ", " + Age(at, now)
 }
 
 func moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }

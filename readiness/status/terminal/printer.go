@@ -39,6 +39,14 @@ func Rounded(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
+// Age says how long ago a moment was. The clock that told it may be ahead of the reader's.
+func Age(at, now time.Time) string {
+	if ahead := at.Sub(now); ahead >= time.Second {
+		return fmt.Sprintf("%v ahead of this machine's clock", Rounded(ahead))
+	}
+	return fmt.Sprintf("%v ago", Rounded(max(0, now.Sub(at))))
+}
+
 // Size is a number of bytes as people read it.
 func Size(bytes int64) string {
 	if bytes < 1<<10 {
@@ -68,6 +76,7 @@ func (p *Printer) paint(colour int, text string) string {
 // Printer prints documents for people. One goroutine at a time may use it.
 type Printer struct {
 	to     io.Writer
+	now    func() time.Time // ages are told by it
 	colour bool
 	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, which come late
 	known  map[happened]bool  // what happened and was printed
@@ -85,7 +94,7 @@ type happened struct {
 // NewPrinter returns a printer that writes to a stream, in colours if that is a terminal that has them.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
-	return &Printer{to: to, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[happened]bool{}}
+	return &Printer{to: to, now: time.Now, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[happened]bool{}}
 }
 
 // ofReadiness is the kind of what happened when the member became ready.
@@ -100,7 +109,7 @@ const longReason = 100
 // Print writes one document in full. The error is the stream's.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
-	now := time.Now()
+	now := p.now()
 	fmt.Fprintf(&b, "%s\n%s\n\n", Wrapped("", whose(d)+p.headline(d)), Wrapped("", d.Reason))
 	var facts [][]string
 	for _, fact := range factsOf(d, now) {
@@ -180,7 +189,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, time.Now()) // a wrapper of another version may not say
+		at := cmp.Or(d.ReadySince, p.now()) // a wrapper of another version may not say
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
 	}

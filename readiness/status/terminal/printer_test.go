@@ -14,8 +14,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
+// now is when these tests read a document: an age is then the same however long a test takes.
+var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+
+// printerTo prints as if it were now.
+func printerTo(out *bytes.Buffer) *Printer {
+	p := NewPrinter(out)
+	p.now = func() time.Time { return now }
+	return p
+}
+
 func document() status.Document {
-	now := time.Now()
 	return status.Document{
 		Pod: "etcd-main-0", ReadySince: now.Add(-time.Hour), Started: now.Add(-2 * time.Hour),
 		Member: status.Member{
@@ -62,7 +71,7 @@ const at = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+`
 
 func TestADocumentIsPrintedInFull(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, NewPrinter(&out).Print(document()))
+	require.NoError(t, printerTo(&out).Print(document()))
 	for _, line := range []string{
 		`^etcd-main-0: Wait, not ready: no answer$`, `^the sidecar validates$`, `^since +` + at + `, 1m30s ago$`, `^attempt +2$`,
 		`^not ready since +` + at + `, 1h0m0s ago$`, `^next step +within (1m0s|59s)$`,
@@ -90,7 +99,7 @@ func TestTroubleIsOverWhenItIsOver(t *testing.T) {
 	for i := range told.Checks {
 		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
 	}
-	require.NoError(t, NewPrinter(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(told))
 	assert.Regexp(t, `(?m)^last trouble +sidecar: no answer 7 times since .+ ago, over since .+ ago$`, unwrapped(t, &out))
 	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
 	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
@@ -106,12 +115,12 @@ func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
 
 func TestChangesArePrintedOnce(t *testing.T) {
 	var out bytes.Buffer
-	printer, told := NewPrinter(&out), document()
+	printer, told := printerTo(&out), document()
 	require.NoError(t, printer.PrintChanges(told))
 	require.NoError(t, printer.PrintChanges(told))
 	told.Ready = true
-	told.Timeline = append(told.Timeline, status.Happening{At: time.Now(), Kind: ofReadiness, Health: status.HealthOK, What: "ready"})
-	told.Transitions = append(told.Transitions, status.Transition{At: time.Now().Add(time.Second), From: "Wait", To: "Query"})
+	told.Timeline = append(told.Timeline, status.Happening{At: now, Kind: ofReadiness, Health: status.HealthOK, What: "ready"})
+	told.Transitions = append(told.Transitions, status.Transition{At: now.Add(time.Second), From: "Wait", To: "Query"})
 	require.NoError(t, printer.PrintChanges(told))
 	require.NoError(t, printer.PrintChanges(told))
 	for _, line := range []string{"Query → Wait", "Query stays", "Wait → Query", "  ready\n"} {
@@ -121,8 +130,7 @@ func TestChangesArePrintedOnce(t *testing.T) {
 
 func TestAChangeOfReadinessIsPrintedThoughALaterStepIsOutAlready(t *testing.T) {
 	var out bytes.Buffer
-	printer, told := NewPrinter(&out), document()
-	now := time.Now()
+	printer, told := printerTo(&out), document()
 	told.Transitions = []status.Transition{{At: now, From: "Serving", To: "Terminating"}}
 	require.NoError(t, printer.PrintChanges(told))
 	told.Transitions = []status.Transition{
@@ -138,7 +146,7 @@ func TestALongReasonIsSaidOnce(t *testing.T) {
 	told := document()
 	told.Reason = strings.Repeat("a way out in many words; ", 10)
 	told.Transitions = []status.Transition{{Reason: "a"}, {Reason: told.Reason}}
-	require.NoError(t, NewPrinter(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(told))
 	assert.Equal(t, 10, strings.Count(out.String(), "words;"), out.String())
 	assert.Contains(t, out.String(), "as said above")
 }
@@ -149,7 +157,7 @@ func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
 	told.Checks = []status.Check{
 		{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"},
 	}
-	require.NoError(t, NewPrinter(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(told))
 	assert.Contains(t, out.String(), "\nchecks\n  failed    etcd does not run\n\n")
 }
 
@@ -162,7 +170,7 @@ func TestReadinessIsStampedWithTheMomentAtWhichItChanged(t *testing.T) {
 	var out bytes.Buffer
 	told := document()
 	told.Ready, told.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	require.NoError(t, NewPrinter(&out).PrintChanges(told))
+	require.NoError(t, printerTo(&out).PrintChanges(told))
 	first, _, _ := strings.Cut(out.String(), "\n")
 	assert.Equal(t, told.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "before what happened later")
 }
@@ -174,12 +182,14 @@ func TestColoursAreForTerminals(t *testing.T) {
 	defer file.Close()
 	assert.False(t, Colourful(file))
 	var out bytes.Buffer
-	require.NoError(t, (&Printer{to: &out, colour: true}).Print(document()))
+	printer := printerTo(&out)
+	printer.colour = true
+	require.NoError(t, printer.Print(document()))
 	assert.Contains(t, out.String(), "\x1b[31m, not ready: no answer\x1b[0m")
 	out.Reset()
 	told := document()
 	told.State, told.Ready = "Serving", true
 	told.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
-	require.NoError(t, (&Printer{to: &out, colour: true}).Print(told))
+	require.NoError(t, printer.Print(told))
 	assert.Contains(t, out.String(), "\x1b[33m, ready, but: no space: writes are refused\x1b[0m", "green hides trouble")
 }

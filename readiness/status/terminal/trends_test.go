@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,7 +33,7 @@ func TestTheLastHoursAreALineEach(t *testing.T) {
 		Behind: status.Points{70, missing}, Revisions: status.Points{1000, 12.34},
 	}
 	var out bytes.Buffer
-	require.NoError(t, NewPrinter(&out).Print(d))
+	require.NoError(t, printerTo(&out).Print(d))
 	for _, line := range []string{
 		"the last 10s", "  writes      ▁█  34.5ms, max 34.5ms", "  database    ▁█  1.5 GiB, max 1.5 GiB", "  backup lag  █   1m10s, max 1m10s",
 		"  revisions   █▁  12.3/s, max 1000/s",
@@ -48,11 +47,12 @@ func TestWhatHappenedIsTold(t *testing.T) {
 	d := document()
 	d.Timeline = []status.Happening{{At: d.Started, Kind: "leader", Health: "ok", What: "main-1 leads"}, {At: d.Since, Kind: "trouble", Health: "failed", What: "sidecar: no answer"}}
 	var out bytes.Buffer
-	require.NoError(t, NewPrinter(&out).Print(d))
+	require.NoError(t, printerTo(&out).Print(d))
 	assert.Regexp(t, `(?m)^what happened\n  `+at+`  main-1 leads\n  `+at+`  sidecar: no answer$`, out.String())
 
 	out.Reset()
-	printer := &Printer{to: &out, colour: true, until: map[bool]time.Time{}, known: map[happened]bool{}}
+	printer := printerTo(&out)
+	printer.colour = true
 	require.NoError(t, printer.PrintChanges(d))
 	require.NoError(t, printer.PrintChanges(d))
 	assert.Equal(t, 1, strings.Count(out.String(), "main-1 leads"), out.String())
@@ -64,7 +64,8 @@ func TestAtATerminalTheLastHoursStayBelowTheChanges(t *testing.T) {
 	none := status.Points{missing}
 	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, Behind: none, Revisions: none}
 	var out bytes.Buffer
-	printer := &Printer{to: &out, live: true, until: map[bool]time.Time{}, known: map[happened]bool{}}
+	printer := printerTo(&out)
+	printer.live = true
 	require.NoError(t, printer.PrintChanges(d))
 	below := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
 	assert.True(t, strings.HasSuffix(out.String(), "again\n"+below), out.String())
