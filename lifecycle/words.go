@@ -69,14 +69,14 @@ var words = []wording{
 	{From: BeforeEtcd, On: ListenerLost, Say: "the wrapper's own server has ended", Next: "this loses no data: nothing of etcd was opened"},
 	{From: WithEtcd, On: ListenerLost, Say: "the wrapper's own server has ended, so nobody can ask whether etcd is ready", Next: nothingLost},
 
-	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
-	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "exit_code.crash on the volume keeps the reason, and the next start validates in full"},
+	{From: BeforeEnd, On: Crashed, Say: "etcd-wrapper crashed", Next: "the log and, if the volume had room, its exit_code.crash say why; the next start validates in full"},
+	{From: Terminating, On: Crashed, Say: "etcd-wrapper crashed while it ended", Next: "the log and, if the volume had room, its exit_code.crash say why; the next start validates in full"},
 
 	{From: Terminating, On: EtcdClosed, When: NeverOpened, Say: "etcd was never opened; the exit record stays as it was"},
 	{From: Terminating, On: EtcdClosed, When: CleanStop, Say: "etcd is closed in order; now the exit record may say so"},
 	{From: Terminating, On: EtcdClosed, Say: "etcd is closed; no exit record is written, so the next start validates in full", Fail: "etcd was not closed in order", Next: nothingLost},
 	{From: Terminating, On: RecordSettled, Say: "all that the next start needs is on the disk", Fail: "the exit record could not be written", Next: nothingLost},
-	{From: Terminating, On: Elapsed, Say: "the stop ran out of its budget and is cut off", Next: "exit_code.crash on the volume keeps what every goroutine did; " + nothingLost},
+	{From: Terminating, On: Elapsed, Say: "the stop ran out of its budget and is cut off", Next: "exit_code.crash on the volume says what every goroutine did, if there was room; " + nothingLost},
 	{From: Terminating, On: Signal, When: SecondSignal, Say: "a second signal forces the end", Next: nothingLost},
 	{From: Terminating, On: Signal, Say: "the stop is under way already", Goes: true},
 }

@@ -113,6 +113,7 @@ const (
 	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // after this long without an answer there is no quorum
 	retryInterval = 100 * time.Millisecond // from a failed read to the next: an outage shall end soon after its cause
+	maxAbsence    = time.Minute            // a member that restarts is back before
 )
 
 // watch is what the goroutine in Monitor.Run knows of its target; no other goroutine touches it. At most one read is in
@@ -130,10 +131,12 @@ type watch struct {
 	nextRead time.Time // the next read is not started before; zero: at once
 	lastRead time.Time // start of the newest read that succeeded under the present leadership
 	lastErr  error     // how the newest read that counts ended
+
+	completeAt time.Time // when no member was missing last; the start of the watch before that
 }
 
 func newWatch(t Target) *watch {
-	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1)}
+	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
 // observeLeader notices what no notification says: that a leader was lost and none has followed.

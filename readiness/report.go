@@ -69,7 +69,7 @@ func (r *Report) follow(last *Report, now time.Time) {
 // caller's own.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
-	if checks[quorum].Verdict == OK && !r.fresh(now) {
+	if checks[quorum].Verdict != Failed && !r.fresh(now) {
 		age := now.Sub(r.LastRead).Round(time.Millisecond)
 		checks[quorum] = failed(quorum, fmt.Sprintf("the last linearizable read started %v ago, more than %v", age, maxReadAge))
 	}
@@ -140,16 +140,25 @@ func (w *watch) report() *Report {
 	return r
 }
 
-// judgeQuorum says whether the quorum can be relied on, and whom to look for if not.
+// judgeQuorum says whether the quorum can be relied on, and whom to look for if not. A quorum that lacks a member for longer
+// than a restart takes is degraded: one more that is lost may end it.
 func (w *watch) judgeQuorum() (Verdict, string) {
-	reason := w.withoutQuorum()
-	if reason == "" {
+	missing := w.target.Missing()
+	if len(missing) == 0 {
+		w.completeAt = time.Now()
+	}
+	lookFor := "no connection to " + strings.Join(missing, ", ")
+	const advice = ": see that they run and can be reached"
+	switch reason := w.withoutQuorum(); {
+	case reason != "" && len(missing) > 0:
+		return Failed, reason + "; " + lookFor + advice
+	case reason != "":
+		return Failed, reason
+	case time.Since(w.completeAt) >= maxAbsence:
+		return Degraded, fmt.Sprintf("%s for more than %v%s", lookFor, maxAbsence, advice)
+	default:
 		return OK, ""
 	}
-	if names := w.target.Missing(); len(names) > 0 {
-		reason += "; no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
-	}
-	return Failed, reason
 }
 
 // withoutQuorum is empty if the quorum can be relied on. A read that ignores its timeout counts as failed while it still

@@ -155,19 +155,24 @@ func checks(was, is status.Document, now time.Time) (found happenings) {
 		}
 	}
 	for _, check := range is.Checks {
-		wasWell, isWell := cmp.Or(before[check.Name], status.HealthOK) == status.HealthOK, check.Status == status.HealthOK
+		worse := badness(check.Status) - badness(before[check.Name])
 		kind, name := "trouble", check.Name
 		if alarm := map[string]string{"no_corrupt_alarm": "alarm CORRUPT", "space": "alarm NOSPACE"}[check.Name]; alarm != "" {
 			kind, name = "alarm", alarm
 		}
 		switch {
-		case wasWell && !isWell:
+		case worse > 0:
 			found = append(found, one(now, kind, check.Status, name+": "+check.Reason)...)
-		case !wasWell && isWell:
+		case worse < 0 && check.Status == status.HealthOK:
 			found = append(found, one(now, kind, status.HealthOK, name+": over")...)
 		}
 	}
 	return found
+}
+
+// badness orders what a check says. One that has not been made yet is well.
+func badness(health string) int {
+	return slices.Index([]string{status.HealthDegraded, status.HealthFailed}, health)
 }
 
 // unwatched tells whether all checks fail for one reason, as they do until the first look at an etcd that has just begun to serve.

@@ -48,6 +48,14 @@ func (e *etcd) after(d time.Duration) {
 	e.Look(e.is, e.now, func() (writes, reads Requests) { return e.writes, e.reads })
 }
 
+// told is the text of the timeline.
+func (e *etcd) told() (told []string) {
+	for _, is := range e.Happened() {
+		told = append(told, is.What)
+	}
+	return told
+}
+
 func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
 	e := newEtcd(t)
 	e.writes, e.is.Backup = Requests{Count: 1000, Took: time.Hour}, &facts.Backups{BehindSeconds: 1.5}
@@ -206,6 +214,21 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 	}), "that etcd does not run is no trouble of its own")
 }
 
+func TestTroubleThatBecomesWorseIsToldAgain(t *testing.T) {
+	e := newEtcd(t)
+	quorum := func(health, reason string) {
+		e.is.Checks = []status.Check{{Name: "quorum", Status: health, Reason: reason}}
+		e.after(time.Second)
+	}
+	quorum("ok", "")
+	quorum("degraded", "no connection to b")
+	quorum("failed", "no leader")
+	quorum("failed", "no leader; no connection to b")
+	quorum("degraded", "no connection to b")
+	quorum("ok", "")
+	assert.Equal(t, []string{"quorum: no connection to b", "quorum: no leader", "quorum: over"}, e.told()[1:])
+}
+
 func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
 	e := newEtcd(t)
 	e.is.ClusterID, e.is.Term = "c", 7
@@ -250,13 +273,9 @@ func TestTroubleBeginsAndIsOver(t *testing.T) {
 	e.after(time.Second)
 	e.is.Backup, e.is.Checks = &facts.Backups{}, []status.Check{{Name: "no_corrupt_alarm", Status: "ok"}}
 	e.after(time.Second)
-	var told []string
-	for _, is := range e.Happened() {
-		told = append(told, is.What)
-	}
 	assert.Equal(t, []string{
 		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: over", "backups: over",
-	}, told)
+	}, e.told())
 }
 
 func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
