@@ -87,13 +87,27 @@ func (c *cluster) link() {
 	for _, p := range c.pods {
 		from := url.URL{Scheme: "tcp", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(c.T))}
 		link := proxy.NewServer(proxy.ServerConfig{Logger: zap.NewNop(), From: from, To: url.URL{Scheme: "tcp", Host: fmt.Sprintf("127.0.0.1:%d", p.PeerPort)}})
-		c.Cleanup(func() { _ = link.Close() })
+		ended := make(chan struct{})
+		go func() { defer close(ended); drain(link) }()
+		c.Cleanup(func() { _ = link.Close(); <-ended })
 		<-link.Ready()
 		c.links = append(c.links, link)
 		direct, linked := p.PeerURL(), "http://"+from.Host
 		p.Config["initial-advertise-peer-urls"] = linked
 		for _, each := range c.pods {
 			each.Config["initial-cluster"] = strings.ReplaceAll(each.Config["initial-cluster"].(string), direct, linked)
+		}
+	}
+}
+
+// drain drops what a link reports of connections to a member that is down: a link with sixteen reports that nobody has read
+// takes no more connections, so a member that was down for some seconds would never be reached again.
+func drain(link proxy.Server) {
+	for {
+		select {
+		case <-link.Error():
+		case <-link.Done():
+			return
 		}
 	}
 }
