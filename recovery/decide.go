@@ -82,18 +82,17 @@ const (
 
 // The verdicts. They are events of the machine, which carries them out.
 const (
-	StartEtcd    Event = "start"          // etcd opens the volume as it is
-	FoundCluster Event = "found"          // etcd begins a new cluster
-	ConsultPeers Event = "ask the peers"  //
-	ConsultStore Event = "ask the store"  //
-	WaitForPeers Event = "wait for peers" // and ask them again
-	WaitForStore Event = "wait for store" // and ask it again
-	FlushFirst   Event = "flush"          // bring what the volume has into the store, before it is replaced
-	RestoreData  Event = "restore"        // from the store
-	Rejoin       Event = "rejoin"         // with the data of the others
-	AdoptStore   Event = "adopt"          // begin a generation of its own for the data on the volume
-	Refuse       Event = "refuse"         // a person has to do something
-	Decline      Event = "decline"        // what is asked for cannot be
+	StartEtcd    Event = "start"         // etcd opens the volume as it is
+	FoundCluster Event = "found"         // etcd begins a new cluster
+	ConsultPeers Event = "ask the peers" //
+	ConsultStore Event = "ask the store" //
+	Wait         Event = "wait"          // and ask again: the others if they have answered, else the store
+	FlushFirst   Event = "flush"         // bring what the volume has into the store, before it is replaced
+	RestoreData  Event = "restore"       // from the store
+	Rejoin       Event = "rejoin"        // with the data of the others
+	AdoptStore   Event = "adopt"         // begin a generation of its own for the data on the volume
+	Refuse       Event = "refuse"        // a person has to do something
+	Decline      Event = "decline"       // what is asked for cannot be
 )
 
 // Case is all that a decision is made of.
@@ -141,7 +140,6 @@ var (
 	empty     = []VolumeState{VolumeEmpty}
 	corrupt   = []VolumeState{VolumeCorrupt}
 	anonymous = []VolumeState{VolumeUnnamed}
-	behind    = []VolumeState{VolumeBehind}
 	without   = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeBehind}
 	single    = []PeerState{PeersNone}
 	nameless  = []PeerState{PeersUnnamed, PeersExisting}
@@ -150,6 +148,7 @@ var (
 		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
+	known        = slices.Concat(single, nameless, heard)
 	away         = []StoreState{StoreAway, StoreLongAway}
 	nothingAsked = []Asked{AskedNothing, AskedNever}
 	isAuto       = []Asked{AskedNothing}
@@ -181,91 +180,61 @@ var rules = []rule{
 
 	// A store that does not answer.
 	{without, nil, away, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
-	{usable, single, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
-	{usable, heard, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
-	{nil, heard, away, nil, so(WaitForPeers, "the store may know that the data are lost: it is waited for, or for the peers")},
-	{without, nil, away, nil, Decision{WaitForStore, mayKnow, reachStore}},
-	{nil, nil, away, nil, so(WaitForStore, mayKnow)},
-	{nil, heard, []StoreState{StoreInUse}, nil, so(WaitForPeers, goesOn)},
-	{nil, nil, []StoreState{StoreInUse}, nil, so(WaitForStore, goesOn)},
+	{usable, known, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
+	{nil, nil, away, nil, Decision{Wait, "the store may know that the data are lost or were put back: it is waited for", reachStore}},
+	{nil, nil, []StoreState{StoreInUse}, nil, so(Wait, "a process somewhere else may still write the backups: nothing takes its place before that has been silent for long enough; if it lives, end it, or point --backup-store at another place")},
 
 	// A restore that is asked for.
-	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others only, and the configuration does not name them", nameAll)},
-	{nil, unasked, []StoreState{StoreNone}, goesBack, decline("a member of several goes back with the others only, and there is no store to go back to", nameAll)},
-	{nil, nil, []StoreState{StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept", "name a target that is kept, as etcd-wrapper backup list shows them, or take --restore-to away; nothing was moved")},
-	{nil, unasked, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
-	{nil, unasked, nil, goesBack, so(ConsultPeers, "the target is kept: the others have to ask for it, too")},
-	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(WaitForPeers, "every member has to be stopped and ask for the same restore before one goes back")},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all go back together; what the volume has comes into the store first")},
-	{nil, []PeerState{PeersAgreed}, nil, goesBack, so(RestoreData, "all go back together")},
-	{nil, []PeerState{PeersUnstored}, nil, goesBack, so(WaitForPeers, othersFirst)},
-	{[]VolumeState{VolumeValid}, single, []StoreState{StoreOurs}, goesBack, so(FlushFirst, "go back once; what the volume has comes into the store first")},
-	{nil, single, []StoreState{StoreOurs}, goesBack, so(RestoreData, "go back once; of the volume nothing can be read, or the store has it")},
+	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others only, and the configuration does not name them",
+		"take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
+	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept", "name a target that is kept, as etcd-wrapper backup list shows them, or take --restore-to away; nothing was moved")},
+	{nil, []PeerState{PeersNone, PeersUnasked}, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
+	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(Wait, "every member has to be stopped and ask for the same restore before one goes back")},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all members go back; what the volume has comes into the store first")},
+	{nil, []PeerState{PeersNone, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back; of the volume nothing can be read, or the store has it")},
 
-	// A single-member cluster.
-	{empty, single, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(FoundCluster, "a new cluster, for the only time in its life")},
-	{corrupt, single, []StoreState{StoreNone}, nil, refuse("the data are broken, and there is neither a store nor another member to bring them back from", "")},
-	{nil, single, []StoreState{StoreNone}, nil, so(StartEtcd, "there is neither a store nor another member that could know better")},
-	{usable, single, []StoreState{StoreUnasked}, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the store")},
+	// Data that may be opened, and members that are new.
+	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(
+		FoundCluster, "a new cluster, for the only time in its life: nobody is known to have data, and nothing was ever kept",
+	)},
+	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started, whatever the store and the others may know")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may know better, or get to know it now: what waits for it on the volume need not be lost with the data")},
-	{usable, single, []StoreState{StoreUnverified}, nil, so(StartEtcd, "no name in the store tells of more than the volume has: that the rest is not believed is a trouble of backups, with which etcd serves")},
-	{usable, single, []StoreState{StoreEmpty, StoreFounded, StoreOurs, StoreBare}, nil, so(StartEtcd, "the volume has everything that the store has")},
-	{behind, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was put back to an older state: the store has the newest")},
-	{corrupt, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume is broken, the store has the newest")},
-	{empty, single, []StoreState{StoreOurs}, isAuto, so(RestoreData, "the volume was lost, the store has the newest")},
+	{anonymous, known, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
+	{usable, known, nil, nothingAsked, so(StartEtcd, "nobody is known to have more than the volume; what a member of several lacks the others bring")},
+	{empty, []PeerState{PeersExisting, PeersExpect}, nil, nil, so(StartEtcd, "the cluster is there, or is founded, with this member, which has never started")},
+	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
 
-	// Other members that are not named.
+	// Data that are lost, or were put back.
 	{corrupt, nameless, nil, nil, refuse("a member of several is not restored: it would go back, and the others would not", "")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store tells whether the cluster was ever founded")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreEmpty, StoreFounded}, nil, so(FoundCluster, "nothing was ever kept: etcd looks for the other members as it is configured")},
-	{empty, []PeerState{PeersUnnamed}, []StoreState{StoreOurs, StoreBare, StoreUnverified}, nil, refuse(
+	{corrupt, unasked, nil, isNever, refuse("a member of several is not restored: it would go back, and the others would not", "")},
+	{corrupt, []PeerState{PeersExpect}, nil, nil, refuse("the data are broken, and by its peers the member never had any", "move the data directory away if that is so")},
+	{nil, unasked, nil, nil, so(ConsultPeers, "the others have what it lacks, may have had it with them before, and have to ask for a restore, too")},
+	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, refuse("the member was lost, and comes back from the others, but --recover=never", "start with --recover=auto to have it brought back")},
+	{nil, []PeerState{PeersBusy}, nil, nil, so(Wait, "the member comes back from the others as soon as nothing is in the way")},
+	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, so(Rejoin, "what is on the volume is of no use: the others have all of it")},
+	{empty, []PeerState{PeersMissing}, nil, nil, so(Wait, "one of the others may have data: a cluster is founded when every member of initial-cluster is here and has none; only one that never had any may be left out of it")},
+	{nil, []PeerState{PeersMissing, PeersMinority}, nil, nil, so(Wait, "a quorum of the other members is waited for, which has what this one has lost, or perhaps lacks")},
+
+	// Data that all members have lost.
+	{nil, []PeerState{PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody is known to have data of use, and the store tells whether the cluster was ever founded, or gets them now")},
+	{empty, []PeerState{PeersUnnamed}, nil, nil, refuse(
 		"the volume is empty, and the cluster in the store was founded before: it is not begun anew, and the members that may have the data are not named",
 		"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
 	)},
-	{anonymous, nameless, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
-	{nil, nameless, nil, nil, so(StartEtcd, "a member of several starts as ever: the others have what it lacks")},
-
-	// Other members that are named.
-	{usable, unasked, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started without asking the others")},
-	{corrupt, unasked, nil, isNever, refuse("a member of several is not restored: it would go back, and the others would not", "")},
-	{nil, unasked, nil, nil, so(ConsultPeers, "the others have what it lacks, and may have had it with them before")},
-	{anonymous, heard, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
-	{usable, heard, nil, nil, so(StartEtcd, "the data are the member's last, as far as the others know: they bring it up to date")},
-	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, refuse("the member was lost, and comes back from the others, but --recover=never", "start with --recover=auto to have it brought back")},
-	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
-	{nil, []PeerState{PeersBusy}, nil, nil, so(WaitForPeers, "the member comes back from the others as soon as nothing is in the way")},
-	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, so(Rejoin, "what is on the volume is of no use: the others have all of it")},
-	{empty, []PeerState{PeersExpect}, nil, nil, so(StartEtcd, "the cluster is founded, or was, with this member, which has never started")},
-	{corrupt, []PeerState{PeersExpect}, nil, nil, refuse("the data are broken, and by its peers the member never had any", "move the data directory away if that is so")},
-	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreNone}, nil, so(FoundCluster, "nobody has data: the cluster is founded as it is configured")},
-	{empty, []PeerState{PeersNew, PeersSomeNew}, []StoreState{StoreEmpty, StoreFounded}, nil, so(FoundCluster, "a new cluster, for the only time in its life: etcd waits for a quorum of it")},
-	{nil, []PeerState{PeersLost}, []StoreState{StoreNone}, nil, refuse("all members are here, none has data of use, and there is no store",
-		"bring back the volume of a quorum, or begin a new cluster with empty volumes")},
-	{without, []PeerState{PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody has data of use, and the store tells whether the cluster was ever founded, or gets them now")},
-	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, so(WaitForPeers, "the cluster was founded once, and the members that have not said that they lack its data are waited for")},
+	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, so(Wait, "the cluster was founded once, and the members that have not said that they lack its data are waited for")},
 	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, so(ConsultPeers, "the store has the data, unless another member has them by now, who says so before it begins a generation")},
-	{nil, []PeerState{PeersJustLost}, nil, nil, so(WaitForPeers, "no volume of the cluster has data of use; volumes that are mounted late come back within 10 s, so nothing is restored before")},
-	{nil, []PeerState{PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "all members are still here without data of use, and nobody had begun another generation before they said so")},
-	{nil, []PeerState{PeersUnstored}, nil, nil, so(WaitForPeers, othersFirst)},
-	{behind, []PeerState{PeersMissing, PeersMinority}, nil, nil, so(WaitForPeers, "the data are perhaps not the last ones, and are not opened before others are there that have these")},
-	{empty, []PeerState{PeersMissing}, nil, nil, so(WaitForPeers, "one of the others may have data: a cluster is founded when every member of initial-cluster is here and has none; only one that never had any may be left out of it")},
-	{nil, []PeerState{PeersMissing, PeersMinority, PeersExpect}, nil, nil, so(WaitForPeers, "a quorum of the other members is waited for, which has what this one has lost")},
-
-	// What is left.
+	{nil, []PeerState{PeersUnstored}, nil, nil, so(Wait, "what only the volumes of the others have comes into the store first")},
+	{nil, []PeerState{PeersJustLost}, nil, nil, so(Wait, "no volume of the cluster has data of use; volumes that are mounted late come back within 10 s, so nothing is restored before")},
+	{without, []PeerState{PeersNone, PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "no volume has the data of the cluster any more, and the store has the newest")},
 	{nil, nil, []StoreState{StoreOurs}, isNever, refuse("it could be brought back, but --recover=never", "start with --recover=auto to have it brought back")},
-	{nil, nil, nil, nil, nothingKept},
+	{nil, nil, nil, nil, refuse("nothing is kept that could be brought back",
+		"bring back the volume, of several members those of a quorum; or begin a new cluster with empty volumes, and another --backup-store if one is given")},
 }
 
 const (
-	goesOn      = "a process somewhere else may still write the backups: nothing takes its place before that has been silent for long enough; if it lives, end it, or point --backup-store at another place"
-	othersFirst = "what only the volumes of the others have comes into the store first"
-	mayKnow     = "the store may know that the data are lost or were put back: it is waited for"
 	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"
-	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, name another one and move the data directory away, which begins a new cluster"
-	nameAll     = "take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away"
+	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, and there are no data that can be read, name another one and move the data directory away, which begins a new cluster"
 )
-
-var nothingKept = refuse("nothing is kept that could be brought back", "bring back the volume, or begin a new cluster with an empty volume and another --backup-store")
 
 // DecisionsMarkdown is the table of decisions as documentation shows it.
 func DecisionsMarkdown() string {
@@ -283,6 +252,9 @@ func DecisionsMarkdown() string {
 
 // words are a rule's list for people.
 func words[T ~string](list []T) string {
+	if len(list) == len(known) { // no other list is as long
+		return "all but \"" + string(PeersUnasked) + "\""
+	}
 	var all []string
 	for _, one := range list {
 		all = append(all, string(one))

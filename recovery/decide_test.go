@@ -23,7 +23,7 @@ var (
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
 	allVerdicts = []Event{
-		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, WaitForPeers, WaitForStore, FlushFirst, RestoreData, Rejoin, AdoptStore, Refuse, Decline,
+		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, Wait, FlushFirst, RestoreData, Rejoin, AdoptStore, Refuse, Decline,
 	}
 )
 

@@ -1,6 +1,8 @@
 package recovery
 
 import (
+	"slices"
+
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
 )
@@ -118,6 +120,7 @@ var conditions = map[Guard]func(Facts) bool{
 	NoStore:     func(f Facts) bool { return !f.Store },
 	Several:     func(f Facts) bool { return !f.Alone },
 	StillAsked:  func(f Facts) bool { return f.Asked },
+	PeersHeard:  func(f Facts) bool { return slices.Contains(heard, f.peerState()) },
 	NotAllAsk:   func(f Facts) bool { return f.Asked && f.Listing != peers.Asking },
 	InItsPlace:  func(f Facts) bool { return f.Remains },
 	StillListed: func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },

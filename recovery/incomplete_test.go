@@ -182,7 +182,8 @@ func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.
 	for _, is := range waits {
 		assert.Equal(t, AskStore, is.State)
 		assert.Equal(t, waits[0].Since, is.Since, "since it is waited for")
-		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; the next try is within ")
+		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; see that the store can be reached")
+		assert.Contains(t, is.Reason, "; the next try is within ")
 	}
 	for _, is := range asks[1:] {
 		assert.Contains(t, is.Reason, "store unavailable", "while it is asked again")

@@ -287,7 +287,7 @@ func TestAMemberAloneWithoutAStore(t *testing.T) {
 	assert.Equal(t, before, stand(t, w.member.DataDir))
 	w.spoil()
 	err := w.run()
-	require.ErrorContains(t, err, "neither a store nor another member to bring them back from")
+	require.ErrorContains(t, err, "nothing is kept that could be brought back")
 	require.ErrorContains(t, err, w.database())
 	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err), "nobody can change that but people")
 	assert.Empty(t, w.asides())

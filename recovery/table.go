@@ -82,6 +82,7 @@ const (
 	NoStore     Guard = "no store"
 	Several     Guard = "multi-member"
 	StillAsked  Guard = "another restore asked for"
+	PeersHeard  Guard = "the others heard"
 	NotAllAsk   Guard = "not all ask for the restore"
 	InItsPlace  Guard = "something in its place"
 	StillListed Guard = "listed, place free"
@@ -157,8 +158,8 @@ var written = []entry{
 	{Decide, FoundCluster, always, Ready, nil, "etcd begins a new cluster"},
 	{Decide, ConsultPeers, always, AskPeers, askPeers, "the other members may know better"},
 	{Decide, ConsultStore, always, AskStore, []Action{FlushSpool, AskTheStore}, "the store may know better"},
-	{Decide, WaitForPeers, always, AskPeers, []Action{PacePeers}, "the peers are asked again after a pause"},
-	{Decide, WaitForStore, always, AskStore, []Action{PaceStore}, "the store is asked again after a pause"},
+	{Decide, Wait, PeersHeard, AskPeers, []Action{PacePeers}, "the peers are asked again after a pause: they may have the data by then"},
+	{Decide, Wait, always, AskStore, []Action{PaceStore}, "the store is asked again after a pause"},
 	{Decide, FlushFirst, always, Flush, []Action{TellLoss, FlushVolume}, "what the volume has comes into the store before it is replaced"},
 	{Decide, RestoreData, Several, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the store has what all members lack, with what their volumes have brought"},
 	{Decide, RestoreData, always, MakeRoom, []Action{TellLoss, MeasureRoom}, "the store has what the volume lacks"},
@@ -258,8 +259,7 @@ var Elsewhere = []statemachine.Default{
 	{On: FoundCluster, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: ConsultPeers, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: ConsultStore, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: WaitForPeers, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: WaitForStore, Answer: statemachine.Reject, Why: onlyDecide},
+	{On: Wait, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: FlushFirst, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: RestoreData, Answer: statemachine.Reject, Why: onlyDecide},
 	{On: Rejoin, Answer: statemachine.Reject, Why: onlyDecide},

@@ -455,6 +455,8 @@ var sentencesOfStore = []sentence{
 	{"unnamed: also if it is another owner's", AskStore, unnamed, Answered, Payload{Owner: NotOwned, Kept: true}, Refused, nil},
 	{"unnamed: a founded one is gone on with", AskStore, unnamed, Answered, Payload{Owner: Founded}, Ready, nil},
 	{"unnamed: also if the store is not believed", AskStore, unnamed, Answered, unread, Refused, nil},
+	{"unnamed: valid data wait for it no longer than others", AskStore, Facts{Store: true, Condition: Valid, Unidentified: true}, StoreSilent, Payload{Waited: true}, Ready, nil},
+	{"unnamed: nor less", AskStore, Facts{Store: true, Condition: Valid, Unidentified: true}, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 	{"unnamed: the store is waited for", AskStore, unnamed, StoreSilent, Payload{}, AskStore, []Action{PaceStore}},
 
 	// Examine: a member alone
@@ -537,7 +539,9 @@ var sentencesOfStore = []sentence{
 
 	// Decide: a verdict is carried out, whatever else is known
 	{"the peers are asked", Decide, alone, ConsultPeers, Payload{}, AskPeers, []Action{AskThePeers}},
-	{"or waited for", Decide, alone, WaitForPeers, Payload{}, AskPeers, askAgain},
+	{"or waited for", Decide, Facts{Peers: true, Heard: true}, Wait, Payload{}, AskPeers, askAgain},
+	{"the store is waited for where they were not heard", Decide, Facts{Peers: true, Store: true}, Wait, Payload{}, AskStore, []Action{PaceStore}},
+	{"what all have brought is looked for anew, also where they were not heard since", Decide, Facts{Peers: true}, RestoreData, Payload{}, MakeRoom, restoreNow},
 	{"or joined again", Decide, alone, Rejoin, Payload{}, Ready, []Action{AdoptCluster}},
 	{"what stands in the place of the data makes way", Decide, Facts{Alone: true, Remains: true}, Rejoin, Payload{}, GiveWay, moveAway},
 	{"what the volume has comes into the store", Decide, alone, FlushFirst, Payload{}, Flush, []Action{TellLoss, FlushVolume}},

@@ -74,7 +74,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 			assert.Equal(t, 70, second.Exit(harness.Patience))
 			second.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed", "level": "error"})
 			message := read(t, p.TerminationMessage())
-			assert.Contains(t, message, "there is neither a store nor another member to bring them back from")
+			assert.Contains(t, message, "nothing is kept that could be brought back")
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
 			assert.NotContains(t, second.Log.States(), "FetchConfig")
 			after := tree(p)

@@ -51,7 +51,7 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "empty", "nothing is kept that could be brought back"},
 	{"broken", "certified", "it does not go on from there; to go on without it move "},
 	{"broken", "unreachable", waits},
-	{"broken", "none", "there is neither a store nor another member to bring them back from"},
+	{"broken", "none", "nothing is kept that could be brought back"},
 	{"broken", "another's", "another cluster's backups are never restored here"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "nothing is kept that could be brought back"},
