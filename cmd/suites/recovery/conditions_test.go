@@ -18,9 +18,12 @@ type condition struct {
 }
 
 var conditions = []condition{
-	{"the store is away", func(c *trio, _ *member) func() {
+	{"the store is away for a while", func(c *trio, _ *member) func() { // not for good: an empty volume waits for it
 		c.depot.away()
-		return c.depot.back
+		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+			rest(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
+			c.depot.back()
+		}, c.dice)
 	}},
 	{"there is no space", func(c *trio, victim *member) func() {
 		c.raiseNoSpace(c.other(victim))

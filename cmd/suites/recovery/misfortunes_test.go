@@ -107,8 +107,11 @@ var misfortunes = []misfortune{
 		c.depot.away()
 		m.run.Kill()
 		lose(m.Pod)
-		c.start(m)
+		m.run = m.Start(quiet)
+		c.pass(4 * time.Second)
+		require.NotEqual(c.t, 200, m.run.Readyz(), "nothing but the store tells whose member this is")
 		c.depot.back()
+		m.awaitReady()
 	}, false},
 	{"two killed", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
