@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parallel is how many tests run at a time: they wait far more than they compute.
+// parallel is how many tests run at a time unless -parallel says so: they wait far more than they compute.
 const parallel = "6"
 
 // Program is the path of the program under test. It is built for the first test that needs it, unless the suite has
@@ -35,10 +35,14 @@ var directory string
 // Main is what the TestMain of a suite calls. It runs the tests and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	var err error
 	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
 		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
-		err = flag.Set("test.parallel", parallel)
+		if !given {
+			err = flag.Set("test.parallel", parallel)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cannot prepare the tests:", err)

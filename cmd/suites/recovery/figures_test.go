@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sum is what the chaos run has been through, printed at the end.
+// sum is what the long runs have been through, printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {
@@ -21,6 +21,11 @@ type figures struct {
 	restores  int
 	killed    int // recoveries that were cut off
 	longest   time.Duration
+
+	takeovers       int
+	kept, lost      int           // writes that the program said to be in the store, and of those what a successor lacks
+	wentOn          time.Duration // the longest that a pod went on after it came back
+	wentOnUnhurried time.Duration // as on an idle machine
 }
 
 func (f *figures) add(change func(*figures)) {
@@ -32,6 +37,10 @@ func (f *figures) add(change func(*figures)) {
 func (f *figures) print(to io.Writer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.takeovers > 0 {
+		fmt.Fprintf(to, "\n%d takeovers, %d writes confirmed, %d of them lost; who was taken over went on for at most %s after it came back, %s as on an idle machine\n",
+			f.takeovers, f.kept, f.lost, f.wentOn.Round(10*time.Millisecond), f.wentOnUnhurried.Round(10*time.Millisecond))
+	}
 	if f.rounds == 0 {
 		return
 	}
