@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
@@ -96,9 +98,27 @@ func ownerOf(first archive.Cluster, generations []archive.Generation) string {
 // owns is what this member's cluster is called.
 func (r *run) owns() string { return r.options.Owner(r.member.Token) }
 
-// adopts tells whether a person has named the store's cluster, and this owner has not taken it for that before.
+// adopts tells whether a person has named the store's cluster, and that was not done before. The flag stays in its place: an owner takes a
+// cluster once, and once more for each generation that is named as the one to end.
 func (r *run) adopts(first archive.Cluster, generations []archive.Generation) bool {
-	return r.options.Adopt != "" && r.options.Adopt == first.Cluster && !slices.Contains(archive.Adoptions(generations), r.owns())
+	id, number, named := strings.Cut(r.options.Adopt, "/")
+	switch {
+	case id == "" || id != first.Cluster:
+		return false
+	case named:
+		return len(generations) > 0 && number == strconv.Itoa(generations[len(generations)-1].Number)
+	default:
+		return !slices.Contains(archive.Adoptions(generations), r.owns())
+	}
+}
+
+// adoptions are the owners that have adopted the store once this one has.
+func (r *run) adoptions(generations []archive.Generation) []string {
+	before := archive.Adoptions(generations)
+	if slices.Contains(before, r.owns()) {
+		return before
+	}
+	return append(before, r.owns())
 }
 
 // unidentified is whose a store is for a valid volume that names no cluster. It is its own if the members that run have told so, or if
@@ -170,8 +190,8 @@ func (r *run) adoptStore() (Event, Payload) {
 
 func (r *run) adopt(ctx context.Context, generations []archive.Generation) error {
 	wanted := archive.Generation{
-		Number: 1, Cluster: r.options.Adopt, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
-		Restored: archive.Restores(generations), Adopted: append(archive.Adoptions(generations), r.owns()),
+		Number: 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
+		Restored: archive.Restores(generations), Adopted: r.adoptions(generations),
 	}
 	if len(generations) > 0 {
 		newest := generations[len(generations)-1]

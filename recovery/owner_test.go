@@ -175,9 +175,42 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 			require.NoError(t, w.run())
 			assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted, "a restore remembers it")
 			w.plain()
-			assert.Contains(t, w.refused(), "adopted by etcd-cluster before: --adopt does so once")
+			assert.Contains(t, w.refused(), "--adopt="+ours+" was done before; --adopt="+ours+"/3 does so once more")
 		})
 	}
+}
+
+// A copy of the cluster's own data is adopted, and later another one. The flag stays where it is, so it takes another word.
+func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.put("of the first copy")
+	w.options.Adopt = ours
+	require.NoError(t, w.run())
+	w.putFull(ours, 2)
+	w.put("of the second copy")
+	before := stand(t, w.member.DataDir)
+	for _, inert := range []string{ours, ours + "/1", ours + "/3"} {
+		w.options.Adopt = inert
+		require.NoError(t, w.run())
+		assert.Len(t, w.generations(), 2, inert)
+	}
+	w.options.Adopt = ours + "/2"
+	require.NoError(t, w.run())
+	assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
+	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 3}, w.identified())
+	assert.Empty(t, w.asides())
+	head, err := w.archive.Head(t.Context(), 2)
+	require.NoError(t, err)
+	require.NotNil(t, head.Ending(), "whoever wrote before ends")
+
+	w.put("afterwards")
+	require.NoError(t, w.run(), "the flag is left in its place")
+	require.Len(t, w.generations(), 3)
+	assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted)
+	w.putFull(ours, 3)
+	w.plain()
+	assert.Contains(t, w.refused(), "--adopt="+ours+"/3", "the way in that works")
 }
 
 func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {

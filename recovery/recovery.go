@@ -32,7 +32,7 @@ type Options struct {
 	Config    etcdconf.Source           // etcd's configuration, which names the data directory
 	Archive   *archive.Archive          // nil without a store: then only peers can bring data back
 	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token
-	Adopt     string                    // the id of the cluster whose store is to be taken, once; empty if none is
+	Adopt     string                    // --adopt: the id of the cluster whose store is to be taken, once, and /N if that ends generation N; empty if none is
 	VolumeDir string                    // where the position is kept
 	Never     bool                      // --recover=never
 	Request   *Request                  // to go back once; nil if that is not asked for

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -87,7 +88,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	owner, err = r.owner(ctx, now.first, generations)
 	now.owner, now.adoptions = ownerOf(first, generations), archive.Adoptions(generations)
 	if now.adopted = r.adopts(first, generations); now.adopted {
-		now.adoptions = append(now.adoptions, r.owns())
+		now.adoptions = r.adoptions(generations)
 	}
 	if err != nil || len(generations) == 0 {
 		return now, owner, err
@@ -157,13 +158,14 @@ func (r *run) doubt(owner Owner) error {
 
 // notAdopted is a clause about an adoption that was asked for and is not done.
 func (r *run) notAdopted() string {
+	id, _, _ := strings.Cut(r.options.Adopt, "/")
 	switch {
-	case r.options.Adopt == "":
+	case id == "":
 		return ""
-	case r.options.Adopt != r.kept.first.Cluster:
+	case id != r.kept.first.Cluster:
 		return ", which is not the one that --adopt names"
 	default:
-		return ", and was adopted by " + r.owns() + " before: --adopt does so once"
+		return fmt.Sprintf(", and --adopt=%s was done before; --adopt=%s/%d does so once more", r.options.Adopt, id, r.kept.newest.Number)
 	}
 }
 

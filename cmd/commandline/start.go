@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -142,7 +143,7 @@ type Recovery struct {
 	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of that restore; one that was done is not done again."`
 
 	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Whose the store is: a member without data takes none that is another one's; default is POD_NAMESPACE and initial-cluster-token."`
-	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take the store of the cluster with that id, once: with data that no store knows, or that are a copy, a generation of their own begins; an empty volume gets what the store has."`
+	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take the store of the cluster with that id, once: with data that no store knows, or that are a copy, a generation of their own begins; an empty volume gets what the store has. ID/N does so again, and ends generation N."`
 }
 
 // Owner is whose the store is of a cluster with that token, which may name the namespace itself.
@@ -157,6 +158,9 @@ func (f *Recovery) Owner(token string) string {
 	return path.Join(namespace, token)
 }
 
+// adoptable is what --adopt may be.
+var adoptable = regexp.MustCompile(`^([0-9a-f]{32}(/[1-9][0-9]*)?)?$`)
+
 // maxRestoreID is how long the name of a restore may be.
 const maxRestoreID = 100
 
@@ -167,6 +171,8 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 		return errors.New("--recover: only with --standalone; otherwise the sidecar decides what happens with broken or lost data")
 	case store == "" && (f.ClusterName != "" || f.Adopt != ""):
 		return errors.New("--cluster-name and --adopt: only with --backup-store")
+	case !adoptable.MatchString(f.Adopt):
+		return fmt.Errorf("--adopt: %q is neither the id of a cluster, as in the store's cluster.json, nor one with the generation to end, as in ID/2", f.Adopt)
 	case f.RestoreTo == "" && f.RestoreID == "":
 		return nil
 	case f.RestoreTo == "" || f.RestoreID == "":

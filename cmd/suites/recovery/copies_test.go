@@ -1,9 +1,12 @@
 package recovery_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,4 +83,39 @@ func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.
 	run = other.StartReady()
 	assert.Equal(t, "of the copy", other.Get("key"), "and comes back with them, though the flag is left in its place")
 	harness.Eventually(t, "in the next generation", func() bool { return run.Status().Backup.Generation == 3 })
+}
+
+// The second time the flag of the first one is still there. What the program says to start with is what works.
+func TestCopiesAreAdoptedOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	l := newLived(t)
+	adopt := "--adopt="
+	for generation := 2; generation <= 3; generation++ {
+		value := fmt.Sprint("of the copy that generation ", generation, " is of")
+		other := l.copied()
+		flags := other.Flags
+		other.Flags = slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return flag == l.flag() })
+		run := other.StartReady()
+		other.Put("key", value)
+		run.StopCleanly()
+		run = l.StartReady()
+		l.Put("key", "of the one that it is a copy of")
+		run.StopCleanly()
+
+		other.Flags = append(flags, "--recover=never", adopt)
+		run = other.Start()
+		require.Equal(t, 70, run.Exit(time.Minute))
+		said := regexp.MustCompile(`start once with (--adopt=[0-9a-f/]+)`).FindStringSubmatch(strings.Join(run.Log.Containing("start once with"), ""))
+		require.Len(t, said, 2, "it says how")
+		adopt = said[1]
+		other.Flags = append(flags, adopt)
+		run = other.StartReady()
+		assert.Equal(t, value, other.Get("key"))
+		harness.Eventually(t, "it makes backups of its own", func() bool {
+			b := run.Status().Backup
+			return b != nil && b.Generation == generation && b.LastFull != nil && b.Trouble == nil
+		})
+		run.StopCleanly()
+		l.Pod = other
+	}
 }
