@@ -40,7 +40,7 @@ type chores struct {
 
 	listed  int64 // fulls that were stored when the last listing was made
 	due     map[string]time.Time
-	history *archive.History
+	listing listing
 	judged  string             // the full that this process has a result of, whether or not the store gives that back
 	doubt   *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
 	failing map[string]*Unable // chores that are not done, by their names
@@ -54,6 +54,16 @@ type chores struct {
 func newChores(b *Backups, s *writer.Writer, member string) *chores {
 	return &chores{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
 }
+
+// listing is one of all that is kept.
+type listing struct {
+	history *archive.History // nil before the first
+	stored  int64            // the revision that was stored before
+	at      time.Time
+}
+
+// fresh is how old a listing may be by which something is let go. Each costs requests, and nothing as young as that goes.
+const fresh = time.Minute
 
 // chore is one of them, with what has to be so for it to be done.
 type chore struct {
@@ -154,7 +164,12 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 
 // prune lets go what need not be kept.
 func (c *chores) prune(ctx context.Context) error {
-	plan, err := retention.Look(ctx, c.backups.archive, c.backups.options.Policy, time.Now(), c.writer.Facts().Stored)
+	if time.Since(c.listing.at) >= fresh {
+		if err := c.list(ctx); err != nil {
+			return err
+		}
+	}
+	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, time.Now(), c.listing.stored)
 	if err != nil {
 		return err
 	}
@@ -202,7 +217,7 @@ type Kept struct {
 
 // list looks at what is kept, and when the last restore test was.
 func (c *chores) list(ctx context.Context) error {
-	stored := c.writer.Facts().Stored
+	stored, at := c.writer.Facts().Stored, time.Now()
 	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
 		return err
@@ -223,7 +238,7 @@ func (c *chores) list(ctx context.Context) error {
 	if kept.Cut != nil && kept.To < stored {
 		c.suspect, c.due["restore test"] = true, time.Time{}
 	}
-	c.history = history
+	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
 	c.backups.kept.Store(&kept)
 	return nil
 }
@@ -339,7 +354,7 @@ func (c *chores) verify(ctx context.Context) error {
 		return errNoIdentities
 	}
 	return c.judge(ctx, archive.Path{
-		Generation: c.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
+		Generation: c.listing.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
 	})
 }
 
@@ -357,10 +372,10 @@ func (c *chores) canOpen() bool {
 
 // newestFull is the last one of the newest generation; nil if there is none.
 func (c *chores) newestFull() *archive.KeptFull {
-	if c.history == nil || c.history.Newest() == nil || len(c.history.Newest().Fulls) == 0 {
+	if c.listing.history == nil || c.listing.history.Newest() == nil || len(c.listing.history.Newest().Fulls) == 0 {
 		return nil
 	}
-	fulls := c.history.Newest().Fulls
+	fulls := c.listing.history.Newest().Fulls
 	return &fulls[len(fulls)-1]
 }
 

@@ -23,13 +23,18 @@ func Look(ctx context.Context, a *archive.Archive, policy Policy, now time.Time,
 	if err != nil {
 		return Plan{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
+	return Of(ctx, a, history, policy, now, known)
+}
+
+// Of is Look for who has just listed what lies in the archive. known was stored before that.
+func Of(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
 		if facts.RestoreTests, err = a.RestoreTests(ctx, newest.Number, now.Add(-week)); err != nil {
 			return Plan{}, fmt.Errorf("cannot list what tests showed: %w", err)
 		}
 	}
-	plan := Make(policy, facts)
+	plan = Make(policy, facts)
 	if len(plan.Goes()) == 0 {
 		return plan, nil
 	}
