@@ -84,7 +84,7 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 		"--backup-restore-host-prt": {"--backup-restore-host-prt=:1"},
 		"--backup-store":            {"--backup-store=file:///b"},
 		"--adopt":                   {"--standalone", "--backup-store=file:///b", "--adopt=beef"},
-		"--adopt: ID/":              {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
+		`--adopt: "0a1b`:            {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
 		"--backup-interval":         {"--standalone", "--backup-interval=0s"},
 		"--backup-interval: 2h":     {"--standalone", "--backup-interval=2h"},
 		"--backup-spool-limit":      {"--standalone", "--backup-spool-limit=much"},
