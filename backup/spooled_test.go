@@ -119,7 +119,7 @@ func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
 		require.NoError(t, w.flush())
 		assert.Equal(t, brought, w.head().Revision())
 		w.requireLeft(nil, left)
-		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is set aside")
+		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is preserved")
 	}
 }
 
