@@ -145,7 +145,7 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
-	assert.Contains(t, w.log.String(), "it cannot be brought there any more")
+	assert.Contains(t, w.log.String(), "what waited for the store can no longer go there, and is preserved")
 	assert.Contains(t, w.log.String(), `"from_revision":11`)
 }
 
