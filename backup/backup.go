@@ -18,7 +18,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/schedule"
@@ -27,7 +27,7 @@ import (
 // Options configure Backups. All fields are required but Gate and ScratchDir.
 type Options struct {
 	Store      store.Store
-	Keys       *seal.Keys
+	Keys       *format.Keys
 	Interval   time.Duration // --backup-interval
 	Schedule   schedule.Schedule
 	Policy     retention.Policy

@@ -14,7 +14,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/backup/writer/schedule"
@@ -28,7 +28,7 @@ type Settings struct {
 	Flags      commandline.Backups // that they were read from
 	VolumeDir  string              // of the wrapper that was asked; empty if none was
 	Store      store.Store         // nil without --backup-store
-	Keys       *seal.Keys
+	Keys       *format.Keys
 	Schedule   schedule.Schedule
 	Policy     retention.Policy
 	Interval   time.Duration
@@ -58,7 +58,7 @@ func Read(flags commandline.Backups) (Settings, error) {
 	if settings.Policy, err = retention.ParsePolicy(flags.Keep.Policy); err != nil {
 		return Settings{}, err
 	}
-	settings.Keys, err = seal.Load(seal.Files{
+	settings.Keys, err = format.LoadKeys(format.KeyFiles{
 		Recipients: flags.Recipients, Identities: flags.Identities, SigningKey: flags.SigningKey, TrustedKeys: flags.TrustedKeys,
 	})
 	return settings, err

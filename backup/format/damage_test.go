@@ -1,4 +1,4 @@
-package segment_test
+package format_test
 
 import (
 	"bytes"
@@ -8,15 +8,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 )
 
 func TestAFlippedBitInASegmentIsAnError(t *testing.T) {
-	pair := sealtest.New(t)
-	for name, keys := range map[string]*seal.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
+	pair := formattest.NewKeys(t)
+	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
 		t.Run(name, func(t *testing.T) {
 			object := contents(example(t, keys))
 			for bit := range 8 * len(object) {
@@ -31,10 +30,10 @@ func TestAFlippedBitInASegmentIsAnError(t *testing.T) {
 }
 
 // skipAll reads no records.
-func skipAll(r io.Reader, keys *seal.Keys) error {
-	reader := segment.NewReader(r, keys)
+func skipAll(r io.Reader, keys *format.Keys) error {
+	reader := format.NewSegmentReader(r, keys)
 	for {
-		if _, err := reader.Next(); seal.Ended(err) {
+		if _, err := reader.Next(); format.Ended(err) {
 			return nil
 		} else if err != nil {
 			return err
@@ -43,21 +42,21 @@ func skipAll(r io.Reader, keys *seal.Keys) error {
 }
 
 func TestASegmentThatIsCutOffOrGoesOnIsDamaged(t *testing.T) {
-	object := contents(example(t, &seal.Keys{}))
+	object := contents(example(t, &format.Keys{}))
 	for cut := 1; cut < len(object); cut++ {
-		_, err := readAll(bytes.NewReader(object[:cut]), &seal.Keys{})
-		assert.ErrorIs(t, err, seal.ErrDamaged, "cut at %d", cut)
+		_, err := readAll(bytes.NewReader(object[:cut]), &format.Keys{})
+		assert.ErrorIs(t, err, format.ErrDamaged, "cut at %d", cut)
 	}
-	_, err := readAll(bytes.NewReader(append(object, "more"...)), &seal.Keys{})
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	_, err := readAll(bytes.NewReader(append(object, "more"...)), &format.Keys{})
+	assert.ErrorIs(t, err, format.ErrDamaged)
 }
 
 func TestWhatReadingFailsWithIsNotDamage(t *testing.T) {
 	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
-	object := contents(example(t, &seal.Keys{}))
+	object := contents(example(t, &format.Keys{}))
 	for cut := range object {
-		_, err := readAll(io.MultiReader(bytes.NewReader(object[:cut]), iotest.ErrReader(broken)), &seal.Keys{})
+		_, err := readAll(io.MultiReader(bytes.NewReader(object[:cut]), iotest.ErrReader(broken)), &format.Keys{})
 		assert.ErrorIs(t, err, broken, "cut at %d", cut)
-		assert.NotErrorIs(t, err, seal.ErrDamaged, "cut at %d", cut)
+		assert.NotErrorIs(t, err, format.ErrDamaged, "cut at %d", cut)
 	}
 }

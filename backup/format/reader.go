@@ -1,4 +1,4 @@
-package segment
+package format
 
 import (
 	"bufio"
@@ -10,8 +10,6 @@ import (
 	"io"
 	"math"
 	"time"
-
-	"etcd-wrapper/backup/format/seal"
 )
 
 // Reader reads segments, one after the other. It checks everything that can be known without the ones before: what was read
@@ -19,8 +17,8 @@ import (
 //
 // Errors wrap those of package seal where something is wrong with what was read; what reading itself failed with comes
 // through. After an error every call returns it again.
-type Reader struct {
-	keys   *seal.Keys
+type SegmentReader struct {
+	keys   *Keys
 	source *bufio.Reader
 
 	manifest Manifest
@@ -31,13 +29,13 @@ type Reader struct {
 }
 
 // NewReader reads from r, in bounded memory, whatever r holds.
-func NewReader(r io.Reader, keys *seal.Keys) *Reader {
-	return &Reader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
+func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
+	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }
 
 // Next goes on to the next segment. What is left of the one before is read and compared with its digest, but not opened, so a
 // caller who wants no records needs no identity. io.EOF says that there is no further one.
-func (r *Reader) Next() (Manifest, error) {
+func (r *SegmentReader) Next() (Manifest, error) {
 	if r.err == nil {
 		r.err = r.next()
 	}
@@ -47,11 +45,11 @@ func (r *Reader) Next() (Manifest, error) {
 	return r.manifest, nil
 }
 
-func (r *Reader) next() error {
+func (r *SegmentReader) next() error {
 	if err := r.finish(); err != nil {
 		return err
 	}
-	line, err := seal.ReadLine(r.source)
+	line, err := ReadLine(r.source)
 	if err != nil {
 		return err
 	}
@@ -64,19 +62,19 @@ func (r *Reader) next() error {
 }
 
 // ReadManifest reads the line that a segment begins with.
-func ReadManifest(line []byte, keys *seal.Keys) (Manifest, error) {
+func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
 	var manifest Manifest
-	if err := keys.Check(line, Kind, &manifest); err != nil {
+	if err := keys.Check(line, SegmentKind, &manifest); err != nil {
 		return Manifest{}, err
 	}
 	if err := manifest.check(); err != nil {
-		return Manifest{}, fmt.Errorf("segment %s: %w", manifest.Position, seal.Damaged(err))
+		return Manifest{}, fmt.Errorf("segment %s: %w", manifest.Position, Damaged(err))
 	}
 	return manifest, nil
 }
 
 // finish reads what is left of the present segment.
-func (r *Reader) finish() error {
+func (r *SegmentReader) finish() error {
 	if r.body == nil {
 		return nil
 	}
@@ -88,7 +86,7 @@ func (r *Reader) finish() error {
 
 // Record returns the next record of the segment, which is valid until the next call. io.EOF says that the segment ended, and
 // that all of it was as its manifest says.
-func (r *Reader) Record() (Record, error) {
+func (r *SegmentReader) Record() (Record, error) {
 	switch {
 	case r.err != nil:
 		return nil, r.err
@@ -96,7 +94,7 @@ func (r *Reader) Record() (Record, error) {
 		return nil, io.EOF
 	}
 	record, err := r.record()
-	if seal.Ended(err) {
+	if Ended(err) {
 		r.ended = true
 		return nil, io.EOF
 	}
@@ -104,7 +102,7 @@ func (r *Reader) Record() (Record, error) {
 	return record, r.err
 }
 
-func (r *Reader) record() (Record, error) {
+func (r *SegmentReader) record() (Record, error) {
 	if r.records == nil {
 		plain, err := r.keys.Open(r.body, r.manifest.Encrypted)
 		if err != nil {
@@ -113,7 +111,7 @@ func (r *Reader) record() (Record, error) {
 		r.records = newRecords(plain, r.manifest)
 	}
 	record, err := r.records.next()
-	if !seal.Ended(err) {
+	if !Ended(err) {
 		return record, err
 	}
 	r.close()
@@ -123,14 +121,14 @@ func (r *Reader) record() (Record, error) {
 	return nil, io.EOF
 }
 
-func (r *Reader) close() {
+func (r *SegmentReader) close() {
 	if r.records != nil {
 		_ = r.records.plain.Close()
 		r.records = nil
 	}
 }
 
-func (r *Reader) named(err error) error {
+func (r *SegmentReader) named(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -181,7 +179,7 @@ func (r *records) next() (Record, error) {
 		return nil, err
 	}
 	if err := r.follow(record); err != nil {
-		return nil, seal.Damaged(err)
+		return nil, Damaged(err)
 	}
 	return record, nil
 }
@@ -197,7 +195,7 @@ func (r *records) read(kind byte) (Record, error) {
 	case typeBucket:
 		return r.readBucket()
 	default:
-		return nil, fmt.Errorf("%w: a record has the type %#x", seal.ErrDamaged, kind)
+		return nil, fmt.Errorf("%w: a record has the type %#x", ErrDamaged, kind)
 	}
 }
 
@@ -234,7 +232,7 @@ func (r *records) readMarker() (Record, error) {
 func (r *records) readHash() (Record, error) {
 	numbers, err := r.numbers(3)
 	if err == nil && numbers[2] > math.MaxUint32 {
-		err = fmt.Errorf("%w: a hash has more than 32 bits", seal.ErrDamaged)
+		err = fmt.Errorf("%w: a hash has more than 32 bits", ErrDamaged)
 	}
 	r.hash = CompactionHash{Revision: numbers[0], Compacted: numbers[1], Hash: uint32(numbers[2])}
 	return &r.hash, err
@@ -261,13 +259,13 @@ func (r *records) end() error {
 		return err
 	}
 	if count != r.count {
-		return fmt.Errorf("%w: it has %d records instead of %d", seal.ErrDamaged, r.count, count)
+		return fmt.Errorf("%w: it has %d records instead of %d", ErrDamaged, r.count, count)
 	}
-	if _, err := r.buffered.ReadByte(); !seal.Ended(err) {
-		return errors.Join(err, fmt.Errorf("%w: something follows its last record", seal.ErrDamaged))
+	if _, err := r.buffered.ReadByte(); !Ended(err) {
+		return errors.Join(err, fmt.Errorf("%w: something follows its last record", ErrDamaged))
 	}
 	if r.limited.left != 0 {
-		return fmt.Errorf("%w: %d bytes of records are missing", seal.ErrDamaged, r.limited.left)
+		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, r.limited.left)
 	}
 	return r.sequence.agrees(r.promised)
 }
@@ -287,9 +285,9 @@ func (r *records) number() (int64, error) {
 	case err != nil && r.limited.failed != nil:
 		return 0, err
 	case err != nil: // too many bytes, or none are left
-		return 0, seal.Damaged(err)
+		return 0, Damaged(err)
 	case n > math.MaxInt64:
-		return 0, fmt.Errorf("%w: a number is too large", seal.ErrDamaged)
+		return 0, fmt.Errorf("%w: a number is too large", ErrDamaged)
 	}
 	return int64(n), nil
 }
@@ -301,7 +299,7 @@ func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if length > most {
-		return nil, fmt.Errorf("%w: something of %d bytes is larger than %d", seal.ErrDamaged, length, most)
+		return nil, fmt.Errorf("%w: something of %d bytes is larger than %d", ErrDamaged, length, most)
 	}
 	room = room[:0]
 	for int64(len(room)) < length { // piece by piece, since the length may be a lie
@@ -315,8 +313,8 @@ func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 }
 
 func early(err error) error {
-	if seal.Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
-		return fmt.Errorf("%w: its records end early", seal.ErrDamaged)
+	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
+		return fmt.Errorf("%w: its records end early", ErrDamaged)
 	}
 	return err
 }
@@ -332,9 +330,9 @@ func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.source.Read(p)
 	l.left -= int64(n)
 	if l.left < 0 {
-		err = fmt.Errorf("%w: it has more records than its manifest says", seal.ErrDamaged)
+		err = fmt.Errorf("%w: it has more records than its manifest says", ErrDamaged)
 	}
-	if err != nil && !seal.Ended(err) {
+	if err != nil && !Ended(err) {
 		l.failed = err
 	}
 	return n, err
@@ -347,7 +345,7 @@ type Body struct {
 }
 
 // Reader reads what the statement speaks of from source, and no more. It returns io.EOF only if all of that was there and as
-// stated; else seal.ErrDamaged, or what source fails with.
+// stated; else ErrDamaged, or what source fails with.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {
@@ -371,17 +369,17 @@ func (b *body) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case !seal.Ended(err):
+	case !Ended(err):
 		return n, err
 	case b.left > 0:
-		return n, fmt.Errorf("%w: %d bytes are missing at its end", seal.ErrDamaged, b.left)
+		return n, fmt.Errorf("%w: %d bytes are missing at its end", ErrDamaged, b.left)
 	}
 	return n, b.end()
 }
 
 func (b *body) end() error {
 	if Digest(b.hash.Sum(nil)) != b.promised {
-		return fmt.Errorf("%w: its bytes are not those of its manifest", seal.ErrDamaged)
+		return fmt.Errorf("%w: its bytes are not those of its manifest", ErrDamaged)
 	}
 	return io.EOF
 }
@@ -389,9 +387,9 @@ func (b *body) end() error {
 // check says whether all was read, and is what was promised.
 func (b *body) check() error {
 	if b.left > 0 {
-		return fmt.Errorf("%w: its records end %d bytes before it", seal.ErrDamaged, b.left)
+		return fmt.Errorf("%w: its records end %d bytes before it", ErrDamaged, b.left)
 	}
-	if err := b.end(); !seal.Ended(err) {
+	if err := b.end(); !Ended(err) {
 		return err
 	}
 	return nil

@@ -1,11 +1,7 @@
-package segment
-
-import (
-	"etcd-wrapper/backup/format/seal"
-)
+package format
 
 // Forge makes an object of records that nothing checked, with a manifest that fits their bytes.
-func Forge(keys *seal.Keys, manifest Manifest, records []byte) (Object, error) {
+func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	data := newPieces()
 	sealed, err := keys.Seal(data)
 	if err != nil {
@@ -18,7 +14,7 @@ func Forge(keys *seal.Keys, manifest Manifest, records []byte) (Object, error) {
 	if manifest.RawBytes == 0 {
 		manifest.RawBytes = int64(len(records))
 	}
-	manifest.Heading = seal.Heading{Format: seal.Format, Kind: Kind}
+	manifest.Heading = Heading{Format: Format, Kind: SegmentKind}
 	manifest.Body = data.body()
 	line, err := keys.Sign(manifest)
 	return Object{Manifest: manifest, Line: line, data: data}, err

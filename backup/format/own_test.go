@@ -1,4 +1,4 @@
-package seal_test
+package format_test
 
 import (
 	"os"
@@ -7,34 +7,34 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 func TestWhoeverWritesMustBelieveItself(t *testing.T) {
-	ours, theirs := sealtest.New(t), sealtest.New(t)
-	require.NoError(t, (&seal.Keys{}).CheckOwn())
+	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
+	require.NoError(t, (&format.Keys{}).CheckOwn())
 	require.NoError(t, ours.Load(t).CheckOwn())
-	require.NoError(t, sealtest.Load(t, seal.Files{SigningKey: ours.SigningKey}).CheckOwn())
-	rotated := sealtest.Joined(t, theirs.TrustedKeys, ours.TrustedKeys)
-	require.NoError(t, sealtest.Load(t, seal.Files{SigningKey: ours.SigningKey, TrustedKeys: rotated}).CheckOwn())
+	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).CheckOwn())
+	rotated := formattest.Joined(t, theirs.TrustedKeys, ours.TrustedKeys)
+	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: rotated}).CheckOwn())
 
-	unsigned := sealtest.Load(t, seal.Files{TrustedKeys: ours.TrustedKeys}).CheckOwn()
+	unsigned := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: ours.TrustedKeys}).CheckOwn()
 	require.ErrorContains(t, unsigned, "--backup-trusted-keys: ")
-	strange := sealtest.Load(t, seal.Files{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckOwn()
+	strange := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckOwn()
 	require.ErrorContains(t, strange, "--backup-signing-key: ")
-	require.ErrorIs(t, strange, seal.ErrUntrusted)
+	require.ErrorIs(t, strange, format.ErrUntrusted)
 }
 
 func TestKeysThatProtectLessThanTheirOwnerMayThinkAreNamed(t *testing.T) {
-	assert.Empty(t, (&seal.Keys{}).Weaknesses())
-	ours := sealtest.New(t)
+	assert.Empty(t, (&format.Keys{}).Weaknesses())
+	ours := formattest.NewKeys(t)
 	for _, secret := range []string{ours.SigningKey, ours.Identities} {
 		require.NoError(t, os.Chmod(secret, 0o440))
 	}
 	assert.Empty(t, ours.Load(t).Weaknesses())
 
-	signed := sealtest.Load(t, seal.Files{SigningKey: ours.SigningKey}).Weaknesses()
+	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).Weaknesses()
 	require.Len(t, signed, 1)
 	assert.Contains(t, signed[0], "give --backup-trusted-keys, too")
 

@@ -1,4 +1,4 @@
-package seal_test
+package format_test
 
 import (
 	"os"
@@ -11,34 +11,34 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 func TestAFileThatIsNoKeyFileIsRefusedWithItsFlag(t *testing.T) {
-	pair := sealtest.New(t)
-	none := sealtest.Write(t, "hello\n")
-	empty := sealtest.Write(t, "")
-	large := sealtest.Write(t, strings.Repeat("#\n", 1<<20))
+	pair := formattest.NewKeys(t)
+	none := formattest.WriteFile(t, "hello\n")
+	empty := formattest.WriteFile(t, "")
+	large := formattest.WriteFile(t, strings.Repeat("#\n", 1<<20))
 	for _, test := range []struct {
 		name   string
-		files  seal.Files
+		files  format.KeyFiles
 		begins string
 		says   string
 	}{
-		{"recipients that are none", seal.Files{Recipients: none}, "--backup-recipients: " + none, "is not a file of age recipients"},
-		{"recipients of an empty file", seal.Files{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
-		{"recipients too many", seal.Files{Recipients: large}, "--backup-recipients: cannot read " + large, "it has more than 1048576 bytes"},
-		{"identities instead of recipients", seal.Files{Recipients: pair.Identities}, "--backup-recipients: ", "is not a file of age recipients"},
-		{"recipients instead of identities", seal.Files{Identities: pair.Recipients}, "--backup-identities: ", "is not a file of age identities"},
-		{"a public key that shall sign", seal.Files{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
-		{"text that shall sign", seal.Files{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
-		{"a private key that shall be trusted", seal.Files{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "has a PRIVATE KEY that is not"},
-		{"text that shall be trusted", seal.Files{TrustedKeys: none}, "--backup-trusted-keys: ", "has no ed25519 public key"},
-		{"a file that is not there", seal.Files{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
-		{"a directory", seal.Files{Identities: t.TempDir()}, "--backup-identities: cannot read ", "not a regular file"},
-		{"a pipe into which nobody writes", seal.Files{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
-		{"a device without an end", seal.Files{SigningKey: "/dev/zero"}, "--backup-signing-key: cannot read /dev/zero", "not a regular file"},
+		{"recipients that are none", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "is not a file of age recipients"},
+		{"recipients of an empty file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
+		{"recipients too many", format.KeyFiles{Recipients: large}, "--backup-recipients: cannot read " + large, "it has more than 1048576 bytes"},
+		{"identities instead of recipients", format.KeyFiles{Recipients: pair.Identities}, "--backup-recipients: ", "is not a file of age recipients"},
+		{"recipients instead of identities", format.KeyFiles{Identities: pair.Recipients}, "--backup-identities: ", "is not a file of age identities"},
+		{"a public key that shall sign", format.KeyFiles{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
+		{"text that shall sign", format.KeyFiles{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
+		{"a private key that shall be trusted", format.KeyFiles{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "has a PRIVATE KEY that is not"},
+		{"text that shall be trusted", format.KeyFiles{TrustedKeys: none}, "--backup-trusted-keys: ", "has no ed25519 public key"},
+		{"a file that is not there", format.KeyFiles{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
+		{"a directory", format.KeyFiles{Identities: t.TempDir()}, "--backup-identities: cannot read ", "not a regular file"},
+		{"a pipe into which nobody writes", format.KeyFiles{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
+		{"a device without an end", format.KeyFiles{SigningKey: "/dev/zero"}, "--backup-signing-key: cannot read /dev/zero", "not a regular file"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := load(t, test.files)
@@ -50,13 +50,13 @@ func TestAFileThatIsNoKeyFileIsRefusedWithItsFlag(t *testing.T) {
 	}
 }
 
-// load is seal.Load, for which no test waits for ever.
-func load(t *testing.T, files seal.Files) (keys *seal.Keys, err error) {
+// load is LoadKeys, for which no test waits for ever.
+func load(t *testing.T, files format.KeyFiles) (keys *format.Keys, err error) {
 	t.Helper()
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
-		keys, err = seal.Load(files)
+		keys, err = format.LoadKeys(files)
 	}()
 	select {
 	case <-loaded:
@@ -79,17 +79,17 @@ func silentPipe(t *testing.T) string {
 }
 
 func TestAnErrorShowsNothingOfASecret(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	secret, err := os.ReadFile(pair.Identities)
 	require.NoError(t, err)
 	broken := strings.ReplaceAll(string(secret), "AGE-SECRET-KEY-1", "AGE-SECRET-KEY-1Q")
-	_, err = seal.Load(seal.Files{Identities: sealtest.Write(t, broken)})
+	_, err = format.LoadKeys(format.KeyFiles{Identities: formattest.WriteFile(t, broken)})
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# kept in the safe\nAGE-SECRET-KEY-1"):][:8])
 }
 
 func TestWithoutFilesNothingIsEncryptedOrSigned(t *testing.T) {
-	keys := sealtest.Load(t, seal.Files{})
+	keys := formattest.LoadKeys(t, format.KeyFiles{})
 	assert.False(t, keys.Encrypts() || keys.Opens() || keys.Signs() || keys.Trusts())
 	line, err := keys.Sign(statement(1))
 	require.NoError(t, err)
@@ -98,13 +98,13 @@ func TestWithoutFilesNothingIsEncryptedOrSigned(t *testing.T) {
 }
 
 func TestAKeyThatWasReplacedCountsAtOnce(t *testing.T) {
-	old, renewed := sealtest.New(t), sealtest.New(t)
+	old, renewed := formattest.NewKeys(t), formattest.NewKeys(t)
 	keys := old.Load(t)
 	line, err := keys.Sign(statement(1))
 	require.NoError(t, err)
 
 	replace(t, old.TrustedKeys, renewed.TrustedKeys)
-	assert.ErrorIs(t, keys.Check(line, "number", new(number)), seal.ErrUntrusted)
+	assert.ErrorIs(t, keys.Check(line, "number", new(number)), format.ErrUntrusted)
 
 	replace(t, old.SigningKey, renewed.SigningKey)
 	line, err = keys.Sign(statement(2))
@@ -114,13 +114,13 @@ func TestAKeyThatWasReplacedCountsAtOnce(t *testing.T) {
 	replace(t, old.Recipients, renewed.Recipients)
 	bytes := sealed(t, keys, "hello")
 	_, err = keys.Open(strings.NewReader(bytes), true)
-	assert.ErrorIs(t, err, seal.ErrNoIdentity)
+	assert.ErrorIs(t, err, format.ErrNoIdentity)
 	replace(t, old.Identities, renewed.Identities)
 	assert.Equal(t, "hello", open(t, keys, bytes, true))
 }
 
 func TestAKeyFileThatIsGoneOrBrokenFailsWhatNeedsItUntilItIsBack(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	line, err := keys.Sign(statement(1))
 	require.NoError(t, err)
@@ -137,14 +137,14 @@ func TestAKeyFileThatIsGoneOrBrokenFailsWhatNeedsItUntilItIsBack(t *testing.T) {
 }
 
 func TestKeysRotateBySeveralInAFile(t *testing.T) {
-	first, second := sealtest.New(t), sealtest.New(t)
-	writer := sealtest.Load(t, seal.Files{Recipients: sealtest.Joined(t, first.Recipients, second.Recipients)})
+	first, second := formattest.NewKeys(t), formattest.NewKeys(t)
+	writer := formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.Joined(t, first.Recipients, second.Recipients)})
 	bytes := sealed(t, writer, "hello")
-	for _, reader := range []sealtest.Pair{first, second} {
+	for _, reader := range []formattest.Keys{first, second} {
 		assert.Equal(t, "hello", open(t, reader.Load(t), bytes, true))
 	}
-	trusting := sealtest.Load(t, seal.Files{TrustedKeys: sealtest.Joined(t, first.TrustedKeys, second.TrustedKeys)})
-	for _, signer := range []sealtest.Pair{first, second} {
+	trusting := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: formattest.Joined(t, first.TrustedKeys, second.TrustedKeys)})
+	for _, signer := range []formattest.Keys{first, second} {
 		line, err := signer.Load(t).Sign(statement(7))
 		require.NoError(t, err)
 		var read number

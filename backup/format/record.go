@@ -1,6 +1,12 @@
-// Package segment is the format of what backups consist of between fulls: the rows of a range of revisions, as they are in
-// etcd's database. docs/backup-format.md describes it for others.
-package segment
+// Package format is what backups look like as bytes, as docs/backup-format.md describes it for others. It knows no store and no etcd.
+//
+// A segment is what lies between full snapshots: the rows of a range of revisions, as they are in etcd's database (record.go,
+// builder.go, reader.go). Every object is compressed, encrypted to age recipients, and described by a line of JSON that carries a
+// checksum and an ed25519 signature (keys.go, seal.go, stream.go, line.go).
+//
+// Encryption keeps others from reading a backup; it does not keep them from making one, since recipients are public. Only
+// signatures do.
+package format
 
 import (
 	"bytes"
@@ -13,8 +19,6 @@ import (
 	"hash"
 	"iter"
 	"time"
-
-	"etcd-wrapper/backup/format/seal"
 )
 
 // Record is one of the things that a segment consists of: *[Row], *[Marker], *[CompactionHash] or *[Bucket].
@@ -274,11 +278,11 @@ func (c *Chain) End() (digest, last Digest) {
 }
 
 // Kind is that of a segment's statement.
-const Kind = "segment"
+const SegmentKind = "segment"
 
 // Manifest is the statement that every segment begins with.
 type Manifest struct {
-	seal.Heading
+	Heading
 	Cluster    string    `json:"cluster"`            // the store's
 	Generation int       `json:"generation"`         // the history between two restores
 	Position   Position  `json:"position"`           // where it begins

@@ -1,9 +1,4 @@
-// Package seal is what stands between a backup and the place that it lies in: compression, encryption to age recipients, and
-// lines of JSON that carry a checksum and an ed25519 signature.
-//
-// Encryption keeps others from reading a backup; it does not keep them from making one, since recipients are public. Only
-// signatures do.
-package seal
+package format
 
 import (
 	"errors"
@@ -32,7 +27,7 @@ func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, ca
 func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
 
 // Files are the paths of key files; an empty one is not given.
-type Files struct {
+type KeyFiles struct {
 	Recipients  string // --backup-recipients: age recipients, one a line; what is written is encrypted to all of them
 	Identities  string // --backup-identities: age identities, one a line; what is read is opened with any of them
 	SigningKey  string // --backup-signing-key: an ed25519 key, PKCS#8 in PEM
@@ -52,7 +47,7 @@ type Keys struct {
 }
 
 // Load reads the files for the first time. Its errors begin with the name of the flag.
-func Load(files Files) (*Keys, error) {
+func LoadKeys(files KeyFiles) (*Keys, error) {
 	keys := &Keys{}
 	keys.recipients.path = files.Recipients
 	keys.identities.path = files.Identities

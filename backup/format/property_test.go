@@ -1,4 +1,4 @@
-package segment_test
+package format_test
 
 import (
 	"fmt"
@@ -9,18 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 )
 
 // history is rows from revision 7 on, by revision: transactions of several changes, tombstones, and revisions without rows.
-func history(t *rapid.T) (revisions [][]segment.Row) {
+func history(t *rapid.T) (revisions [][]format.Row) {
 	revision := int64(6)
 	for range rapid.IntRange(0, 12).Draw(t, "revisions") {
 		revision += rapid.Int64Range(1, 3).Draw(t, "step")
-		var rows []segment.Row
+		var rows []format.Row
 		for sub := range rapid.Int64Range(1, 3).Draw(t, "changes") {
 			row := Row(revision, sub, rapid.StringN(0, 20, 40).Draw(t, "value"))
 			if rapid.Bool().Draw(t, "deleted") {
@@ -34,11 +32,11 @@ func history(t *rapid.T) (revisions [][]segment.Row) {
 }
 
 // cut makes segments of a history, as one writer may do it.
-func cut(t *rapid.T, tb testing.TB, keys *seal.Keys, revisions [][]segment.Row) (segments []segment.Object) {
+func cut(t *rapid.T, tb testing.TB, keys *format.Keys, revisions [][]format.Row) (segments []format.Object) {
 	next := start()
 	for len(revisions) > 0 {
 		n := rapid.IntRange(0, len(revisions)).Draw(t, "revisions of a segment")
-		var rows []segment.Row
+		var rows []format.Row
 		for _, revision := range revisions[:n] {
 			rows = append(rows, revision...)
 		}
@@ -49,7 +47,7 @@ func cut(t *rapid.T, tb testing.TB, keys *seal.Keys, revisions [][]segment.Row) 
 }
 
 func TestAHistoryHasOneDigestHoweverItIsCut(t *testing.T) {
-	keys := sealtest.New(t).Load(t)
+	keys := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		revisions := history(rt)
 		first, second := cut(rt, t, keys, revisions), cut(rt, t, keys, revisions)
@@ -66,8 +64,8 @@ func TestAHistoryHasOneDigestHoweverItIsCut(t *testing.T) {
 
 func TestAHistoryThatDiffersInAnythingHasAnotherDigest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		revisions := append(history(rt), []segment.Row{Row(1000, 0, "last")})
-		before := Build(t, &seal.Keys{}, start(), join(revisions))
+		revisions := append(history(rt), []format.Row{Row(1000, 0, "last")})
+		before := Build(t, &format.Keys{}, start(), join(revisions))
 		changed := rapid.IntRange(0, len(revisions)-1).Draw(rt, "changed")
 		i := rapid.IntRange(0, len(revisions[changed])-1).Draw(rt, "row")
 		if rapid.Bool().Draw(rt, "removed") {
@@ -75,11 +73,11 @@ func TestAHistoryThatDiffersInAnythingHasAnotherDigest(t *testing.T) {
 		} else {
 			revisions[changed][i].Value = append([]byte("x"), revisions[changed][i].Value...)
 		}
-		assert.NotEqual(t, before.After, Build(t, &seal.Keys{}, start(), join(revisions)).After)
+		assert.NotEqual(t, before.After, Build(t, &format.Keys{}, start(), join(revisions)).After)
 	})
 }
 
-func join(revisions [][]segment.Row) (rows []segment.Row) {
+func join(revisions [][]format.Row) (rows []format.Row) {
 	for _, revision := range revisions {
 		rows = append(rows, revision...)
 	}
@@ -87,7 +85,7 @@ func join(revisions [][]segment.Row) (rows []segment.Row) {
 }
 
 // text is for comparing rows; a value that is empty may be nil.
-func text(rows []segment.Row) (lines []string) {
+func text(rows []format.Row) (lines []string) {
 	for _, row := range rows {
 		lines = append(lines, fmt.Sprintf("%x %q", row.Key, row.Value))
 	}
@@ -95,7 +93,7 @@ func text(rows []segment.Row) (lines []string) {
 }
 
 // rowsOf reads segments as a merged object has them.
-func rowsOf(t testing.TB, keys *seal.Keys, segments []segment.Object) (rows []segment.Row) {
+func rowsOf(t testing.TB, keys *format.Keys, segments []format.Object) (rows []format.Row) {
 	t.Helper()
 	var readers []io.Reader
 	for _, object := range segments {

@@ -1,5 +1,5 @@
-// Package sealtest makes key files for tests.
-package sealtest
+// Package formattest makes key files, histories of etcd, and segments of them, for tests.
+package formattest
 
 import (
 	"crypto/ed25519"
@@ -14,16 +14,16 @@ import (
 	"filippo.io/age"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 )
 
-// Pair is the files of one age identity and one signing key, and of what belongs to them.
-type Pair struct {
-	seal.Files
+// Keys is the files of one age identity and one signing key, and of what belongs to them.
+type Keys struct {
+	format.KeyFiles
 }
 
-// New makes new keys in files of the test's.
-func New(t testing.TB) Pair {
+// NewKeys makes new keys in files of the test's.
+func NewKeys(t testing.TB) Keys {
 	t.Helper()
 	identity, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
@@ -33,27 +33,27 @@ func New(t testing.TB) Pair {
 	require.NoError(t, err)
 	trusted, err := x509.MarshalPKIXPublicKey(public)
 	require.NoError(t, err)
-	return Pair{Files: seal.Files{
-		Recipients:  Write(t, "# the pods'\n"+identity.Recipient().String()+"\n"),
-		Identities:  Write(t, "# kept in the safe\n"+identity.String()+"\n"),
-		SigningKey:  Write(t, PEM("PRIVATE KEY", signing)),
-		TrustedKeys: Write(t, PEM("PUBLIC KEY", trusted)),
+	return Keys{KeyFiles: format.KeyFiles{
+		Recipients:  WriteFile(t, "# the pods'\n"+identity.Recipient().String()+"\n"),
+		Identities:  WriteFile(t, "# kept in the safe\n"+identity.String()+"\n"),
+		SigningKey:  WriteFile(t, PEM("PRIVATE KEY", signing)),
+		TrustedKeys: WriteFile(t, PEM("PUBLIC KEY", trusted)),
 	}}
 }
 
 // Load loads all of them.
-func (p Pair) Load(t testing.TB) *seal.Keys { return Load(t, p.Files) }
+func (p Keys) Load(t testing.TB) *format.Keys { return LoadKeys(t, p.KeyFiles) }
 
-// Load loads files that must be right.
-func Load(t testing.TB, files seal.Files) *seal.Keys {
+// LoadKeys loads files that must be right.
+func LoadKeys(t testing.TB, files format.KeyFiles) *format.Keys {
 	t.Helper()
-	keys, err := seal.Load(files)
+	keys, err := format.LoadKeys(files)
 	require.NoError(t, err)
 	return keys
 }
 
-// Write makes a file and returns its path.
-func Write(t testing.TB, content string) string {
+// WriteFile makes a file and returns its path.
+func WriteFile(t testing.TB, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
@@ -69,7 +69,7 @@ func Joined(t testing.TB, paths ...string) string {
 		require.NoError(t, err)
 		all.Write(content)
 	}
-	return Write(t, all.String())
+	return WriteFile(t, all.String())
 }
 
 // PEM encodes a block.

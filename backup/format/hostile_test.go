@@ -1,4 +1,4 @@
-package segment_test
+package format_test
 
 import (
 	"bytes"
@@ -13,22 +13,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 )
 
 // empty is the manifest of a segment without rows.
-func empty() segment.Manifest {
+func empty() format.Manifest {
 	begin := start()
-	return segment.Manifest{
+	return format.Manifest{
 		Cluster: begin.Cluster, Generation: 1, Position: begin.Position, End: 6, Before: begin.Before, After: begin.Before,
 	}
 }
 
-func forged(t testing.TB, manifest segment.Manifest, records string) io.Reader {
+func forged(t testing.TB, manifest format.Manifest, records string) io.Reader {
 	t.Helper()
-	object, err := segment.Forge(&seal.Keys{}, manifest, []byte(records))
+	object, err := format.Forge(&format.Keys{}, manifest, []byte(records))
 	require.NoError(t, err)
 	return object.Reader()
 }
@@ -66,15 +65,15 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 		"too many hashes":                 strings.Repeat(record("H", 1, 1, 1), 5000) + record("Z", 5000),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readAll(forged(t, empty(), records), &seal.Keys{})
-			assert.ErrorIs(t, err, seal.ErrDamaged)
+			_, err := readAll(forged(t, empty(), records), &format.Keys{})
+			assert.ErrorIs(t, err, format.ErrDamaged)
 			assert.ErrorContains(t, err, "segment 0000000000000000007.000000: ")
 		})
 	}
-	_, err := readAll(forged(t, empty(), record("Z", 0)), &seal.Keys{})
+	_, err := readAll(forged(t, empty(), record("Z", 0)), &format.Keys{})
 	assert.NoError(t, err, "that's what it takes")
-	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &seal.Keys{})
-	assert.ErrorIs(t, err, seal.ErrDamaged, "fewer bytes than promised")
+	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &format.Keys{})
+	assert.ErrorIs(t, err, format.ErrDamaged, "fewer bytes than promised")
 }
 
 func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
@@ -88,9 +87,9 @@ func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := readAll(object, &seal.Keys{})
+			_, err := readAll(object, &format.Keys{})
 			runtime.ReadMemStats(&after)
-			assert.ErrorIs(t, err, seal.ErrDamaged)
+			assert.ErrorIs(t, err, format.ErrDamaged)
 			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(24<<20))
 		})
 	}
@@ -104,56 +103,56 @@ func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 }
 
 func TestAManifestThatContradictsItselfIsDamage(t *testing.T) {
-	for name, change := range map[string]func(*segment.Manifest){
-		"no cluster":             func(m *segment.Manifest) { m.Cluster = "" },
-		"no generation":          func(m *segment.Manifest) { m.Generation = 0 },
-		"no position":            func(m *segment.Manifest) { m.Position = segment.Position{} },
-		"negative rows":          func(m *segment.Manifest) { m.Rows = -1 },
-		"rows without revision":  func(m *segment.Manifest) { m.Rows = 1 },
-		"revision without rows":  func(m *segment.Manifest) { m.End = 9 },
-		"a digest that moved":    func(m *segment.Manifest) { m.After = segment.Digest{} },
-		"records beyond measure": func(m *segment.Manifest) { m.RawBytes = 1 << 60 },
-		"records less than none": func(m *segment.Manifest) { m.RawBytes = -1 },
+	for name, change := range map[string]func(*format.Manifest){
+		"no cluster":             func(m *format.Manifest) { m.Cluster = "" },
+		"no generation":          func(m *format.Manifest) { m.Generation = 0 },
+		"no position":            func(m *format.Manifest) { m.Position = format.Position{} },
+		"negative rows":          func(m *format.Manifest) { m.Rows = -1 },
+		"rows without revision":  func(m *format.Manifest) { m.Rows = 1 },
+		"revision without rows":  func(m *format.Manifest) { m.End = 9 },
+		"a digest that moved":    func(m *format.Manifest) { m.After = format.Digest{} },
+		"records beyond measure": func(m *format.Manifest) { m.RawBytes = 1 << 60 },
+		"records less than none": func(m *format.Manifest) { m.RawBytes = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			manifest := empty()
 			change(&manifest)
-			_, err := readAll(forged(t, manifest, record("Z", 0)), &seal.Keys{})
-			assert.ErrorIs(t, err, seal.ErrDamaged)
+			_, err := readAll(forged(t, manifest, record("Z", 0)), &format.Keys{})
+			assert.ErrorIs(t, err, format.ErrDamaged)
 		})
 	}
 }
 
 func TestAManifestOfOtherRecordsIsDamage(t *testing.T) {
-	right := example(t, &seal.Keys{})
+	right := example(t, &format.Keys{})
 	records := recordsOf(t, right)
-	for name, change := range map[string]func(*segment.Manifest){
-		"another digest":         func(m *segment.Manifest) { m.After[0]++ },
-		"another chain":          func(m *segment.Manifest) { m.Before[0]++ },
-		"another last revision":  func(m *segment.Manifest) { m.Last[0]++ },
-		"another end":            func(m *segment.Manifest) { m.End++ },
-		"more rows":              func(m *segment.Manifest) { m.Rows++ },
-		"no buckets":             func(m *segment.Manifest) { m.Buckets = nil },
-		"another first time":     func(m *segment.Manifest) { m.From = At(1) },
-		"another last time":      func(m *segment.Manifest) { m.To = At(100) },
-		"another position":       func(m *segment.Manifest) { m.Position.Revision = 8 },
-		"none, for all is right": func(*segment.Manifest) {},
+	for name, change := range map[string]func(*format.Manifest){
+		"another digest":         func(m *format.Manifest) { m.After[0]++ },
+		"another chain":          func(m *format.Manifest) { m.Before[0]++ },
+		"another last revision":  func(m *format.Manifest) { m.Last[0]++ },
+		"another end":            func(m *format.Manifest) { m.End++ },
+		"more rows":              func(m *format.Manifest) { m.Rows++ },
+		"no buckets":             func(m *format.Manifest) { m.Buckets = nil },
+		"another first time":     func(m *format.Manifest) { m.From = At(1) },
+		"another last time":      func(m *format.Manifest) { m.To = At(100) },
+		"another position":       func(m *format.Manifest) { m.Position.Revision = 8 },
+		"none, for all is right": func(*format.Manifest) {},
 	} {
 		manifest := right.Manifest
 		change(&manifest)
-		_, err := readAll(forged(t, manifest, records), &seal.Keys{})
+		_, err := readAll(forged(t, manifest, records), &format.Keys{})
 		if name == "none, for all is right" {
 			assert.NoError(t, err)
 		} else {
-			assert.ErrorIs(t, err, seal.ErrDamaged, name)
+			assert.ErrorIs(t, err, format.ErrDamaged, name)
 		}
 	}
 }
 
 // recordsOf are those of a segment that is not encrypted.
-func recordsOf(t testing.TB, object segment.Object) string {
+func recordsOf(t testing.TB, object format.Object) string {
 	t.Helper()
-	plain, err := new(seal.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
+	plain, err := new(format.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
 	require.NoError(t, err)
 	defer plain.Close()
 	records, err := io.ReadAll(plain)
@@ -165,11 +164,11 @@ func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
 	value := make([]byte, 8<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
 	row := Row(7, 0, string(value))
-	keys := &seal.Keys{}
+	keys := &format.Keys{}
 	Build(t, keys, start(), nil) // zstd's tables are kept
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	object := Build(t, keys, start(), []segment.Row{row})
+	object := Build(t, keys, start(), []format.Row{row})
 	runtime.ReadMemStats(&after)
 	assert.Greater(t, object.Size(), int64(len(value)))
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(value)+len(value)/2))
@@ -177,34 +176,34 @@ func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
 
 func TestASegmentOfANewerFormatSaysSo(t *testing.T) {
 	manifest := empty()
-	manifest.Heading = seal.Heading{Format: 2, Kind: segment.Kind}
-	line, err := new(seal.Keys).Sign(manifest)
+	manifest.Heading = format.Heading{Format: 2, Kind: format.SegmentKind}
+	line, err := new(format.Keys).Sign(manifest)
 	require.NoError(t, err)
-	_, err = readAll(bytes.NewReader(line), &seal.Keys{})
+	_, err = readAll(bytes.NewReader(line), &format.Keys{})
 	assert.EqualError(t, err, "made by a newer etcd-wrapper: format 2")
 }
 
 func FuzzSegment(f *testing.F) {
-	f.Add(contents(example(f, &seal.Keys{})))
+	f.Add(contents(example(f, &format.Keys{})))
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, object []byte) {
-		_, err := readAll(bytes.NewReader(object), &seal.Keys{})
+		_, err := readAll(bytes.NewReader(object), &format.Keys{})
 		known(t, err)
 	})
 }
 
 // FuzzRecords puts records under a manifest that fits them, as far as its checksums go.
 func FuzzRecords(f *testing.F) {
-	seed := example(f, &seal.Keys{})
+	seed := example(f, &format.Keys{})
 	f.Add([]byte(recordsOf(f, seed)))
 	f.Add([]byte(record("Z", 0)))
 	f.Fuzz(func(t *testing.T, records []byte) {
-		for _, manifest := range []segment.Manifest{empty(), seed.Manifest} {
+		for _, manifest := range []format.Manifest{empty(), seed.Manifest} {
 			manifest.RawBytes = 0
-			read, err := readAll(forged(t, manifest, string(records)), &seal.Keys{})
+			read, err := readAll(forged(t, manifest, string(records)), &format.Keys{})
 			known(t, err)
 			if err == nil && manifest.Rows > 0 {
-				assert.Equal(t, []segment.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
+				assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
 			}
 		}
 	})
@@ -216,7 +215,7 @@ func known(t *testing.T, err error) {
 	if err == nil {
 		return
 	}
-	for _, word := range []error{seal.ErrDamaged, seal.ErrNewer, seal.ErrNoIdentity} {
+	for _, word := range []error{format.ErrDamaged, format.ErrNewer, format.ErrNoIdentity} {
 		if errors.Is(err, word) {
 			return
 		}

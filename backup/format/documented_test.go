@@ -1,4 +1,4 @@
-package segment_test
+package format_test
 
 import (
 	"bytes"
@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 )
 
 // fence is a block of code of the page's example.
@@ -47,20 +46,20 @@ func undump(t *testing.T, dump string) (all []byte) {
 
 func TestTheDocumentedExampleIsASegment(t *testing.T) {
 	_, line, body, records := documented(t)
-	plain, err := new(seal.Keys).Open(bytes.NewReader(body), false)
+	plain, err := new(format.Keys).Open(bytes.NewReader(body), false)
 	require.NoError(t, err)
 	defer plain.Close()
 	opened, err := io.ReadAll(plain)
 	require.NoError(t, err)
 	assert.Equal(t, records, opened)
 
-	read, err := readAll(bytes.NewReader(append(line, body...)), &seal.Keys{})
+	read, err := readAll(bytes.NewReader(append(line, body...)), &format.Keys{})
 	require.NoError(t, err)
-	want := example(t, &seal.Keys{}).Manifest
+	want := example(t, &format.Keys{}).Manifest
 	want.Body = read[0].Body // another zstd may write other bytes
 	assert.Equal(t, want, read[0].Manifest)
-	assert.Equal(t, segment.Position{Revision: 10}, read[0].Next())
-	assert.Equal(t, []segment.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
+	assert.Equal(t, format.Position{Revision: 10}, read[0].Next())
+	assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
 }
 
 // jsonName is the name of a field in a line of JSON.
@@ -69,7 +68,7 @@ var jsonName = regexp.MustCompile(`"(\w+)":`)
 func TestEveryFieldOfASegmentsManifestIsDocumented(t *testing.T) {
 	page, _, _, _ := documented(t)
 	section := page[strings.Index(page, "## Segments"):strings.Index(page, "## The chain")]
-	keys := example(t, &seal.Keys{})
+	keys := example(t, &format.Keys{})
 	statement, _, _ := strings.Cut(string(keys.Line), `,"sha256":"`+keys.Body.SHA256.String())
 	for _, name := range jsonName.FindAllStringSubmatch(statement, -1) {
 		switch name[1] {

@@ -1,4 +1,4 @@
-package seal_test
+package format_test
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 )
 
-func sealed(t *testing.T, keys *seal.Keys, content string) string {
+func sealed(t *testing.T, keys *format.Keys, content string) string {
 	t.Helper()
 	var all bytes.Buffer
 	w, err := keys.Seal(&all)
@@ -29,7 +29,7 @@ func sealed(t *testing.T, keys *seal.Keys, content string) string {
 	return all.String()
 }
 
-func open(t *testing.T, keys *seal.Keys, content string, encrypted bool) string {
+func open(t *testing.T, keys *format.Keys, content string, encrypted bool) string {
 	t.Helper()
 	r, err := keys.Open(strings.NewReader(content), encrypted)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func open(t *testing.T, keys *seal.Keys, content string, encrypted bool) string 
 }
 
 func TestWhatWasSealedIsOpenedByStockAgeAndZstd(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	content := strings.Repeat("row of a database ", 100_000)
 	identities, err := age.ParseIdentities(strings.NewReader(read(t, pair.Identities)))
 	require.NoError(t, err)
@@ -55,21 +55,21 @@ func TestWhatWasSealedIsOpenedByStockAgeAndZstd(t *testing.T) {
 }
 
 func TestWhatIsEncryptedNeedsAnIdentityOfItsOwn(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
-	for says, keys := range map[string]*seal.Keys{
+	for says, keys := range map[string]*format.Keys{
 		"there is no --backup-identities":              {},
-		"encrypted to others than --backup-identities": sealtest.New(t).Load(t),
+		"encrypted to others than --backup-identities": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)
-		assert.ErrorIs(t, err, seal.ErrNoIdentity)
+		assert.ErrorIs(t, err, format.ErrNoIdentity)
 		assert.ErrorContains(t, err, says)
 	}
 }
 
 func TestWhatIsDamagedIsNeverReadToItsEnd(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 1000))
 	for cut := range len(content) {
@@ -80,10 +80,10 @@ func TestWhatIsDamagedIsNeverReadToItsEnd(t *testing.T) {
 		changed[bit/8] ^= 1 << (bit % 8)
 		assert.Error(t, opened(keys, string(changed), true), "bit %d", bit)
 	}
-	assert.ErrorIs(t, opened(keys, content+"more", true), seal.ErrDamaged)
+	assert.ErrorIs(t, opened(keys, content+"more", true), format.ErrDamaged)
 }
 
-func opened(keys *seal.Keys, content string, encrypted bool) error {
+func opened(keys *format.Keys, content string, encrypted bool) error {
 	r, err := keys.Open(strings.NewReader(content), encrypted)
 	if err != nil {
 		return err
@@ -95,12 +95,12 @@ func opened(keys *seal.Keys, content string, encrypted bool) error {
 
 func TestWhatReadingFailsWithComesThrough(t *testing.T) {
 	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 100_000))
 	for _, encrypted := range []bool{true, false} {
 		if !encrypted {
-			content = sealed(t, new(seal.Keys), strings.Repeat("hello", 100_000))
+			content = sealed(t, new(format.Keys), strings.Repeat("hello", 100_000))
 		}
 		for _, length := range []int{0, 10, len(content) - 10} {
 			lost := io.MultiReader(strings.NewReader(content[:length]), iotest.ErrReader(broken))
@@ -109,7 +109,7 @@ func TestWhatReadingFailsWithComesThrough(t *testing.T) {
 				_, err = io.Copy(io.Discard, r)
 			}
 			assert.ErrorIs(t, err, broken, "after %d", length)
-			assert.NotErrorIs(t, err, seal.ErrDamaged)
+			assert.NotErrorIs(t, err, format.ErrDamaged)
 		}
 	}
 }
@@ -121,31 +121,31 @@ func TestHostileInputTakesLittleMemory(t *testing.T) {
 	_, err = io.Copy(encoder, io.LimitReader(zeros{}, 65<<20))
 	require.NoError(t, err)
 	require.NoError(t, encoder.Close())
-	r, err := new(seal.Keys).Open(&wide, false)
+	r, err := new(format.Keys).Open(&wide, false)
 	if err == nil {
 		_, err = io.Copy(io.Discard, r)
 	}
-	assert.ErrorIs(t, err, seal.ErrDamaged, "a window of 64 MiB")
+	assert.ErrorIs(t, err, format.ErrDamaged, "a window of 64 MiB")
 
-	keys := sealtest.New(t).Load(t)
+	keys := formattest.NewKeys(t).Load(t)
 	header := io.MultiReader(strings.NewReader("age-encryption.org/v1\n"), &repeated{text: "-> X25519 a\n\n"})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err = keys.Open(header, true)
 	runtime.ReadMemStats(&after)
-	assert.ErrorIs(t, err, seal.ErrDamaged, "a header without end")
+	assert.ErrorIs(t, err, format.ErrDamaged, "a header without end")
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
 
 	long := "age-encryption.org/v1\n-> X25519 a\n" + strings.Repeat("!", 1<<20) + "\n"
 	_, err = keys.Open(strings.NewReader(long), true)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.Less(t, len(err.Error()), 300, "a line without end is not repeated")
 }
 
 func TestWhatEndsWhereOnePartOfItDoesIsDamaged(t *testing.T) {
-	assert.ErrorIs(t, opened(new(seal.Keys), "", false), seal.ErrDamaged)
+	assert.ErrorIs(t, opened(new(format.Keys), "", false), format.ErrDamaged)
 
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	recipients, err := age.ParseRecipients(strings.NewReader(read(t, pair.Recipients)))
 	require.NoError(t, err)
 	var all bytes.Buffer
@@ -162,7 +162,7 @@ func TestWhatEndsWhereOnePartOfItDoesIsDamaged(t *testing.T) {
 	require.NoError(t, encrypted.Close())
 	header := all.Len() - 2*(chunk+16)
 	require.NoError(t, opened(pair.Load(t), all.String(), true))
-	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), seal.ErrDamaged)
+	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), format.ErrDamaged)
 }
 
 // repeated is a text without end.
@@ -180,7 +180,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 }
 
 func TestSealingManyAtOnceMixesNothingUp(t *testing.T) {
-	keys := sealtest.New(t).Load(t)
+	keys := formattest.NewKeys(t).Load(t)
 	for i := range 8 {
 		t.Run("one of several", func(t *testing.T) {
 			t.Parallel()

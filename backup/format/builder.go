@@ -1,4 +1,4 @@
-package segment
+package format
 
 import (
 	"bytes"
@@ -11,8 +11,6 @@ import (
 	"io"
 	"slices"
 	"time"
-
-	"etcd-wrapper/backup/format/seal"
 )
 
 // Start is what a segment goes on from: a full, or the segment before it.
@@ -54,8 +52,8 @@ func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Lin
 
 // Builder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
 // buckets last. After an error it is good for nothing more. One goroutine owns it.
-type Builder struct {
-	keys     *seal.Keys
+type SegmentBuilder struct {
+	keys     *Keys
 	sequence *sequence
 
 	data    *pieces
@@ -66,12 +64,12 @@ type Builder struct {
 }
 
 // NewBuilder begins a segment.
-func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
+func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
 	}
-	b := &Builder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
-		Heading: seal.Heading{Format: seal.Format, Kind: Kind},
+	b := &SegmentBuilder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
+		Heading: Heading{Format: Format, Kind: SegmentKind},
 		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
 		Before: start.Before, Last: start.Last, Applied: start.Applied, Encrypted: keys.Encrypts(),
 	})}
@@ -81,16 +79,16 @@ func NewBuilder(keys *seal.Keys, start Start) (*Builder, error) {
 }
 
 // RawBytes is the size of the records so far, before compression.
-func (b *Builder) RawBytes() int64 { return b.raw }
+func (b *SegmentBuilder) RawBytes() int64 { return b.raw }
 
 // Rows is how many rows were added.
-func (b *Builder) Rows() int64 { return b.sequence.rows }
+func (b *SegmentBuilder) Rows() int64 { return b.sequence.rows }
 
 // End is the revision of the last row, or the one before the segment's first.
-func (b *Builder) End() int64 { return b.sequence.chain.Revision() }
+func (b *SegmentBuilder) End() int64 { return b.sequence.chain.Revision() }
 
 // Row adds a row, which may be changed afterwards.
-func (b *Builder) Row(row Row) error {
+func (b *SegmentBuilder) Row(row Row) error {
 	if err := b.sequence.row(row); err != nil {
 		return err
 	}
@@ -101,7 +99,7 @@ func (b *Builder) Row(row Row) error {
 }
 
 // Marker adds a marker, behind all rows up to its revision. It may lie behind the last row's: etcd has revisions without rows.
-func (b *Builder) Marker(marker Marker) error {
+func (b *SegmentBuilder) Marker(marker Marker) error {
 	milliseconds := marker.Time.UnixMilli()
 	if milliseconds <= 0 {
 		return fmt.Errorf("a marker cannot have the time %s", marker.Time)
@@ -117,7 +115,7 @@ func (b *Builder) Marker(marker Marker) error {
 }
 
 // CompactionHash adds what etcd found when it compacted, at any time after that.
-func (b *Builder) CompactionHash(hash CompactionHash) error {
+func (b *SegmentBuilder) CompactionHash(hash CompactionHash) error {
 	if hash.Revision < 0 || hash.Compacted < 0 {
 		return errors.New("a compaction's hash has a negative revision")
 	}
@@ -132,7 +130,7 @@ func (b *Builder) CompactionHash(hash CompactionHash) error {
 }
 
 // Bucket adds the content of a small bucket as of the segment's end.
-func (b *Builder) Bucket(bucket *Bucket) error {
+func (b *SegmentBuilder) Bucket(bucket *Bucket) error {
 	if err := b.sequence.bucket(bucket); err != nil {
 		return err
 	}
@@ -144,7 +142,7 @@ func (b *Builder) Bucket(bucket *Bucket) error {
 }
 
 // Finish ends the segment.
-func (b *Builder) Finish(from Source) (Object, error) {
+func (b *SegmentBuilder) Finish(from Source) (Object, error) {
 	records := b.records
 	b.begin(typeEnd)
 	b.number(records)
@@ -163,21 +161,21 @@ func (b *Builder) Finish(from Source) (Object, error) {
 	return Object{Manifest: m, Line: line, data: b.data}, err
 }
 
-func (b *Builder) begin(kind byte) {
+func (b *SegmentBuilder) begin(kind byte) {
 	b.records++
 	b.scratch = append(b.scratch[:0], kind)
 }
 
 // number appends a number that is not negative.
-func (b *Builder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
+func (b *SegmentBuilder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
 
-func (b *Builder) bytes(p []byte) {
+func (b *SegmentBuilder) bytes(p []byte) {
 	b.number(int64(len(p)))
 	b.scratch = append(b.scratch, p...)
 }
 
 // write ends a record with bytes that may be many.
-func (b *Builder) write(p []byte) error {
+func (b *SegmentBuilder) write(p []byte) error {
 	b.raw += int64(len(b.scratch) + len(p))
 	if _, err := b.sealed.Write(b.scratch); err != nil {
 		return err
@@ -271,7 +269,7 @@ func (s *sequence) agrees(promised Manifest) error {
 		read.Last == promised.Last && slices.Equal(read.Buckets, promised.Buckets) &&
 		read.From.Equal(promised.From) && read.To.Equal(promised.To)
 	if !same {
-		return fmt.Errorf("%w: its records are not those of its manifest", seal.ErrDamaged)
+		return fmt.Errorf("%w: its records are not those of its manifest", ErrDamaged)
 	}
 	return nil
 }
