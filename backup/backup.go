@@ -21,7 +21,6 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/schedule"
 )
 
 // Options configure Backups. All fields are required but Gate and ScratchDir.
@@ -29,7 +28,7 @@ type Options struct {
 	Store      store.Store
 	Keys       *format.Keys
 	Interval   time.Duration // --backup-interval
-	Schedule   schedule.Schedule
+	Schedule   Schedule
 	Policy     retention.Policy
 	SpoolDir   string // a directory of its own on the volume
 	SpoolLimit int64  // bytes

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/schedule"
+
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
@@ -111,7 +111,7 @@ func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subjec
 // another are backups of the next run.
 func (s *subject) another(t *testing.T, keys *format.Keys) *backup.Backups {
 	t.Helper()
-	when, err := schedule.Parse("@daily")
+	when, err := backup.ParseSchedule("@daily")
 	require.NoError(t, err)
 	policy, err := retention.ParsePolicy("points=24h")
 	require.NoError(t, err)

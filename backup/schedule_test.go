@@ -1,4 +1,4 @@
-package schedule
+package backup
 
 import (
 	"fmt"
@@ -38,7 +38,7 @@ func TestTheNextFullComesWhenTheScheduleSays(t *testing.T) {
 		{"@every 90m", "2026-11-22 01:29:59", "2026-11-22 01:30:00"},
 		{"  @every   36h ", "2026-11-22 12:00:00", "2026-11-24 00:00:00"},
 	} {
-		schedule, err := Parse(example.schedule)
+		schedule, err := ParseSchedule(example.schedule)
 		require.NoError(t, err, example.schedule)
 		assert.Equal(t, at(t, example.next), schedule.Next(at(t, example.after)), "%s after %s", example.schedule, example.after)
 	}
@@ -50,7 +50,7 @@ func TestTimesAreUTC(t *testing.T) {
 	if err != nil {
 		t.Skip("no time zones on this machine")
 	}
-	schedule, err := Parse("30 2 * * *")
+	schedule, err := ParseSchedule("30 2 * * *")
 	require.NoError(t, err)
 	next := schedule.Next(at(t, "2026-10-25 00:45:00").In(berlin))
 	assert.Equal(t, at(t, "2026-10-25 02:30:00"), next)
@@ -81,7 +81,7 @@ func TestAScheduleThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
 		"@every 1s":               "between",
 		"@every 20000h":           "between",
 	} {
-		_, err := Parse(text)
+		_, err := ParseSchedule(text)
 		require.ErrorContains(t, err, "--backup-full-schedule: ", text)
 		assert.ErrorContains(t, err, why, text)
 		assert.NotContains(t, err.Error(), "\n")
@@ -89,7 +89,7 @@ func TestAScheduleThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
 }
 
 func TestEachClusterHasAShiftOfItsOwnWithinTheHour(t *testing.T) {
-	hourly, err := Parse("@hourly")
+	hourly, err := ParseSchedule("@hourly")
 	require.NoError(t, err)
 	shifts := map[time.Duration]bool{}
 	ids := rand.New(rand.NewPCG(1, 2))
@@ -113,7 +113,7 @@ func TestNextIsTheFirstMinuteThatFits(t *testing.T) {
 		minutes, hours := rapid.SliceOfNDistinct(rapid.IntRange(0, 59), 1, 4, rapid.ID).Draw(t, "minutes"), rapid.IntRange(-1, 23).Draw(t, "hour")
 		day, month, weekday := rapid.IntRange(0, 28).Draw(t, "day"), rapid.IntRange(0, 12).Draw(t, "month"), rapid.IntRange(-1, 6).Draw(t, "weekday")
 		text := fmt.Sprintf("%s %s %s %s %s", join(minutes), field(hours, -1), field(day, 0), field(month, 0), field(weekday, -1))
-		schedule, err := Parse(text)
+		schedule, err := ParseSchedule(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

@@ -1,6 +1,4 @@
-// Package schedule says when full backups are due: --backup-full-schedule, in UTC. Who makes them asks for the next time;
-// nothing here waits.
-package schedule
+package backup
 
 import (
 	"errors"
@@ -11,24 +9,24 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// flag is what every error begins with.
-const flag = "--backup-full-schedule"
+// scheduleFlag is what every error begins with.
+const scheduleFlag = "--backup-full-schedule"
 
 const (
-	spread      = time.Hour   // the shifts of clusters lie within it
-	shortest    = time.Minute // @every
-	longest     = 366 * 24 * time.Hour
-	searchYears = 9 // from 2096 to 2104 no year has a 29 February
+	shiftSpread   = time.Hour   // the shifts of clusters lie within it
+	shortestEvery = time.Minute // @every
+	longestEvery  = 366 * 24 * time.Hour
+	searchYears   = 9 // from 2096 to 2104 no year has a 29 February
 )
 
-// words are the schedules that have a name.
-var words = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
+// shorthands are the schedules that have a name.
+var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
 
-// fields are the classic ones. As in every crontab, a day is meant if day of month or day of week fit, where both are given.
-var fields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
+// cronFields are the classic ones. As in every crontab, a day is meant if day of month or day of week fit, where both are given.
+var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
 	WithMaxSearchYears(searchYears)
 
-// Schedule says when fulls are due. The zero value is not valid; Parse makes one. It never changes, so it may be used by
+// Schedule says when full snapshots are due: --backup-full-schedule, in UTC. Whoever makes them asks for the next time; it does not wait. The zero value is not valid; ParseSchedule makes one. It never changes, so it may be used by
 // several goroutines.
 type Schedule struct {
 	text  string
@@ -36,31 +34,31 @@ type Schedule struct {
 	shift time.Duration
 }
 
-// Parse reads five fields of cron (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly, or @every with
+// ParseSchedule reads five fields of cron (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly, or @every with
 // a duration between a minute and a year, such as @every 6h, which counts from 00:00 UTC of 1 January 1970. Times are UTC.
 // The error is one sentence that begins with the flag.
-func Parse(text string) (Schedule, error) {
-	times, err := parse(strings.TrimSpace(text))
+func ParseSchedule(text string) (Schedule, error) {
+	times, err := parseSchedule(strings.TrimSpace(text))
 	if err != nil {
-		return Schedule{}, fmt.Errorf("%s: %q %w", flag, text, err)
+		return Schedule{}, fmt.Errorf("%s: %q %w", scheduleFlag, text, err)
 	}
 	return Schedule{text: text, times: times}, nil
 }
 
-var errUsage = errors.New("is neither five cron fields (minute, hour, day of month, month, day of week) nor @hourly, @daily, " +
+var errScheduleUsage = errors.New("is neither five cron fields (minute, hour, day of month, month, day of week) nor @hourly, @daily, " +
 	"@weekly or @every with a duration, such as @every 6h")
 
-func parse(text string) (interface{ Next(time.Time) time.Time }, error) {
+func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) {
 	if period, is := strings.CutPrefix(text, "@every "); is {
 		return parseEvery(strings.TrimSpace(period))
 	}
-	if known, is := words[text]; is {
+	if known, is := shorthands[text]; is {
 		text = known
 	}
 	if len(strings.Fields(text)) != 5 || strings.HasPrefix(text, "@") {
-		return nil, errUsage
+		return nil, errScheduleUsage
 	}
-	times, err := fields.Parse(text)
+	times, err := cronFields.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("is wrong: %w", err)
 	}
@@ -75,8 +73,8 @@ func parseEvery(text string) (every, error) {
 	switch {
 	case err != nil:
 		return 0, errors.New("has no duration behind @every, such as 6h or 90m")
-	case period < shortest || period > longest:
-		return 0, fmt.Errorf("must be between %v and %v", shortest, longest)
+	case period < shortestEvery || period > longestEvery:
+		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
 	default:
 		return every(period), nil
 	}
@@ -85,7 +83,7 @@ func parseEvery(text string) (every, error) {
 // For returns the schedule with the shift of a cluster: a whole number of seconds within the hour, always the same for
 // its id. It keeps clusters that share a store or a machine from making their fulls all at once.
 func (s Schedule) For(cluster uint64) Schedule {
-	s.shift = time.Duration(cluster%uint64(spread/time.Second)) * time.Second
+	s.shift = time.Duration(cluster%uint64(shiftSpread/time.Second)) * time.Second
 	return s
 }
 
