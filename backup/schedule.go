@@ -26,8 +26,8 @@ var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *"
 var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
 	WithMaxSearchYears(searchYears)
 
-// Schedule says when full snapshots are due: --backup-full-schedule, in UTC. Whoever makes them asks for the next time; it does not wait. The zero value is not valid; ParseSchedule makes one. It never changes, so it may be used by
-// several goroutines.
+// Schedule says when full snapshots are due: --backup-full-schedule, in UTC. The zero value is not valid; ParseSchedule makes one.
+// It never changes, so it may be used by several goroutines.
 type Schedule struct {
 	text  string
 	times interface{ Next(time.Time) time.Time }

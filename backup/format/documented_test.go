@@ -23,7 +23,7 @@ var fence = regexp.MustCompile("(?s)```\n(.*?)```")
 // documented returns the page, and the statement, the body and the records of its example.
 func documented(t *testing.T) (page string, line, body, records []byte) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "backup-format.md"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)
 	_, example, found := strings.Cut(string(content), "## An example")
 	require.True(t, found)

@@ -1,4 +1,4 @@
-package kubeapi
+package kubernetes
 
 import (
 	"encoding/pem"
@@ -80,5 +80,5 @@ func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "secret", "namespace": "play"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	return New(Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")})
+	return NewServer(Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")})
 }

@@ -1,27 +1,25 @@
-package leases
+package kubernetes
 
 import (
 	"encoding/json"
 	"time"
-
-	"etcd-wrapper/member/kubeapi"
 )
 
 // leaseKind is what is got and patched.
-var leaseKind = kubeapi.Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
+var leaseObjects = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
-// object is a Lease of coordination.k8s.io/v1, as far as it is read, or a merge patch of one.
-type object struct {
-	Metadata metadata `json:"metadata,omitzero"`
-	Spec     spec     `json:"spec"`
+// lease is a Lease of coordination.k8s.io/v1, as far as it is read, or a merge patch of one.
+type lease struct {
+	Metadata leaseMetadata `json:"metadata,omitzero"`
+	Spec     leaseSpec     `json:"spec"`
 }
 
-type metadata struct {
+type leaseMetadata struct {
 	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch: only if it is still this one
 	Annotations     map[string]string `json:"annotations,omitempty"`
 }
 
-type spec struct {
+type leaseSpec struct {
 	HolderIdentity string    `json:"holderIdentity,omitempty"`
 	RenewTime      microTime `json:"renewTime,omitzero"`
 }

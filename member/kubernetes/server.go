@@ -1,6 +1,9 @@
-// Package kubeapi asks the Kubernetes API server for the little that a member wants of it, as the service account of its pod: to renew
-// leases, to know how many members there are to be, and to post events.
-package kubeapi
+// Package kubernetes is what a member asks of the Kubernetes API server, and tells it, as the service account of its pod: how many members
+// there are to be, the leases of the member and of its cluster's backups, and Events on its pod.
+//
+// It asks nothing of etcd, and nothing waits for the API server: each answer is given up after some seconds, and what goes wrong is logged
+// and tried again, or given up.
+package kubernetes
 
 import (
 	"bytes"
@@ -29,8 +32,8 @@ type Server struct {
 	Client  *http.Client // nil until the CA's certificates could be read; a test gives its own
 }
 
-// New returns the server of an account. It asks nothing yet.
-func New(account Account) *Server { return &Server{account: account} }
+// NewServer returns the server of an account. It asks nothing yet.
+func NewServer(account Account) *Server { return &Server{account: account} }
 
 // Kind is a kind of object.
 type Kind struct {

@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"sync/atomic"
@@ -9,12 +9,12 @@ import (
 )
 
 // made is a member that makes the backups.
-type made struct{ atomic.Pointer[Backups] }
+type made struct{ atomic.Pointer[LeasedBackups] }
 
-func (m *made) facts() (Backups, bool) {
+func (m *made) facts() (LeasedBackups, bool) {
 	is := m.Load()
 	if is == nil {
-		return Backups{}, false
+		return LeasedBackups{}, false
 	}
 	return *is, true
 }
@@ -25,30 +25,30 @@ func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
 	there := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
 	var backups made
 	l, _ := over(t, there, backups.facts)
-	full := func() spec { l.once(t, OfFull); return there.lease("etcd-main-full-snap").Spec }
-	delta := func() spec { l.once(t, OfDelta); return there.lease("etcd-main-delta-snap").Spec }
+	full := func() leaseSpec { l.once(t, OfFull); return there.lease("etcd-main-full-snap").Spec }
+	delta := func() leaseSpec { l.once(t, OfDelta); return there.lease("etcd-main-delta-snap").Spec }
 
 	assert.Zero(t, full(), "another member makes the backups")
 	assert.Zero(t, delta())
 	assert.Empty(t, there.asked)
 	assert.Empty(t, l.Facts())
 
-	backups.Store(&Backups{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
-	assert.Equal(t, spec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
-	assert.Equal(t, spec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
+	backups.Store(&LeasedBackups{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
+	assert.Equal(t, leaseSpec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
 	asked := len(there.asked)
 	full()
 	assert.Equal(t, []string{"GET etcd-main-full-snap"}, there.asked[asked:], "what is said already is not written again")
 	assert.Equal(t, "41", l.fact(t, OfFull).Holder)
 
-	backups.Store(&Backups{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
-	assert.Equal(t, spec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
+	backups.Store(&LeasedBackups{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
 
 	there.set("etcd-main-full-snap", "100", noon)
 	there.set("etcd-main-delta-snap", "100", noon)
 	assert.Equal(t, "100", full().HolderIdentity, "no revision goes back")
 	assert.Equal(t, microTime{noon}, full().RenewTime, "and what names a later one is left alone")
-	assert.Equal(t, spec{"100", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, delta())
+	assert.Equal(t, leaseSpec{"100", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, delta())
 
 	backups.Store(nil)
 	full()
@@ -66,7 +66,7 @@ func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing
 		}
 	}
 	var backups made
-	backups.Store(&Backups{Full: 15, FullTime: noon})
+	backups.Store(&LeasedBackups{Full: 15, FullTime: noon})
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfFull)
 	assert.Equal(t, "20", there.lease("etcd-main-full-snap").Spec.HolderIdentity)

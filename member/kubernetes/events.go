@@ -1,8 +1,4 @@
-// Package events tells what happens to a member where people look first: as Kubernetes Events on its pod.
-//
-// The command has what the status page's timeline notes posted by a Poster. Nothing waits for the API server: what comes too fast is
-// counted, and what cannot be posted is given up.
-package events
+package kubernetes
 
 import (
 	"context"
@@ -12,8 +8,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-
-	"etcd-wrapper/member/kubeapi"
 )
 
 // Event is something that happened.
@@ -25,24 +19,24 @@ type Event struct {
 	At      time.Time
 }
 
-// Pod is what events are about.
-type Pod struct {
+// EventPod is what events are about.
+type EventPod struct {
 	Name string
 	UID  string // without it `kubectl get events` shows them, and `kubectl describe pod` does not
 }
 
 const (
 	// room is how many events may wait. More are dropped.
-	room = 64
+	queueRoom = 64
 	// pause is how long after an event the next one of its reason and subject is held back. The latest is then posted, with their number.
-	pause = 5 * time.Minute
+	repeatPause = 5 * time.Minute
 	// goodbye bounds how long the end of a run may post what still waits.
 	goodbye = time.Second
 	// longest is how many bytes a note may have; the API server refuses more.
-	longest = 1024
+	longestNote = 1024
 )
 
-// Poster posts events in one goroutine, which begins with New and ends with End. Tell may be called from any goroutine.
+// Poster posts events in one goroutine, which begins with NewPoster and ends with End. Tell may be called from any goroutine.
 type Poster struct {
 	post  func(context.Context, Event) error
 	log   zerolog.Logger
@@ -62,21 +56,21 @@ type repeated struct {
 	times  int
 }
 
-// New begins to post events about a pod, as its service account.
-func New(account kubeapi.Account, pod Pod, log zerolog.Logger) *Poster {
-	server := kubeapi.New(account)
-	return start(func(ctx context.Context, e Event) error {
+// NewPoster begins to post events about a pod, as its service account.
+func NewPoster(account Account, pod EventPod, log zerolog.Logger) *Poster {
+	server := NewServer(account)
+	return startPoster(func(ctx context.Context, e Event) error {
 		namespace, err := account.Namespace()
 		if err != nil {
 			return err
 		}
-		return server.Create(ctx, eventKind, newObject(namespace, pod, e))
+		return server.Create(ctx, eventKind, newEventObject(namespace, pod, e))
 	}, log)
 }
 
-func start(post func(context.Context, Event) error, log zerolog.Logger) *Poster {
+func startPoster(post func(context.Context, Event) error, log zerolog.Logger) *Poster {
 	p := &Poster{
-		post: post, log: log, queue: make(chan Event, room), stop: make(chan struct{}), over: make(chan struct{}),
+		post: post, log: log, queue: make(chan Event, queueRoom), stop: make(chan struct{}), over: make(chan struct{}),
 		recent: map[string]*repeated{},
 	}
 	go p.run()
@@ -109,7 +103,7 @@ func (p *Poster) run() {
 		case <-ctx.Done():
 		}
 	}()
-	clock := time.NewTicker(pause / 10)
+	clock := time.NewTicker(repeatPause / 10)
 	defer clock.Stop()
 	for {
 		select {
@@ -135,7 +129,7 @@ func (p *Poster) take(ctx context.Context, e Event) {
 		before.times++
 		return
 	}
-	p.recent[key] = &repeated{until: time.Now().Add(pause)}
+	p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
 	p.send(ctx, e)
 }
 
@@ -149,16 +143,16 @@ func (p *Poster) postHeld(ctx context.Context, all bool) {
 			delete(p.recent, key)
 			continue
 		case held.times > 1:
-			held.latest.Note += fmt.Sprintf(" (%d times within %s)", held.times, pause)
+			held.latest.Note += fmt.Sprintf(" (%d times within %s)", held.times, repeatPause)
 		}
-		p.recent[key] = &repeated{until: time.Now().Add(pause)}
+		p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
 		p.send(ctx, held.latest)
 	}
 }
 
 // send posts one event. What the API server does not take is given up; the log hears each reason once.
 func (p *Poster) send(ctx context.Context, e Event) {
-	within, cancel := context.WithTimeout(ctx, kubeapi.Patience)
+	within, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	err := p.post(within, e)
 	switch {
@@ -171,24 +165,24 @@ func (p *Poster) send(ctx context.Context, e Event) {
 	}
 }
 
-var eventKind = kubeapi.Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
+var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
 
-// object is an Event as events.k8s.io/v1 has it.
-type object struct {
-	APIVersion          string    `json:"apiVersion"`
-	Kind                string    `json:"kind"`
-	Metadata            metadata  `json:"metadata"`
-	EventTime           string    `json:"eventTime"`
-	ReportingController string    `json:"reportingController"`
-	ReportingInstance   string    `json:"reportingInstance"`
-	Action              string    `json:"action"`
-	Reason              string    `json:"reason"`
-	Regarding           reference `json:"regarding"`
-	Note                string    `json:"note"`
-	Type                string    `json:"type"`
+// eventObject is an Event as events.k8s.io/v1 has it.
+type eventObject struct {
+	APIVersion          string        `json:"apiVersion"`
+	Kind                string        `json:"kind"`
+	Metadata            eventMetadata `json:"metadata"`
+	EventTime           string        `json:"eventTime"`
+	ReportingController string        `json:"reportingController"`
+	ReportingInstance   string        `json:"reportingInstance"`
+	Action              string        `json:"action"`
+	Reason              string        `json:"reason"`
+	Regarding           reference     `json:"regarding"`
+	Note                string        `json:"note"`
+	Type                string        `json:"type"`
 }
 
-type metadata struct {
+type eventMetadata struct {
 	GenerateName string `json:"generateName"`
 	Namespace    string `json:"namespace"`
 }
@@ -204,13 +198,13 @@ type reference struct {
 // reporter names the program among all that post events.
 const reporter = "etcd-wrapper"
 
-func newObject(namespace string, pod Pod, e Event) object {
+func newEventObject(namespace string, pod EventPod, e Event) eventObject {
 	severity := "Normal"
 	if e.Warning {
 		severity = "Warning"
 	}
-	return object{
-		APIVersion: eventKind.Group, Kind: eventKind.Noun, Metadata: metadata{GenerateName: pod.Name + "-", Namespace: namespace},
+	return eventObject{
+		APIVersion: eventKind.Group, Kind: eventKind.Noun, Metadata: eventMetadata{GenerateName: pod.Name + "-", Namespace: namespace},
 		EventTime: e.At.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), ReportingController: reporter, ReportingInstance: pod.Name,
 		Action: e.Reason, Reason: e.Reason, Note: shortened(e.Note), Type: severity,
 		Regarding: reference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, Namespace: namespace, UID: pod.UID},
@@ -218,9 +212,9 @@ func newObject(namespace string, pod Pod, e Event) object {
 }
 
 func shortened(note string) string {
-	if len(note) <= longest {
+	if len(note) <= longestNote {
 		return note
 	}
 	const end = "…"
-	return strings.ToValidUTF8(note[:longest-len(end)], "") + end
+	return strings.ToValidUTF8(note[:longestNote-len(end)], "") + end
 }

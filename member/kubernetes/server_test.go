@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"encoding/json"
@@ -26,8 +26,8 @@ func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
 	assert.WithinRange(t, is.Spec.RenewTime.Time, began, time.Now())
 	assert.Equal(t, []string{"PATCH etcd-main-0"}, there.asked)
 
-	alive := Member{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
-	l.options.Member = func() (Member, bool) { return alive, true }
+	alive := LeasedMember{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
+	l.options.Member = func() (LeasedMember, bool) { return alive, true }
 	l.once(t, OfMember)
 	is = there.lease("etcd-main-0")
 	assert.Equal(t, "a:b:Member", is.Spec.HolderIdentity)
@@ -39,12 +39,12 @@ func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
 
 func TestTimesAreWrittenAsKubernetesReadsThem(t *testing.T) {
 	at := time.Date(2026, 11, 22, 4, 5, 6, 70_000, time.FixedZone("", 3600))
-	content, err := json.Marshal(object{Spec: spec{"42", microTime{at}}})
+	content, err := json.Marshal(lease{Spec: leaseSpec{"42", microTime{at}}})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"spec":{"holderIdentity":"42","renewTime":"2026-11-22T03:05:06.000070Z"}}`, string(content))
-	var read object
+	var read lease
 	require.NoError(t, json.Unmarshal([]byte(`{"kind":"Lease","metadata":{"name":"x","resourceVersion":"7"},"spec":{"renewTime":null}}`), &read))
-	assert.Equal(t, object{Metadata: metadata{ResourceVersion: "7"}}, read)
+	assert.Equal(t, lease{Metadata: leaseMetadata{ResourceVersion: "7"}}, read)
 }
 
 func TestWhatTheAPIServerRefusesIsSaidInWordsAndWithoutTheToken(t *testing.T) {

@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"encoding/json"
@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
-	"etcd-wrapper/member/kubeapi"
 )
 
 const secret = "the-token-of-the-service-account"
@@ -25,7 +24,7 @@ const secret = "the-token-of-the-service-account"
 // api is an API server that keeps leases, and refuses what a test has it refuse.
 type api struct {
 	mu      sync.Mutex
-	leases  map[string]object
+	leases  map[string]lease
 	token   string
 	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // nil if all goes well
 	before  func(name string)                                            // is called before a patch is looked at; nil for nothing
@@ -34,9 +33,9 @@ type api struct {
 }
 
 func newAPI(names ...string) *api {
-	a := &api{leases: map[string]object{}, token: secret}
+	a := &api{leases: map[string]lease{}, token: secret}
 	for _, name := range names {
-		a.leases[name] = object{Metadata: metadata{ResourceVersion: "1"}}
+		a.leases[name] = lease{Metadata: leaseMetadata{ResourceVersion: "1"}}
 	}
 	return a
 }
@@ -72,7 +71,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
 	there := a.leases[name]
-	var change object
+	var change lease
 	if err := json.NewDecoder(r.Body).Decode(&change); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -87,17 +86,17 @@ func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
 	answer(w, change)
 }
 
-func answer(w http.ResponseWriter, o object) { _ = json.NewEncoder(w).Encode(o) }
+func answer(w http.ResponseWriter, o lease) { _ = json.NewEncoder(w).Encode(o) }
 
 // set is a change by somebody else.
 func (a *api) set(name, holder string, of time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	version, _ := strconv.Atoi(a.leases[name].Metadata.ResourceVersion)
-	a.leases[name] = object{metadata{ResourceVersion: strconv.Itoa(version + 1)}, spec{holder, microTime{of}}}
+	a.leases[name] = lease{leaseMetadata{ResourceVersion: strconv.Itoa(version + 1)}, leaseSpec{holder, microTime{of}}}
 }
 
-func (a *api) lease(name string) object {
+func (a *api) lease(name string) lease {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.leases[name]
@@ -110,31 +109,31 @@ func (a *api) becomes(trouble func(w http.ResponseWriter, r *http.Request) bool)
 }
 
 // mounted is a service account's folder for a server with TLS.
-func mounted(t *testing.T, server *httptest.Server) kubeapi.Account {
+func mounted(t *testing.T, server *httptest.Server) Account {
 	t.Helper()
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": secret + "\n", "namespace": "play"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	return kubeapi.Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
+	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
-var alive = Member{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
+var alive = LeasedMember{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
 
 // over are leases of a member that asks a server over TLS.
-func over(t *testing.T, handler http.Handler, backups func() (Backups, bool)) (*Leases, *logtest.Lines) {
+func over(t *testing.T, handler http.Handler, backups func() (LeasedBackups, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	log := &logtest.Lines{}
-	return New(Options{
+	return NewLeases(LeaseOptions{
 		Account: mounted(t, server), Cluster: "etcd-main", Log: zerolog.New(log),
-		Member: func() (Member, bool) { return alive, true }, Backups: backups,
+		Member: func() (LeasedMember, bool) { return alive, true }, Backups: backups,
 	}), log
 }
 
-func (l *Leases) once(t *testing.T, kind Kind) (pause time.Duration) {
+func (l *Leases) once(t *testing.T, kind LeaseKind) (pause time.Duration) {
 	t.Helper()
 	for _, d := range l.duties() {
 		if d.kind == kind {
@@ -145,7 +144,7 @@ func (l *Leases) once(t *testing.T, kind Kind) (pause time.Duration) {
 	return 0
 }
 
-func (l *Leases) fact(t *testing.T, kind Kind) Fact {
+func (l *Leases) fact(t *testing.T, kind LeaseKind) LeaseFact {
 	t.Helper()
 	for _, fact := range l.Facts() {
 		if fact.Kind == kind {
@@ -153,5 +152,5 @@ func (l *Leases) fact(t *testing.T, kind Kind) Fact {
 		}
 	}
 	require.FailNow(t, "nothing is known of it", string(kind))
-	return Fact{}
+	return LeaseFact{}
 }

@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"net/http"
@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
-	"etcd-wrapper/member/kubeapi"
 )
 
 // inMemory lets a handler answer without a network, so that a test can have a clock of its own. A request ends with its
@@ -36,7 +35,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // within are leases of a member that asks a server in this process.
-func within(t *testing.T, handler http.Handler, backups func() (Backups, bool)) (*Leases, *logtest.Lines) {
+func within(t *testing.T, handler http.Handler, backups func() (LeasedBackups, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
 	l.server.Client = &http.Client{Transport: inMemory{handler}}
@@ -126,7 +125,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
 		l.Begin()
-		<-time.After(kubeapi.Patience + time.Millisecond)
+		<-time.After(Patience + time.Millisecond)
 		assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "not answered within 5s")
 		<-time.After(2 * time.Second)
 		began := time.Now()
@@ -144,7 +143,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
-	l.options.Member = func() (Member, bool) { return Member{Name: "etcd-main-0"}, false }
+	l.options.Member = func() (LeasedMember, bool) { return LeasedMember{Name: "etcd-main-0"}, false }
 	l.once(t, OfMember)
 	assert.Empty(t, there.asked)
 	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Trouble.Message)
@@ -154,7 +153,7 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 	there := newAPI("etcd-main-delta-snap")
 	there.set("etcd-main-delta-snap", "somebody", noon)
 	var backups made
-	backups.Store(&Backups{Stored: 5, UpTo: noon})
+	backups.Store(&LeasedBackups{Stored: 5, UpTo: noon})
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfDelta)
 	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
@@ -164,7 +163,7 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
 	there := newAPI("etcd-main-0", "etcd-main-delta-snap")
 	var backups made
-	backups.Store(&Backups{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
+	backups.Store(&LeasedBackups{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
 	l, _ := within(t, there, backups.facts)
 	l.options.Log = zerolog.Nop()
 	synctest.Test(t, func(*testing.T) {

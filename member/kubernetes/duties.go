@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"context"
@@ -7,18 +7,16 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-
-	"etcd-wrapper/member/kubeapi"
 )
 
-// Kind is which of the leases one is.
-type Kind string
+// LeaseKind is which of the leases one is.
+type LeaseKind string
 
 // The kinds.
 const (
-	OfMember Kind = "member"
-	OfFull   Kind = "full_snapshot"
-	OfDelta  Kind = "delta_snapshot"
+	OfMember LeaseKind = "member"
+	OfFull   LeaseKind = "full_snapshot"
+	OfDelta  LeaseKind = "delta_snapshot"
 )
 
 const (
@@ -31,8 +29,8 @@ const (
 	tries = 3
 )
 
-// Member is what a member's own lease says of it.
-type Member struct {
+// LeasedMember is what a member's own lease says of it.
+type LeasedMember struct {
 	Name    string // of the member, and of the lease
 	ID      string // hexadecimal
 	Cluster string // its ID, hexadecimal
@@ -43,7 +41,7 @@ type Member struct {
 // peerTLS is the annotation that the operator waits for before it has members demand TLS of each other.
 const peerTLS = "member.etcd.gardener.cloud/tls-enabled"
 
-func (m Member) holder() string {
+func (m LeasedMember) holder() string {
 	role := "Member"
 	if m.Leads {
 		role = "Leader"
@@ -51,8 +49,8 @@ func (m Member) holder() string {
 	return m.ID + ":" + m.Cluster + ":" + role
 }
 
-// Backups is what the leases of snapshots say, which the member renews that makes them.
-type Backups struct {
+// LeasedBackups is what the leases of snapshots say, which the member renews that makes them.
+type LeasedBackups struct {
 	Full     int64     // revision of the newest full; 0 if there is none
 	FullTime time.Time // of its content
 	Stored   int64     // the newest revision in the store; 0 if none is
@@ -61,7 +59,7 @@ type Backups struct {
 
 // duty is one lease, what renews it, and when that is due.
 type duty struct {
-	kind  Kind
+	kind  LeaseKind
 	every time.Duration
 	renew func(ctx context.Context) (written, error)
 	due   time.Time
@@ -96,9 +94,9 @@ func (l *Leases) member(ctx context.Context) (written, error) {
 	if !ok {
 		return now, errNoLeader
 	}
-	return now, l.server.Patch(ctx, leaseKind, now.name, object{
-		Metadata: metadata{Annotations: map[string]string{peerTLS: strconv.FormatBool(is.PeerTLS)}},
-		Spec:     spec{HolderIdentity: now.holder, RenewTime: microTime{time.Now()}},
+	return now, l.server.Patch(ctx, leaseObjects, now.name, lease{
+		Metadata: leaseMetadata{Annotations: map[string]string{peerTLS: strconv.FormatBool(is.PeerTLS)}},
+		Spec:     leaseSpec{HolderIdentity: now.holder, RenewTime: microTime{time.Now()}},
 	})
 }
 
@@ -108,9 +106,9 @@ func (l *Leases) full(ctx context.Context) (written, error) {
 	if !ok || is.Full == 0 {
 		return written{}, errNotOurs
 	}
-	return l.snapshot(ctx, l.options.Cluster+"-full-snap", func(revision int64, of time.Time) (now spec, wanted bool) {
+	return l.snapshot(ctx, l.options.Cluster+"-full-snap", func(revision int64, of time.Time) (now leaseSpec, wanted bool) {
 		wanted = revision < is.Full || revision == is.Full && of.Before(is.FullTime.Truncate(time.Microsecond))
-		return spec{HolderIdentity: strconv.FormatInt(is.Full, 10), RenewTime: microTime{is.FullTime}}, wanted
+		return leaseSpec{HolderIdentity: strconv.FormatInt(is.Full, 10), RenewTime: microTime{is.FullTime}}, wanted
 	})
 }
 
@@ -121,16 +119,16 @@ func (l *Leases) delta(ctx context.Context) (written, error) {
 	if !ok || is.Stored == 0 {
 		return written{}, errNotOurs
 	}
-	return l.snapshot(ctx, l.options.Cluster+"-delta-snap", func(revision int64, _ time.Time) (now spec, wanted bool) {
-		return spec{HolderIdentity: strconv.FormatInt(max(revision, is.Stored), 10), RenewTime: microTime{is.UpTo}}, true
+	return l.snapshot(ctx, l.options.Cluster+"-delta-snap", func(revision int64, _ time.Time) (now leaseSpec, wanted bool) {
+		return leaseSpec{HolderIdentity: strconv.FormatInt(max(revision, is.Stored), 10), RenewTime: microTime{is.UpTo}}, true
 	})
 }
 
 // snapshot changes a lease that another member may have written a moment ago, or writes at this moment.
-func (l *Leases) snapshot(ctx context.Context, name string, change func(revision int64, of time.Time) (now spec, wanted bool)) (written, error) {
+func (l *Leases) snapshot(ctx context.Context, name string, change func(revision int64, of time.Time) (now leaseSpec, wanted bool)) (written, error) {
 	for range tries {
-		var found object
-		if err := l.server.Get(ctx, leaseKind, name, &found); err != nil {
+		var found lease
+		if err := l.server.Get(ctx, leaseObjects, name, &found); err != nil {
 			return written{name: name}, err
 		}
 		there, err := revision(found.Spec.HolderIdentity)
@@ -141,8 +139,8 @@ func (l *Leases) snapshot(ctx context.Context, name string, change func(revision
 		if !wanted {
 			return written{name, found.Spec.HolderIdentity}, nil
 		}
-		err = l.server.Patch(ctx, leaseKind, name, object{Metadata: metadata{ResourceVersion: found.Metadata.ResourceVersion}, Spec: now})
-		if !kubeapi.IsConflict(err) {
+		err = l.server.Patch(ctx, leaseObjects, name, lease{Metadata: leaseMetadata{ResourceVersion: found.Metadata.ResourceVersion}, Spec: now})
+		if !IsConflict(err) {
 			return written{name, now.HolderIdentity}, err
 		}
 	}

@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"context"
@@ -8,55 +8,55 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
-
-	"etcd-wrapper/member/kubeapi"
 )
 
-// Options configure Leases. All fields but Backups are required.
-type Options struct {
-	Account kubeapi.Account
+// LeaseOptions configure Leases. All fields but Backups are required.
+type LeaseOptions struct {
+	Account Account
 	Cluster string // what the leases of snapshots are named after: the StatefulSet's name
 	// Member is the member as it is now; false while it knows no leader, so that its lease goes stale. It answers from memory.
-	Member func() (Member, bool)
+	Member func() (LeasedMember, bool)
 	// Backups is how far backups are; false while another member makes them, or nobody can. It answers from memory. nil if
 	// none are made.
-	Backups func() (Backups, bool)
+	Backups func() (LeasedBackups, bool)
 	Log     zerolog.Logger
 }
 
-// Leases are those of one run. Begin and End are called one after the other, each at most once; Facts may be called from any
+// Leases are those of one run, which a member without a backup-restore sidecar renews as a sidecar would, for the operator's tools: how
+// long ago a member was seen, whether it leads, and how far the backups are. The command begins them when etcd has become ready and ends
+// them before etcd is closed; one goroutine asks the API server. Begin and End are called one after the other, each at most once; Facts may be called from any
 // goroutine at any time.
 type Leases struct {
-	options Options
-	server  *kubeapi.Server // of the one goroutine
+	options LeaseOptions
+	server  *Server // of the one goroutine
 
 	stop context.CancelFunc // nil before Begin
 	over chan struct{}
 
 	mu    sync.Mutex
-	facts map[Kind]Fact
+	facts map[LeaseKind]LeaseFact
 }
 
-// Fact is what there is to know of one lease.
-type Fact struct {
-	Kind    Kind
-	Name    string    // empty until it is known
-	Holder  string    // what it says, as this process wrote or found it last
-	Renewed time.Time // when this process wrote it last, or found it to be right; zero if it never did
-	Trouble *Trouble  // nil while all is well
+// LeaseFact is what there is to know of one lease.
+type LeaseFact struct {
+	Kind    LeaseKind
+	Name    string        // empty until it is known
+	Holder  string        // what it says, as this process wrote or found it last
+	Renewed time.Time     // when this process wrote it last, or found it to be right; zero if it never did
+	Trouble *LeaseTrouble // nil while all is well
 }
 
-// Trouble is why a lease is not renewed.
-type Trouble struct {
+// LeaseTrouble is why a lease is not renewed.
+type LeaseTrouble struct {
 	Since   time.Time
 	Times   int
 	Message string // a clause
 	NextTry time.Time
 }
 
-// New returns leases that are not renewed before Begin.
-func New(options Options) *Leases {
-	return &Leases{options: options, server: kubeapi.New(options.Account), facts: map[Kind]Fact{}}
+// NewLeases returns leases that are not renewed before Begin.
+func NewLeases(options LeaseOptions) *Leases {
+	return &Leases{options: options, server: NewServer(options.Account), facts: map[LeaseKind]LeaseFact{}}
 }
 
 // Begin renews the leases until End.
@@ -78,10 +78,10 @@ func (l *Leases) End() {
 }
 
 // Facts are what there is to know now of each lease that this member is to renew.
-func (l *Leases) Facts() (all []Fact) {
+func (l *Leases) Facts() (all []LeaseFact) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, kind := range []Kind{OfMember, OfFull, OfDelta} {
+	for _, kind := range []LeaseKind{OfMember, OfFull, OfDelta} {
 		if fact, known := l.facts[kind]; known {
 			all = append(all, fact)
 		}
@@ -110,7 +110,7 @@ func (l *Leases) run(ctx context.Context) {
 
 // perform renews one lease and returns how long that has time now.
 func (l *Leases) perform(ctx context.Context, d *duty) (pause time.Duration) {
-	within, cancel := context.WithTimeout(ctx, kubeapi.Patience)
+	within, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	now, err := d.renew(within)
 	switch {
@@ -146,7 +146,7 @@ func newPause() backoff.BackOff {
 // tryAgainAfter is a pause that the API server may have a word in.
 func (d *duty) tryAgainAfter(err error) time.Duration {
 	pause := d.pause.NextBackOff()
-	var refused *kubeapi.Refusal
+	var refused *Refusal
 	if errors.As(err, &refused) {
 		pause = max(pause, refused.After)
 	}
@@ -154,18 +154,18 @@ func (d *duty) tryAgainAfter(err error) time.Duration {
 }
 
 // forget drops what is known of a lease that has become another member's business.
-func (l *Leases) forget(kind Kind) {
+func (l *Leases) forget(kind LeaseKind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.facts, kind)
 }
 
 // troubled keeps why a lease could not be renewed, and says it if it was another reason before.
-func (l *Leases) troubled(kind Kind, now written, err error, pause time.Duration) {
+func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Duration) {
 	l.mu.Lock()
 	fact := l.facts[kind]
 	before := fact.Trouble
-	trouble := &Trouble{Since: time.Now(), Times: 1, Message: err.Error(), NextTry: time.Now().Add(pause)}
+	trouble := &LeaseTrouble{Since: time.Now(), Times: 1, Message: err.Error(), NextTry: time.Now().Add(pause)}
 	if before != nil {
 		trouble.Since, trouble.Times = before.Since, before.Times+1
 	}
@@ -178,10 +178,10 @@ func (l *Leases) troubled(kind Kind, now written, err error, pause time.Duration
 	}
 }
 
-func (l *Leases) renewed(kind Kind, now written) {
+func (l *Leases) renewed(kind LeaseKind, now written) {
 	l.mu.Lock()
 	before := l.facts[kind]
-	l.facts[kind] = Fact{Kind: kind, Name: now.name, Holder: now.holder, Renewed: time.Now()}
+	l.facts[kind] = LeaseFact{Kind: kind, Name: now.name, Holder: now.holder, Renewed: time.Now()}
 	l.mu.Unlock()
 	switch {
 	case before.Trouble != nil:

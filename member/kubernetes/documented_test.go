@@ -1,4 +1,4 @@
-package leases
+package kubernetes
 
 import (
 	"net/http"
@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"etcd-wrapper/cmd/docs"
-	"etcd-wrapper/member/kubeapi"
 )
 
 func TestEveryReasonWithAWayOutIsDocumented(t *testing.T) {
@@ -18,11 +17,11 @@ func TestEveryReasonWithAWayOutIsDocumented(t *testing.T) {
 	}
 	all := strings.Join(told, "\n")
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusInternalServerError} {
-		reason, _, _ := strings.Cut((&kubeapi.Refusal{Status: status, Kind: leaseKind}).Error(), ":")
+		reason, _, _ := strings.Cut((&Refusal{Status: status, Kind: leaseObjects}).Error(), ":")
 		reason, _, _ = strings.Cut(strings.TrimPrefix(reason, "the API server "), " Internal")
 		assert.Contains(t, all, reason)
 	}
-	for _, reason := range []error{kubeapi.ErrSilent, errNoLeader, errOthers} {
+	for _, reason := range []error{ErrSilent, errNoLeader, errOthers} {
 		assert.Contains(t, all, reason.Error())
 	}
 }

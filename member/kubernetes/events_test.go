@@ -1,4 +1,4 @@
-package events
+package kubernetes
 
 import (
 	"context"
@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
-	"etcd-wrapper/member/kubeapi"
 )
 
 func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
@@ -34,7 +33,7 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	}))
 	defer server.Close()
 	log := &logtest.Lines{}
-	p := New(account(t, server), Pod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
+	p := NewPoster(account(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
 	p.Tell(Event{Reason: "Restored", Note: strings.Repeat("ä", 600), At: time.Date(2026, 11, 23, 12, 0, 0, 5000, time.FixedZone("", 3600))})
 	assert.Equal(t, "POST /apis/events.k8s.io/v1/namespaces/play/events application/json", <-asked)
 	assert.Equal(t, map[string]any{
@@ -47,20 +46,20 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-func account(t *testing.T, server *httptest.Server) kubeapi.Account {
+func account(t *testing.T, server *httptest.Server) Account {
 	t.Helper()
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "secret", "namespace": "play"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	return kubeapi.Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
+	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
 func TestWhatRepeatsIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := make(chan string, room) // what the API server has taken
-		p := start(func(_ context.Context, e Event) error {
+		log := make(chan string, queueRoom) // what the API server has taken
+		p := startPoster(func(_ context.Context, e Event) error {
 			log <- e.Reason + " " + e.Note
 			return nil
 		}, zerolog.Nop())
@@ -81,7 +80,7 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 		tell("AlarmRaised", "", "b")
 		assert.Equal(t, []string{"Trouble 1", "Trouble a", "AlarmRaised b"}, posted())
 
-		time.Sleep(pause + pause/10)
+		time.Sleep(repeatPause + repeatPause/10)
 		synctest.Wait()
 		assert.Equal(t, []string{"Trouble 3 (2 times within 5m0s)"}, posted())
 
@@ -94,8 +93,8 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 
 func TestARefusalIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refusal, log := error(&kubeapi.Refusal{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
-		p := start(func(context.Context, Event) error { return refusal }, zerolog.New(log))
+		refusal, log := error(&Refusal{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
+		p := startPoster(func(context.Context, Event) error { return refusal }, zerolog.New(log))
 		tell := func(reason string) {
 			p.Tell(Event{Reason: reason})
 			synctest.Wait()
@@ -115,17 +114,17 @@ func TestARefusalIsSaidOnce(t *testing.T) {
 func TestNobodyWaitsForAnAPIServerThatIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tried, log := 0, &logtest.Lines{}
-		p := start(func(ctx context.Context, _ Event) error {
+		p := startPoster(func(ctx context.Context, _ Event) error {
 			tried++
 			<-ctx.Done()
 			return ctx.Err()
 		}, zerolog.New(log))
 		began := time.Now()
-		for range 3 * room {
+		for range 3 * queueRoom {
 			p.Tell(Event{Reason: "Trouble"})
 		}
 		assert.Zero(t, time.Since(began))
-		time.Sleep(kubeapi.Patience)
+		time.Sleep(Patience)
 		synctest.Wait()
 		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")
 		assert.Equal(t, 1, strings.Count(log.String(), "is not posted"))
