@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
-
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 

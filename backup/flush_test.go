@@ -14,7 +14,6 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"

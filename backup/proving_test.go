@@ -11,7 +11,6 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"

@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"

@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"

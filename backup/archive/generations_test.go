@@ -11,10 +11,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
-
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )

@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 )
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"

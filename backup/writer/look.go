@@ -9,7 +9,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )

@@ -16,7 +16,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"

@@ -19,7 +19,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"

@@ -14,7 +14,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )

@@ -22,7 +22,6 @@ import (
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member/kubernetes"
-
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/page"

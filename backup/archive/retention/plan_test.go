@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 )
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"

@@ -16,7 +16,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/restoretest"
 	"etcd-wrapper/backup/store/folder"

@@ -1,4 +1,4 @@
-package etcdtools
+package main
 
 import (
 	"bytes"
@@ -12,16 +12,16 @@ import (
 
 func TestEtcdutlRunsInThisProcess(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, Etcdutl([]string{"help"}, &out))
+	require.NoError(t, runEtcdutl([]string{"help"}, &out))
 	for _, command := range []string{"snapshot", "defrag", "hashkv", "migrate"} {
 		assert.Contains(t, out.String(), command)
 	}
-	assert.ErrorContains(t, Etcdutl([]string{"nonsense"}, &out), "unknown command")
+	assert.ErrorContains(t, runEtcdutl([]string{"nonsense"}, &out), "unknown command")
 }
 
 func TestAConfigurationThatIsNotThereIsNamed(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_STORED_CONFIG_PATH", filepath.Join(t.TempDir(), "missing"))
-	_, err := known()
+	_, err := etcdctlSettings()
 	require.ErrorContains(t, err, "cannot use the stored configuration")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
@@ -68,9 +68,9 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 			for key, value := range c.environment {
 				t.Setenv(key, value)
 			}
-			known, err := known()
+			known, err := etcdctlSettings()
 			require.NoError(t, err)
-			require.Equal(t, c.want, missing(known, c.args))
+			require.Equal(t, c.want, missingFlags(known, c.args))
 		})
 	}
 }
@@ -80,13 +80,13 @@ func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
 	t.Cleanup(func() { os.Args = own })
 	os.Args = []string{"etcd-wrapper", "etcdutl"} // as they are where the tool is run
 	var out bytes.Buffer
-	require.NoError(t, Etcdutl(nil, &out))
+	require.NoError(t, runEtcdutl(nil, &out))
 	assert.Contains(t, out.String(), "snapshot")
 }
 
 func TestUsageThatNobodyAskedForIsNoResult(t *testing.T) {
 	var out bytes.Buffer
-	require.Error(t, Etcdutl([]string{"hashkv"}, &out))
+	require.Error(t, runEtcdutl([]string{"hashkv"}, &out))
 	assert.Empty(t, out.String())
 }
 

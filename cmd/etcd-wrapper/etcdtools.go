@@ -1,12 +1,9 @@
-// Package etcdtools are etcd's own tools, etcdctl and etcdutl, within this program: a distroless image has no other place
-// for them. The command runs them for visitors of the pod.
-//
-// Both tools may end the process themselves when they fail, as their own main functions do.
-package etcdtools
+package main
 
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,19 +11,52 @@ import (
 	"strings"
 
 	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/exitcode"
 )
 
-// Etcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
+// etcd's own tools, etcdctl and etcdutl, are within this program: a distroless image has no other place for them. Both may end the
+// process themselves when they fail, as their own main functions do.
+
+// etcdctlCommand is etcd's own client.
+type etcdctlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
+}
+
+func (c *etcdctlCommand) execute(s streams) exitcode.Code {
+	return ofTool(runEtcdctl(c.Args, s.logger()))
+}
+
+// etcdutlCommand is etcd's own tool for files.
+type etcdutlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
+}
+
+func (c *etcdutlCommand) execute(s streams) exitcode.Code {
+	return ofTool(runEtcdutl(c.Args, s.out))
+}
+
+// ofTool is the exit status of a tool, which has said what went wrong.
+func ofTool(err error) exitcode.Code {
+	if err != nil {
+		return exitcode.ToolFailed
+	}
+	return exitcode.Clean
+}
+
+// runEtcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
 // filled in unless it is given. etcdctl has printed the error already.
-func Etcdctl(args []string, log zerolog.Logger) error {
-	known, err := known()
+func runEtcdctl(args []string, log zerolog.Logger) error {
+	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
 		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missing(known, args), args) // the tool reads them there and nowhere else
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // the tool reads them there and nowhere else
 	return ctlv3.Start()
 }
 
@@ -50,8 +80,8 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// known is what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
-func known() ([]setting, error) {
+// etcdctlSettings are what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
+func etcdctlSettings() ([]setting, error) {
 	var access clientAccess
 	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
 	if err == nil {
@@ -89,9 +119,9 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missing are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
+// missingFlags are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
 // not allow a value to be given twice.
-func missing(known []setting, args []string) []string {
+func missingFlags(known []setting, args []string) []string {
 	var flags []string
 	for _, s := range known {
 		flag := "--" + s.flag
@@ -101,4 +131,27 @@ func missing(known []setting, args []string) []string {
 		}
 	}
 	return flags
+}
+
+// runEtcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. The tool has printed the error already.
+func runEtcdutl(args []string, out io.Writer) error {
+	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
+	// The same as its own main package adds, which cannot be imported.
+	root.AddCommand(
+		etcdutl.NewDefragCommand(),
+		etcdutl.NewSnapshotCommand(),
+		etcdutl.NewHashKVCommand(),
+		etcdutl.NewVersionCommand(),
+		etcdutl.NewCompletionCommand(),
+		etcdutl.NewMigrateCommand(),
+	)
+	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
+	root.SetOut(out)                          // what was asked for; unasked-for usage goes where errors go
+	root.SetErr(os.Stderr)
+	command, err := root.ExecuteC()
+	if err != nil {
+		root.PrintErrln(command.UsageString())
+	}
+	return err
 }
