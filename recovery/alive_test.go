@@ -234,7 +234,7 @@ func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 	w.copyVolume()
 	w.put("after the copy")
 	w.backUp(1)
-	w.endsWith(segment.Source{Session: "this"})
+	w.endsWith(format.Source{Session: "this"})
 	w.rollBack()
 	clock, waited := time.Now(), 0
 	w.still, w.now = 90*time.Second, func() time.Time { return clock }

@@ -98,7 +98,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
-	if owner == Ours && !now.adopted && now.owner != r.owns() && r.behind(now) {
+	if owner == Ours && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
 		owner = NotOwned // a copy of the owner's volume, it may be
 	}
 	err = r.find(ctx, &now)
@@ -311,10 +311,11 @@ func (r *run) leftBehind() string {
 		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
 }
 
-// mayTakeItsPlace is false of a valid member of several, which starts beside whoever makes the backups: that is one of the others.
+// mayTakeItsPlace is false of a valid member of several while one of the others has data of use: it starts beside that one, which makes
+// the backups.
 func (r *run) mayTakeItsPlace() bool {
 	f := r.core.Facts
-	return f.Alone || f.Condition != Valid || r.asked
+	return f.Alone || f.Condition != Valid || r.asked || f.nobodyHas()
 }
 
 // lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
