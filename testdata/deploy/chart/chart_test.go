@@ -47,12 +47,17 @@ func render(values, release, namespace string) (rendered, complaint string, err 
 	return helm(values, "template", release, path("chart"), "--namespace="+namespace)
 }
 
+func rendered(t *testing.T, values, release, namespace string) map[string]document {
+	t.Helper()
+	return objects(t, path("chart"), values, release, namespace)
+}
+
 type document = map[string]any
 
-// objects are those of a rendering, by kind and name.
-func objects(t *testing.T, values, release, namespace string) map[string]document {
+// objects are those that a chart gives, by kind and name.
+func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
-	rendered, complaint, err := render(values, release, namespace)
+	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
 	require.NoError(t, err, complaint)
 	found := map[string]document{}
 	for part := range strings.SplitSeq("\n"+rendered, "\n---\n") {
@@ -133,7 +138,7 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 		"s3://bucket/prefix":         "s3://bucket/prefix",
 		"s3://b/p?endpoint=http://a": "s3://b/p?endpoint=http://a",
 	} {
-		set := objects(t, "store: {url: '"+url+"'}", "etcd", "blue")["StatefulSet/etcd"]
+		set := rendered(t, "store: {url: '"+url+"'}", "etcd", "blue")["StatefulSet/etcd"]
 		text, err := yaml.Marshal(set)
 		require.NoError(t, err)
 		assert.Contains(t, string(text), "name: ETCD_WRAPPER_BACKUP_STORE\n          value: "+want+"\n")
@@ -143,13 +148,13 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 // A namespace is no border for a network, and two releases may share one.
 func TestReleasesHaveNothingInCommon(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
-	blue, green := objects(t, values, "blue", "one"), objects(t, values, "green", "one")
+	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
 	for id := range blue {
 		assert.NotContains(t, green, id)
 	}
 	ids := map[string]bool{}
 	for _, of := range [][]string{{"blue", "one"}, {"green", "one"}, {"blue", "two"}} {
-		config := objects(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
+		config := rendered(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
 		for _, line := range regexp.MustCompile(`(?m)^initial-cluster(?:-token)?: .*$`).FindAllString(config, -1) {
 			assert.False(t, ids[line], "%s is another release's, too", line)
 			ids[line] = true
@@ -158,32 +163,13 @@ func TestReleasesHaveNothingInCommon(t *testing.T) {
 	assert.Len(t, ids, 6)
 }
 
-// A StatefulSet refuses an upgrade that changes any of it.
-func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
-	fixed := func(values string) (found []any) {
-		spec := objects(t, values, "etcd-main", "etcd")["StatefulSet/etcd-main"]["spec"].(document)
-		for _, key := range []string{"selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"} {
-			found = append(found, spec[key])
-		}
-		return found
-	}
-	files, err := filepath.Glob(path("examples", "*.values.yaml"))
-	require.NoError(t, err)
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
-		values := regexp.MustCompile(`(?m)^volume:.*\n`).ReplaceAllString(string(content), "")
-		assert.Equal(t, fixed("{}"), fixed(values), file)
-	}
-}
-
 // block is an indented one of a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
 // Members that stay are not restarted where some come or go.
 func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
 	template := func(replicas int) any {
-		set := objects(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
+		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
 		return set["spec"].(map[string]any)["template"]
 	}
 	for _, replicas := range []int{3, 5} {
