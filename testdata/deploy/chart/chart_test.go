@@ -118,6 +118,20 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"{store: {url: 's3://bucket?endpoint=http://a'}, sidecar: {enabled: true}}": "store.url: the sidecar takes",
 		"sidecar: {extraArgs: [--a]}":                                               "sidecar.extraArgs: there is no sidecar",
 		"nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be":          "nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be is too long",
+		"nameOverride: null\nreplicas: null":                                        "missing property 'replicas'",
+		"tls: {secrets: {server: mine}}":                                            "tls.secrets: nothing mounts them without tls.source",
+		"extraEnv: [{name: POD_NAME, value: a}]":                                    "extraEnv: POD_NAME is there twice, or set by the chart already",
+		"extraEnv: [{name: ETCD_WRAPPER_BACKUP_STORE, value: a}]":                   "extraEnv: ETCD_WRAPPER_BACKUP_STORE is there twice, or set by the chart already",
+		"extraEnv: [{name: A, value: a}, {name: A, value: b}]":                      "extraEnv: A is there twice, or",
+		"extraEnv: [{name: A, value: 5}]":                                           "at '/extraEnv/0/value': got number, want string",
+		"podLabels: {app.kubernetes.io/part-of: a}":                                 "podLabels: app.kubernetes.io/part-of is the chart's own",
+		"podAnnotations: {checksum/configuration: a}":                               "podAnnotations: checksum/configuration is the chart's own",
+		"{store: {url: s3://b/p}, copy: {to: s3://b/p}}":                            "copy.to: the backups are there already",
+		"{store: {url: s3://b}, copy: {to: s3://b/etcd/etcd-main}}":                 "copy.to: the backups are there already",
+		"{store: {url: s3://b}, copy: {to: s3://c, schedule: now}}":                 "at '/copy/schedule': 'now' does not match pattern",
+		"{store: {url: 's3://b c'}}":                                                "at '/store/url': 's3://b c' does not match pattern",
+		"{store: {url: s3://b, interval: often}}":                                   "at '/store/interval': 'often' does not match pattern",
+		"restore: {to: 'time:yesterday', id: a}":                                    "at '/restore/to': 'time:yesterday' does not match pattern",
 		"store: {bucket: a}":                                                        "additional properties 'bucket' not allowed",
 		"tls: {source: vault}":                                                      "value must be one of",
 		"{replicas: 5, store: {url: 'ftp://bucket'}}":                               "does not match pattern",
@@ -126,6 +140,16 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		_, complaint, err := render(values, "etcd-main", "etcd")
 		assert.Error(t, err, values)
 		assert.Contains(t, complaint, sentence, values)
+	}
+}
+
+func TestAReleaseWhoseNameIsNoServicesHasToGetAnotherOne(t *testing.T) {
+	for _, release := range []string{"a.b", "1234", strings.Repeat("a", 53)} {
+		_, complaint, err := render("{}", release, "etcd")
+		assert.Error(t, err, release)
+		assert.Contains(t, complaint, "nameOverride: "+release+" is ")
+		_, complaint, err = render("nameOverride: blue", release, "etcd")
+		assert.NoError(t, err, complaint)
 	}
 }
 
