@@ -17,7 +17,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -103,6 +103,16 @@ func TestAVolumeOfAMemberAloneWaitsWithoutAStoreUntilAnotherOneAnswers(t *testin
 	assert.Contains(t, said, "m-0 does not answer")
 	o.grows = true // one of those that are to join it
 	w.opens()
+}
+
+// Started with force-new-cluster it votes alone from then on, and must not wait for the others at its next start.
+func TestAVolumeOfAMemberThatIsForcedToGoOnAloneIsOpened(t *testing.T) {
+	w, o := once(t)
+	w.options.Archive = nil
+	w.member.Forced = true
+	w.opens()
+	o.voters, o.run = 3, 1
+	assert.Contains(t, w.waits(o), "another one tells of 3")
 }
 
 func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
@@ -257,7 +267,7 @@ func (w *world) backUpAs(member string) {
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
+		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: format.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
