@@ -69,6 +69,8 @@ release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper 
 releasable:
 	@echo '$(VERSION)' | grep -Eqx 'v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?' || \
 		{ echo 'a release needs a version such as VERSION=v1.0.0, and not $(VERSION)' >&2; exit 1; }
+	@grep -m1 '^## v' docs/changelog.md | grep -Fqx '## $(firstword $(subst -, ,$(VERSION)))' || \
+		{ echo 'the newest version in docs/changelog.md is not $(VERSION): write what changed' >&2; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo 'a release is made of a commit: commit or remove what git status shows' >&2; exit 1; }
 
 # The second one finds nothing that the first has left behind: Go begins with an empty cache.

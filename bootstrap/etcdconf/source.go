@@ -116,7 +116,7 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	}
 	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted(dataDir))
 	if found, err := parseDirectories(extended); err != nil || found.DataDir != dataDir {
-		return nil, errors.New("it has no data-dir and none can be appended")
+		return nil, errors.New("it has no data-dir and none can be appended: write it in, or write the document as lines of YAML, not in braces")
 	}
 	return extended, nil
 }

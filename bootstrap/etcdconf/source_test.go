@@ -36,7 +36,7 @@ func TestConfigFile(t *testing.T) {
 		"own data-dir":         {content: "# kept\ndata-dir: /own\nname: a", served: "# kept\ndata-dir: /own\nname: a", dataDir: "/own"},
 		"none":                 {content: "# kept\nquota-backend-bytes: 8589934592", served: "# kept\nquota-backend-bytes: 8589934592\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"empty file":           {served: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
-		"can't be continued":   {content: "{name: a}", err: "none can be appended"},
+		"can't be continued":   {content: "{name: a}", err: "none can be appended: write it in, or write the document as lines of YAML, not in braces"},
 		"not YAML":             {content: "\t: x", err: "cannot use etcd configuration"},
 		"wrong type":           {content: "data-dir: [a]", err: "cannot use etcd configuration"},
 		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},

@@ -31,7 +31,7 @@ func HeadlineOf(d Document) Headline {
 	switch {
 	case !d.Ready:
 		h.Health, h.Line = HealthFailed, h.Phase+", not ready"
-		if why := cmp.Or(strings.Join(h.Concerns, "; "), trouble(d.LastError)); why != "" {
+		if why := cmp.Or(strings.Join(h.Concerns, "; "), standstill(d), trouble(d.LastError)); why != "" {
 			h.Line += ": " + why
 		}
 	case len(h.Concerns) > 0:
@@ -50,8 +50,18 @@ func trouble(is *Error) string {
 	if is == nil || !is.Ended.IsZero() {
 		return ""
 	}
-	return is.Message[:min(index(is.Message, ": "), index(is.Message, "; "))]
+	return beginning(is.Message)
 }
+
+// standstill is how the reason begins why recovery does not go on by itself.
+func standstill(d Document) string {
+	if r := d.Recovery; r != nil && phase(d) != d.State && (r.State == "AskPeers" || r.State == "AskStore" || r.State == "Refused") {
+		return beginning(r.Reason)
+	}
+	return ""
+}
+
+func beginning(of string) string { return of[:min(index(of, ": "), index(of, "; "))] }
 
 // index is where a part of a text begins, or where the text ends.
 func index(text, part string) int {

@@ -99,6 +99,16 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"failed",
 			"Recovery: restoring, 39 of 669 MiB, not ready",
 		},
+		{
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "a quorum of the other members is waited for: of 3 voting members only m0 runs"}},
+			"failed",
+			"Recovery: asking the other members, not ready: a quorum of the other members is waited for",
+		},
+		{
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Refused", Reason: "the data are another cluster's; look at the store"}},
+			"failed",
+			"Recovery: refused, not ready: the data are another cluster's",
+		},
 		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "failed", "Recovery: asking the store, not ready"},
 		{status.Document{State: "Serving", Ready: true, Recovery: &status.Recovery{State: "Ready"}}, "ok", "Serving, ready"},
 	} {

@@ -1,8 +1,12 @@
 {{/* Combinations that would not work, each with a sentence that says what to do. */}}
 {{- define "etcd.checks" -}}
 {{- $v := .Values -}}
-{{- if gt (len (include "etcd.name" .)) 46 -}}
-{{- fail (printf "nameOverride: %s is too long: at most 46 characters leave room for the names of pods and their labels" (include "etcd.name" .)) -}}
+{{- $name := include "etcd.name" . -}}
+{{- if gt (len $name) 46 -}}
+{{- fail (printf "nameOverride: %s is too long: at most 46 characters leave room for the names of pods and their labels" $name) -}}
+{{- end -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "nameOverride: %s is no name of a Service, which begins with a letter and has letters, digits and dashes: set nameOverride" $name) -}}
 {{- end -}}
 {{- if and (gt (int $v.replicas) 1) (include "etcd.onVolume" .) -}}
 {{- fail (printf "store.url: %d members need a bucket, as only one of them could mount a volume for backups: set store.url" (int $v.replicas)) -}}
@@ -13,12 +17,18 @@
 {{- if and $v.copy.to (include "etcd.onVolume" .) (not $v.sidecar.enabled) -}}
 {{- fail "copy.to: backups on a volume of the member's own are in no other pod's reach: set store.url" -}}
 {{- end -}}
+{{- if and $v.copy.to (eq (trimSuffix "/" $v.copy.to) (include "etcd.store" .)) -}}
+{{- fail "copy.to: the backups are there already: name another bucket or prefix" -}}
+{{- end -}}
 {{- if ne (not $v.restore.to) (not $v.restore.id) -}}
 {{- fail "restore: restore.to says what to go back to and restore.id names that restore, so that it is done once: set both or neither" -}}
 {{- end -}}
 {{- $needed := div (mul 11 (add (mul 3 (include "etcd.bytes" $v.quota | int64)) 2147483648)) 10 -}}
 {{- if lt (include "etcd.bytes" $v.volume.size | int64) $needed -}}
 {{- fail (printf "volume.size: %s is too small for a quota of %s: three times the quota, 2Gi and a tenth are %dMi" $v.volume.size $v.quota (div $needed 1048576)) -}}
+{{- end -}}
+{{- if and (eq $v.tls.source "none") (or $v.tls.secrets.server $v.tls.secrets.client $v.tls.secrets.peer) -}}
+{{- fail "tls.secrets: nothing mounts them without tls.source: set tls.source=secrets" -}}
 {{- end -}}
 {{- if and $v.tls.issuer.name (ne $v.tls.source "cert-manager") -}}
 {{- fail "tls.issuer: only cert-manager knows issuers: set tls.source=cert-manager" -}}
@@ -43,5 +53,22 @@
 {{- end -}}
 {{- else if $v.sidecar.extraArgs -}}
 {{- fail "sidecar.extraArgs: there is no sidecar without sidecar.enabled=true" -}}
+{{- end -}}
+{{- range $key := list "app.kubernetes.io/part-of" "app.kubernetes.io/component" -}}
+{{- if hasKey $v.podLabels $key -}}
+{{- fail (printf "podLabels: %s is the chart's own: leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "kubectl.kubernetes.io/default-container" "checksum/configuration" -}}
+{{- if hasKey $v.podAnnotations $key -}}
+{{- fail (printf "podAnnotations: %s is the chart's own: leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- $set := dict -}}
+{{- range include "etcd.variables" . | fromYamlArray -}}
+{{- if hasKey $set .name -}}
+{{- fail (printf "extraEnv: %s is there twice, or set by the chart already" .name) -}}
+{{- end -}}
+{{- $_ := set $set .name true -}}
 {{- end -}}
 {{- end }}

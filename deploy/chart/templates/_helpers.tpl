@@ -166,3 +166,83 @@ the name of its pod. etcdConfig has the last word. */}}
 {{- end -}}
 {{- toYaml $all -}}
 {{- end }}
+
+{{/* Variables of the container etcd. */}}
+{{- define "etcd.variables" -}}
+{{- $name := include "etcd.name" . -}}
+{{- $tls := include "etcd.tls" . -}}
+{{- $v := .Values -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- if $v.events }}
+- name: POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
+- name: ETCD_WRAPPER_EVENTS
+  value: "true"
+{{- end }}
+{{- if $tls }}
+# They announce that etcd serves TLS, so that the wrapper does from its first instant.
+- name: ETCD_WRAPPER_ETCD_CLIENT_CERT_PATH
+  value: /var/etcd/ssl/client/tls.crt
+- name: ETCD_WRAPPER_ETCD_CLIENT_KEY_PATH
+  value: /var/etcd/ssl/client/tls.key
+{{- end }}
+{{- with $v.dataVersion }}
+- name: ETCD_WRAPPER_ETCD_DATA_VERSION
+  value: {{ . | quote }}
+{{- end }}
+{{- if not $v.sidecar.enabled }}
+# Where `backup verify` restores to, which takes as much room as the database. The root is read-only, and what is left here
+# by one that was killed is found and removed.
+- name: TMPDIR
+  value: /var/etcd/data
+- name: ETCD_WRAPPER_BACKUP_STORE
+  value: {{ include "etcd.store" . | quote }}
+- name: ETCD_WRAPPER_CLUSTER_NAME
+  value: {{ printf "%s/%s" .Release.Namespace $name | quote }}
+{{- range $variable, $value := dict
+  "BACKUP_INTERVAL" $v.store.interval
+  "BACKUP_FULL_SCHEDULE" $v.store.fullSchedule
+  "BACKUP_KEEP" $v.store.keep
+  "BACKUP_SPOOL_LIMIT" $v.store.spoolLimit
+  "RESTORE_TO" $v.restore.to
+  "RESTORE_ID" $v.restore.id
+  "ADOPT" $v.restore.adopt }}
+{{- with $value }}
+- name: ETCD_WRAPPER_{{ $variable }}
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- if $v.store.encryption.secret }}
+{{- range $variable, $file := dict "RECIPIENTS" $v.store.encryption.recipients "IDENTITIES" $v.store.encryption.identities }}
+{{- with $file }}
+- name: ETCD_WRAPPER_BACKUP_{{ $variable }}
+  value: /var/etcd/encryption/{{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $v.store.signing.secret }}
+{{- range $variable, $file := dict "SIGNING_KEY" $v.store.signing.key "TRUSTED_KEYS" $v.store.signing.trusted }}
+{{- with $file }}
+- name: ETCD_WRAPPER_BACKUP_{{ $variable }}
+  value: /var/etcd/signing/{{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if include "etcd.follows" . }}
+- name: ETCD_WRAPPER_FOLLOW_REPLICAS
+  value: "true"
+{{- end }}
+{{- if $v.leases }}
+- name: ETCD_WRAPPER_LEASES
+  value: "true"
+{{- end }}
+{{- end }}
+{{- with $v.extraEnv }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}

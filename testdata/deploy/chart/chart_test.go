@@ -47,12 +47,17 @@ func render(values, release, namespace string) (rendered, complaint string, err 
 	return helm(values, "template", release, path("chart"), "--namespace="+namespace)
 }
 
+func rendered(t *testing.T, values, release, namespace string) map[string]document {
+	t.Helper()
+	return objects(t, path("chart"), values, release, namespace)
+}
+
 type document = map[string]any
 
-// objects are those of a rendering, by kind and name.
-func objects(t *testing.T, values, release, namespace string) map[string]document {
+// objects are those that a chart gives, by kind and name.
+func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
-	rendered, complaint, err := render(values, release, namespace)
+	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
 	require.NoError(t, err, complaint)
 	found := map[string]document{}
 	for part := range strings.SplitSeq("\n"+rendered, "\n---\n") {
@@ -113,6 +118,20 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"{store: {url: 's3://bucket?endpoint=http://a'}, sidecar: {enabled: true}}": "store.url: the sidecar takes",
 		"sidecar: {extraArgs: [--a]}":                                               "sidecar.extraArgs: there is no sidecar",
 		"nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be":          "nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be is too long",
+		"nameOverride: null\nreplicas: null":                                        "missing property 'replicas'",
+		"tls: {secrets: {server: mine}}":                                            "tls.secrets: nothing mounts them without tls.source",
+		"extraEnv: [{name: POD_NAME, value: a}]":                                    "extraEnv: POD_NAME is there twice, or set by the chart already",
+		"extraEnv: [{name: ETCD_WRAPPER_BACKUP_STORE, value: a}]":                   "extraEnv: ETCD_WRAPPER_BACKUP_STORE is there twice, or set by the chart already",
+		"extraEnv: [{name: A, value: a}, {name: A, value: b}]":                      "extraEnv: A is there twice, or",
+		"extraEnv: [{name: A, value: 5}]":                                           "at '/extraEnv/0/value': got number, want string",
+		"podLabels: {app.kubernetes.io/part-of: a}":                                 "podLabels: app.kubernetes.io/part-of is the chart's own",
+		"podAnnotations: {checksum/configuration: a}":                               "podAnnotations: checksum/configuration is the chart's own",
+		"{store: {url: s3://b/p}, copy: {to: s3://b/p}}":                            "copy.to: the backups are there already",
+		"{store: {url: s3://b}, copy: {to: s3://b/etcd/etcd-main}}":                 "copy.to: the backups are there already",
+		"{store: {url: s3://b}, copy: {to: s3://c, schedule: now}}":                 "at '/copy/schedule': 'now' does not match pattern",
+		"{store: {url: 's3://b c'}}":                                                "at '/store/url': 's3://b c' does not match pattern",
+		"{store: {url: s3://b, interval: often}}":                                   "at '/store/interval': 'often' does not match pattern",
+		"restore: {to: 'time:yesterday', id: a}":                                    "at '/restore/to': 'time:yesterday' does not match pattern",
 		"store: {bucket: a}":                                                        "additional properties 'bucket' not allowed",
 		"tls: {source: vault}":                                                      "value must be one of",
 		"{replicas: 5, store: {url: 'ftp://bucket'}}":                               "does not match pattern",
@@ -121,6 +140,16 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		_, complaint, err := render(values, "etcd-main", "etcd")
 		assert.Error(t, err, values)
 		assert.Contains(t, complaint, sentence, values)
+	}
+}
+
+func TestAReleaseWhoseNameIsNoServicesHasToGetAnotherOne(t *testing.T) {
+	for _, release := range []string{"a.b", "1234", strings.Repeat("a", 53)} {
+		_, complaint, err := render("{}", release, "etcd")
+		assert.Error(t, err, release)
+		assert.Contains(t, complaint, "nameOverride: "+release+" is ")
+		_, complaint, err = render("nameOverride: blue", release, "etcd")
+		assert.NoError(t, err, complaint)
 	}
 }
 
@@ -133,7 +162,7 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 		"s3://bucket/prefix":         "s3://bucket/prefix",
 		"s3://b/p?endpoint=http://a": "s3://b/p?endpoint=http://a",
 	} {
-		set := objects(t, "store: {url: '"+url+"'}", "etcd", "blue")["StatefulSet/etcd"]
+		set := rendered(t, "store: {url: '"+url+"'}", "etcd", "blue")["StatefulSet/etcd"]
 		text, err := yaml.Marshal(set)
 		require.NoError(t, err)
 		assert.Contains(t, string(text), "name: ETCD_WRAPPER_BACKUP_STORE\n          value: "+want+"\n")
@@ -143,13 +172,13 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 // A namespace is no border for a network, and two releases may share one.
 func TestReleasesHaveNothingInCommon(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
-	blue, green := objects(t, values, "blue", "one"), objects(t, values, "green", "one")
+	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
 	for id := range blue {
 		assert.NotContains(t, green, id)
 	}
 	ids := map[string]bool{}
 	for _, of := range [][]string{{"blue", "one"}, {"green", "one"}, {"blue", "two"}} {
-		config := objects(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
+		config := rendered(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
 		for _, line := range regexp.MustCompile(`(?m)^initial-cluster(?:-token)?: .*$`).FindAllString(config, -1) {
 			assert.False(t, ids[line], "%s is another release's, too", line)
 			ids[line] = true
@@ -158,32 +187,13 @@ func TestReleasesHaveNothingInCommon(t *testing.T) {
 	assert.Len(t, ids, 6)
 }
 
-// A StatefulSet refuses an upgrade that changes any of it.
-func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
-	fixed := func(values string) (found []any) {
-		spec := objects(t, values, "etcd-main", "etcd")["StatefulSet/etcd-main"]["spec"].(document)
-		for _, key := range []string{"selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"} {
-			found = append(found, spec[key])
-		}
-		return found
-	}
-	files, err := filepath.Glob(path("examples", "*.values.yaml"))
-	require.NoError(t, err)
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		require.NoError(t, err)
-		values := regexp.MustCompile(`(?m)^volume:.*\n`).ReplaceAllString(string(content), "")
-		assert.Equal(t, fixed("{}"), fixed(values), file)
-	}
-}
-
 // block is an indented one of a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
 // Members that stay are not restarted where some come or go.
 func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
 	template := func(replicas int) any {
-		set := objects(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
+		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
 		return set["spec"].(map[string]any)["template"]
 	}
 	for _, replicas := range []int{3, 5} {

@@ -70,6 +70,15 @@ func run(folder string, env []string, name string, args ...string) error {
 	return nil
 }
 
+// Released are the charts of all earlier versions, as they were published.
+func Released() []string {
+	charts, err := filepath.Glob(filepath.Join(Checkout(), "testdata/deploy/released/*.tgz"))
+	if err != nil || len(charts) == 0 {
+		panic(fmt.Sprintf("there are no charts in testdata/deploy/released: %v", err))
+	}
+	return charts
+}
+
 // Tool is the path of a program that Build made.
 func Tool(name string) string { return filepath.Join(tools(), name) }
 
