@@ -43,7 +43,7 @@ const (
 	InDoubt      Code = 75 // backup prune: nothing goes while something is in doubt
 	NotKept      Code = 78 // backup export, verify, get and diff: what was asked for is not kept
 
-	CutShort Code = 130 // backup, restore: Ctrl-C or SIGTERM
+	CutShort Code = 130 // backup, restore, status: Ctrl-C or SIGTERM
 )
 
 // Forced is the status of a stop that was cut short by a second signal.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"etcd-wrapper/cmd/commandline"
@@ -29,7 +31,7 @@ func (*statusCommand) Notes() string {
 	return "With -o json it is the document of GET /lifecycle.\n" +
 		"Port and volume may also be given by the environment variables of start-etcd.\n" +
 		exitStatuses(exitcode.Clean, "ready", exitcode.MemberNotReady, "not ready", exitcode.NoAnswer, "nobody answers on the port",
-			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read or printed")
+			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read or printed", exitcode.CutShort, "interrupted")
 }
 
 func (c *statusCommand) execute(s streams) exitcode.Code {
@@ -42,7 +44,13 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 		ready = document.Ready
 		return show(document)
 	}
-	if err := c.ask(receive); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := c.ask(ctx, receive)
+	if ctx.Err() != nil {
+		return exitcode.CutShort // whoever pressed Ctrl-C knows
+	}
+	if err != nil {
 		log := s.logger()
 		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
 			err = fmt.Errorf("%w; %s", err, last)
@@ -69,12 +77,12 @@ func (c *statusCommand) ofCluster(s streams) exitcode.Code {
 	return code
 }
 
-func (c *statusCommand) ask(receive func(status.Document) error) error {
+func (c *statusCommand) ask(ctx context.Context, receive func(status.Document) error) error {
 	client := status.NewClient(uint16(c.WrapperPort))
 	if c.Watch {
-		return client.Watch(context.Background(), receive)
+		return client.Watch(ctx, receive)
 	}
-	document, err := client.Fetch(context.Background())
+	document, err := client.Fetch(ctx)
 	if err != nil {
 		return err
 	}

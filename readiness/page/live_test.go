@@ -226,24 +226,27 @@ func beAmber(b browser) {
 func showTiles(b browser) {
 	p := b.open(behind())
 	b.show(member)
-	b.Has("#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles .degraded:nth-child(3)")
+	b.Has("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
 	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 is missing"} {
 		b.Shows("#tiles", told)
 	}
 	p.tell(func(d *status.Document) {
 		failed := *d.Backup
 		failed.LastVerified = &facts.Proof{At: before(time.Hour), Reason: "the hash differs"}
-		d.Backup, d.DBSize, d.Quota = &failed, 90, 100
+		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []status.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
+		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
-	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles li:not([class]):nth-child(3)")
+	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
 	b.Shows("#tiles", "writes are refused")
 	p.tell(func(d *status.Document) {
-		d.Backup, d.Standalone = nil, true
-		d.Checks[4] = status.Check{Name: "space", Status: "ok"}
+		d.Backup, d.Standalone, d.Checks = nil, true, verdicts("ok", "")
 	})
-	b.Has("#tiles .degraded:nth-child(1)", "#tiles .degraded:nth-child(2)")
+	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
 	b.Shows("#tiles", "no --backup-store")
+	b.Shows("#concerns", "database: 90% of its quota is used")
+	p.tell(func(d *status.Document) { d.DBSize = 79 })
+	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.tell(func(d *status.Document) {
 		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20, Since: before(0)}
 	})

@@ -27,7 +27,7 @@ func verdicts(word, reason string) []status.Check {
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
-		State: "Wait", Since: before(4 * time.Second), Attempt: 17, NextRetry: before(-9 * time.Second),
+		State: "Wait", Since: before(4 * time.Second), PhaseSince: before(26 * time.Hour), Attempt: 17, NextRetry: before(-9 * time.Second),
 		Reason:    "the sidecar does not answer: " + refused,
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
 		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
@@ -54,7 +54,7 @@ func serving() status.Document {
 		return status.Transition{At: before(ago), From: from, Event: event, Guard: guard, To: to, Reason: reason, Times: times, After: after}
 	}
 	d := status.Document{
-		State: "Serving", Since: before(194 * time.Second), Ready: true, Attempt: 1, Reason: "etcd has joined its cluster",
+		State: "Serving", Since: before(194 * time.Second), PhaseSince: before(194 * time.Second), ReadySince: before(194 * time.Second), Ready: true, Attempt: 1, Reason: "etcd has joined its cluster",
 		LastError:   &status.Error{At: before(252 * time.Second), Class: "sidecar", Message: "cannot ask the sidecar for the status of the initialization: connection refused"},
 		Validation:  &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
 		SidecarWord: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",

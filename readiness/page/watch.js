@@ -25,6 +25,7 @@ function draw(before, now) {
   showTrends(now);
   showHappened(now);
   showEnd(before, now);
+  showCause(now);
   showRecovery(now);
   showBack(now);
   showFacts(now);
@@ -70,6 +71,7 @@ function lose(why) {
   if (!latest) return showLink("no connection; trying again");
   const asOf = "as of " + clock(present());
   if (latest.state !== "Terminated") endedWith(silent);
+  showCause(latest);
   showLink(asOf + " · " + (latest.state === "Terminated" ? "the process has ended" : why));
   if (fresh) news("No connection. What is shown is " + asOf + ".");
 }

@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,6 +135,9 @@ func concerns(d Document) (all []string) {
 			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
 		}
 	}
+	if d.State == "Serving" && nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
+		all = append(all, fmt.Sprintf("database: %d%% of its quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota))
+	}
 	for _, oddity := range d.Oddities {
 		if strings.Contains(oddity, "did you mean") { // others are meant for somebody else than etcd, as a rule
 			all = append(all, "configuration: "+oddity)
@@ -176,6 +180,11 @@ func label(check string) string {
 	}
 	return check
 }
+
+func aboutSpace(concern string) bool { return strings.HasPrefix(concern, label("space")+": ") }
+
+// nearlyFull reports whether a database has so much of its quota that somebody should act before writes are refused.
+func nearlyFull(m Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
 // behindTooLong is how far backups are behind before that is a concern without any other trouble; the alert waits as long.
 const behindTooLong = 5 * time.Minute

@@ -68,6 +68,17 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"degraded",
 			"Serving, ready, but: backups: the last restore test failed: the hash differs",
 		},
+		{status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 79, Quota: 100}}, "ok", "Serving, ready"},
+		{
+			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 80, Quota: 100}},
+			"degraded",
+			"Serving, ready, but: database: 80% of its quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
+		},
+		{
+			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
+			"degraded",
+			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
+		},
 		{
 			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Trouble: &status.LeaseTrouble{Message: "forbidden"}}}},
 			"degraded",

@@ -170,7 +170,7 @@ type change struct {
 }
 
 // PrintChanges writes what happened, and the transitions, that an earlier document did not have, and that readiness has changed, in the
-// order in which they happened. At a terminal the last hours stay below them. The error is the stream's.
+// order in which they happened. At a terminal the headline and the last hours stay below them. The error is the stream's.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
@@ -198,8 +198,12 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	for _, change := range changes {
 		b.WriteString(change.line)
 	}
-	if p.live && d.Trends != nil {
-		p.keepBelow(&b, "\n"+trends(d.Trends))
+	if p.live {
+		below := "\n" + Wrapped("", whose(d)+p.headline(d)) + "\n"
+		if d.Trends != nil {
+			below += "\n" + trends(d.Trends)
+		}
+		p.keepBelow(&b, below)
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err

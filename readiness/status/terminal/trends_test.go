@@ -59,20 +59,24 @@ func TestWhatHappenedIsTold(t *testing.T) {
 	assert.Contains(t, out.String(), "\x1b[31msidecar: no answer\x1b[0m\n")
 }
 
-func TestAtATerminalTheLastHoursStayBelowTheChanges(t *testing.T) {
+func TestAtATerminalTheHeadlineAndTheLastHoursStayBelowTheChanges(t *testing.T) {
 	d := document()
-	none := status.Points{missing}
-	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, Behind: none, Revisions: none}
+	d.Pod = "etcd-main-0"
 	var out bytes.Buffer
 	printer := printerTo(&out)
 	printer.live = true
 	require.NoError(t, printer.PrintChanges(d))
-	below := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
-	assert.True(t, strings.HasSuffix(out.String(), "again\n"+below), out.String())
+	assert.True(t, strings.HasSuffix(out.String(), "again\n\netcd-main-0: Wait, not ready: no answer\n"), out.String())
+	none := status.Points{missing}
+	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, Behind: none, Revisions: none}
+	out.Reset()
+	require.NoError(t, printer.PrintChanges(d))
+	hours := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
+	assert.Equal(t, "\x1b[2A\x1b[J\netcd-main-0: Wait, not ready: no answer\n"+hours, out.String())
 	out.Reset()
 	require.NoError(t, printer.PrintChanges(d))
 	assert.Empty(t, out.String(), "nothing has changed")
-	d.Ready = true
+	d.State, d.Ready, d.Checks = "Serving", true, nil
 	require.NoError(t, printer.PrintChanges(d))
-	assert.Regexp(t, `^\x1b\[3A\x1b\[J`+at+`  ready\n`+below+"$", out.String())
+	assert.Regexp(t, `^\x1b\[5A\x1b\[J`+at+`  ready\n\netcd-main-0: Serving, ready\n`+hours+"$", out.String())
 }
