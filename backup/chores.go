@@ -381,10 +381,10 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	}
 	log := c.backups.options.Log
 	if result.Outcome == archive.Verified {
-		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: a test restore gave back what etcd had")
+		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: a restore test gave back what etcd had")
 		c.due["prune"] = time.Time{}
 	} else {
-		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a test restore has failed; a new full is made, and nothing is deleted")
+		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a restore test has failed; a new full is made, and nothing is deleted")
 	}
 	err = c.list(ctx) // first of all: a full may take long
 	if result.Outcome == archive.Verified {
@@ -480,7 +480,7 @@ func (b *Backups) clear() {
 	}
 	for _, path := range left {
 		if err := os.RemoveAll(path); err != nil {
-			b.options.Log.Warn().Err(err).Msg("backups: what a test restore has left on the volume stays there")
+			b.options.Log.Warn().Err(err).Msg("backups: the files of a restore test could not be removed from the volume")
 		}
 	}
 }

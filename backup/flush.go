@@ -184,7 +184,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach 
 		return err
 	}
 	for _, reason := range torn {
-		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read, and is set aside")
+		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read, and is preserved")
 	}
 	s := &spooled{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
@@ -330,7 +330,7 @@ func (s *spooled) leave(ctx context.Context, from spool.Entry, why error) error 
 	where, err := s.waiting.SetAside(func(spool.Entry) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", from.Position.Revision).
-			Msg("backups: what waited for the store is set aside: it cannot be brought there any more")
+			Msg("backups: what waited for the store can no longer go there, and is preserved")
 	}
 	return err
 }

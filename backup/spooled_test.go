@@ -119,7 +119,7 @@ func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
 		require.NoError(t, w.flush())
 		assert.Equal(t, brought, w.head().Revision())
 		w.requireLeft(nil, left)
-		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is set aside")
+		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is preserved")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
-	assert.Contains(t, w.log.String(), "it cannot be brought there any more")
+	assert.Contains(t, w.log.String(), "what waited for the store can no longer go there, and is preserved")
 	assert.Contains(t, w.log.String(), `"from_revision":11`)
 }
 

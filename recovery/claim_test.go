@@ -278,7 +278,7 @@ func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
 	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log alone")
+	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log only")
 	require.Len(t, w.asides(), 1)
 }
 

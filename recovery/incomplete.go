@@ -79,7 +79,7 @@ func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 		case err != nil:
 			return StoreSilent, Payload{Err: err}
 		case older == nil:
-			r.options.Log.Warn().Err(why).Msg("recovery: what the store says of itself is not believed; the volume is valid, and no name in the store tells of more than it has, so etcd serves")
+			r.options.Log.Warn().Err(why).Msg("recovery: the store's statements cannot be verified; the volume is valid, and no name in the store shows more than it has, so etcd serves")
 			return Answered, Payload{Owner: Unknown, Err: why}
 		}
 		why = older
@@ -173,7 +173,7 @@ func (r *run) goInstead(former, other archive.Path, why error) error {
 		return fmt.Errorf("%w: %w", errMissing, why)
 	}
 	r.options.Log.Warn().Err(why).Str("full", other.Full.Name()).Int64("lost_revisions", former.Revision-other.Revision).
-		Msg("recovery: the backups are damaged, and another way to what they hold is taken")
+		Msg("recovery: the backups are damaged, and other objects are used in their place")
 	r.kept.path = other
 	r.sayLoss()
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -46,7 +47,10 @@ func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, exam
 // MemberOf finds in etcd's configuration who the member is.
 func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
-	member := Member{DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken, Joins: etcd.ClusterState == "existing"}
+	member := Member{
+		DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken,
+		Joins: etcd.ClusterState == embed.ClusterStateFlagExisting, Forced: etcd.ForceNewCluster,
+	}
 	for _, url := range etcd.AdvertisePeerUrls {
 		member.PeerURLs = append(member.PeerURLs, url.String())
 	}

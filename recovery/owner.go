@@ -209,7 +209,7 @@ func (r *run) identify() error {
 		is, err = r.joined()
 	}
 	if err != nil {
-		r.options.Log.Warn().Err(err).Msg("recovery: the volume does not remember yet whose it is")
+		r.options.Log.Warn().Err(err).Msg("recovery: the volume does not name its cluster yet")
 		return nil
 	}
 	r.identity = is

@@ -68,6 +68,7 @@ type Member struct {
 	PeerURLs []string      // that it advertises
 	Token    string        // initial-cluster-token
 	Joins    bool          // the cluster is one that exists already
+	Forced   bool          // somebody has said by force-new-cluster that it goes on without the others
 	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
 	Members  []seed.Member // that the cluster is configured with
 	Peers    Peers         // the other members; nil if the configuration names none

@@ -221,7 +221,7 @@ func (r *run) flushVolume() (Event, Payload) {
 		return Flushed, Payload{Err: err}
 	}
 	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
-		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log alone, as it was killed, and the store does not get them; they stay on the volume, set aside", beyond)
+		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log only, since it was killed; the store does not get them, and the preserved copy keeps them", beyond)
 	}
 	return Flushed, Payload{}
 }
@@ -236,7 +236,7 @@ func (r *run) sayKeptBack(why error) {
 		r.options.Log.Info().Err(why).Msg("recovery: the store has every revision of the volume; leases and users that have changed since stay on the volume, set aside")
 		return
 	}
-	r.options.Log.Warn().Err(why).Msg("recovery: the store does not get everything that the volume has; it stays on the volume, set aside")
+	r.options.Log.Warn().Err(why).Msg("recovery: the store does not get everything that the volume has; the preserved copy keeps it")
 }
 
 // flushPatience is how long the store may take for what only the volume has.

@@ -78,6 +78,7 @@ func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
 		"one that is to be found":    {"discovery-srv: cluster.invalid", false, false, 0},
 		"that are found and exist":   {"discovery-srv: cluster.invalid\ninitial-cluster-state: existing", false, true, 0},
 		"alone, and nothing is said": {"initial-cluster-state: new", true, false, 1},
+		"forced to go on alone":      {"initial-cluster: m-0=http://127.0.0.1:1,m-1=http://127.0.0.1:2\nforce-new-cluster: true", false, false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checked, err := etcdconf.Parse([]byte("name: m-0\ndata-dir: /data\ninitial-advertise-peer-urls: http://127.0.0.1:1\n" + of.yaml))
@@ -85,6 +86,7 @@ func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
 			member := MemberOf(checked, "/data")
 			assert.Equal(t, of.alone, member.Alone)
 			assert.Equal(t, of.joins, member.Joins)
+			assert.Equal(t, checked.Etcd.ForceNewCluster, member.Forced)
 			assert.Len(t, member.Members, of.members)
 		})
 	}

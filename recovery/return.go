@@ -324,8 +324,8 @@ func (r *run) overtaken(c *peers.Survey) error {
 	if r.stands.VotesAlone() && c.Voters > 1 {
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
 	}
-	if r.stands.VotesAlone() && r.options.Archive == nil && c.Run == 0 && !c.Grows {
-		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first")
+	if r.stands.VotesAlone() && r.options.Archive == nil && c.Run == 0 && !c.Grows && !r.member.Forced {
+		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first, or, if they are lost for good, force-new-cluster: true in etcd's configuration to say so")
 	}
 	heard := r.older != nil // by the others, when they were asked
 	if !heard {

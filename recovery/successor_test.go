@@ -105,6 +105,16 @@ func TestAVolumeOfAMemberAloneWaitsWithoutAStoreUntilAnotherOneAnswers(t *testin
 	w.opens()
 }
 
+// Started with force-new-cluster it votes alone from then on, and must not wait for the others at its next start.
+func TestAVolumeOfAMemberThatIsForcedToGoOnAloneIsOpened(t *testing.T) {
+	w, o := once(t)
+	w.options.Archive = nil
+	w.member.Forced = true
+	w.opens()
+	o.voters, o.run = 3, 1
+	assert.Contains(t, w.waits(o), "another one tells of 3")
+}
+
 func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()

@@ -322,7 +322,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
 	for _, old := range r.asides(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
-		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: what was set aside is deleted, as there is no room for it any more")
+		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: a preserved copy is deleted, as the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
 		}

@@ -117,7 +117,7 @@ func TestWhatWasSetAsideGivesWayTheOldestFirst(t *testing.T) {
 		require.NoError(t, w.runOn(2))
 		assert.NotContains(t, w.left(), oldest)
 		assert.Subset(t, w.left(), []string{newest, "mine"})
-		assert.Contains(t, w.log.String(), "what was set aside is deleted, as there is no room for it any more")
+		assert.Contains(t, w.log.String(), "a preserved copy is deleted, as the volume has no room for it")
 		assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
 	}
 }

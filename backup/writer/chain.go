@@ -430,7 +430,7 @@ func (w *Writer) resume() error {
 	w.chain.tail, w.chain.waiting = nil, nil
 	where, failed := w.spool.SetAside(func(spool.Entry) bool { return true })
 	if failed == nil {
-		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store is of other data, and is set aside")
+		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
 	}
 	return failed
 }

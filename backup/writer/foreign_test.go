@@ -51,7 +51,7 @@ func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 	kept := preserved.Copies(s.options.SpoolDir)
 	require.Len(t, kept, 1)
 	assert.Equal(t, waited, s.segmentsOf(kept[0].Path))
-	assert.Contains(t, s.log.String(), "what waited for the store is of other data, and is set aside")
+	assert.Contains(t, s.log.String(), "what waited for the store belongs to other data, and is preserved")
 	assert.Contains(t, s.log.String(), kept[0].Path)
 }
 

@@ -500,7 +500,7 @@ func (w *Writer) mayEnd(ctx context.Context) error {
 // leaveChain gives up a full that was to begin a chain, and all that was to come behind it.
 func (w *Writer) leaveChain(why error) {
 	f := w.fulls.making
-	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full is given up that was to begin a chain")
+	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full that begins a chain is given up")
 	w.fulls.making, w.chain.tail, w.statistic.Broken = nil, nil, nil
 	w.discard()
 	if f.copied != nil {

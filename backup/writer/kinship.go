@@ -39,7 +39,7 @@ func (w *Writer) noteEnd() {
 func (w *Writer) keepIdentity(is identity.Identity) {
 	w.identity = is
 	if err := is.Write(w.options.DataDir); err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: the next start may not know whose etcd's data are")
+		w.options.Log.Warn().Err(err).Msg("backups: the volume does not remember which cluster etcd's data belong to")
 	}
 }
 

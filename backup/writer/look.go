@@ -290,7 +290,7 @@ func (w *Writer) silence(patience int) {
 func (w *Writer) takeOver() {
 	w.chain.tail = nil
 	w.remote.after = time.Time{}
-	w.options.Log.Warn().Time("since", w.remote.looked.at).Msg("backups: the leader's have not grown for a while, so this member makes them")
+	w.options.Log.Warn().Time("since", w.remote.looked.at).Msg("backups: those of the leader have not grown for a while, so this member writes them")
 }
 
 // remember keeps when the chain was last extended, and when the next full snapshot is due.

@@ -79,7 +79,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 		return
 	}
 	if r.unstored = err; err != nil {
-		r.log.Warn().Err(err).Msg("backups: the store has not everything that etcd took on; the next start goes on from there")
+		r.log.Warn().Err(err).Msg("backups: the store lacks some of etcd's last changes; the next start brings them there")
 		return
 	}
 	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: everything that etcd took on is in the store")

@@ -24,19 +24,22 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	if err != nil {
 		return err
 	}
-	defer open()
 	if r.seat != nil {
 		if err := r.seat.take(ctx, f.members); err != nil {
+			open()
 			return err
 		}
+	}
+	k.enter(HandingOff, "clients are sent to other members", f)
+	defer func() { k.enter(Idle, "", f) }() // last: whoever hears of it may have the next one begun
+	defer open()
+	if r.seat != nil {
 		defer r.seat.end(ctx)
 		defer r.seat.keep(ctx)()
 	}
 	if !f.alone() {
 		defer k.away.begin("the database is being defragmented")()
 	}
-	k.enter(HandingOff, "clients are sent to other members", f)
-	defer func() { k.enter(Idle, "", f) }()
 	if err := k.handOff(ctx, f, r); err != nil {
 		return err
 	}

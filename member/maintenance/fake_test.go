@@ -103,6 +103,7 @@ type table struct {
 	waiting []peer
 	mine    bool
 	ended   int
+	ending  time.Duration // how long it takes to give a turn back
 
 	announced int
 	deaf      error // why no change of leadership can be announced
@@ -148,6 +149,7 @@ func (s *table) isMine() bool {
 func (s *table) keep(context.Context) func() { return func() {} }
 
 func (s *table) end(context.Context) {
+	time.Sleep(s.ending)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mine = false

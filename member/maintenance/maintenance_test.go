@@ -47,6 +47,16 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 	})
 }
 
+func TestWhoeverHearsOfTheEndMayHaveTheNextOneBegun(t *testing.T) {
+	kept(t, func(s *stand) { s.table.ending = time.Second }, func(s *stand) {
+		for s.State().Done == 0 || s.State().Phase.busy() {
+			time.Sleep(time.Millisecond)
+		}
+		assert.False(t, s.table.isMine())
+		assert.NoError(t, asked(s, func() error { return nil }))
+	})
+}
+
 func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 	kept(t, func(s *stand) {
 		s.cluster.now.leader = 1

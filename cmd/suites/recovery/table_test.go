@@ -196,5 +196,5 @@ func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 
 	again := l.StartReady()
 	assert.Equal(t, "newest", l.Get("key"))
-	again.AwaitLine(harness.Line{"message": "recovery: the backups are damaged, and another way to what they hold is taken", "level": "warn"})
+	again.AwaitLine(harness.Line{"message": "recovery: the backups are damaged, and other objects are used in their place", "level": "warn"})
 }

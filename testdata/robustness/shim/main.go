@@ -16,6 +16,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/version"
 	"go.etcd.io/etcd/pkg/v3/flags"
+	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -58,7 +59,8 @@ func parse(args []string) *flag.FlagSet {
 	set.String("config-file", "", "")
 	set.String("initial-cluster-state", "", "")
 	set.String("discovery-fallback", "", "")
-	set.String("v2-deprecation", "", "")
+	set.Var(flags.NewSelectiveStringsValue(string(config.V2Depr1WriteOnly), string(config.V2Depr1WriteOnlySkipCheck),
+		string(config.V2Depr1WriteOnlyDrop), string(config.V2Depr2Gone)), "v2-deprecation", "")
 	set.Bool("version", false, "")
 	must(set.Parse(args))
 	must(flags.SetFlagsFromEnv(zap.NewNop(), "ETCD", set))
