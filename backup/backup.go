@@ -18,18 +18,17 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/schedule"
 )
 
 // Options configure Backups. All fields are required but Gate and ScratchDir.
 type Options struct {
 	Store      store.Store
-	Keys       *seal.Keys
+	Keys       *format.Keys
 	Interval   time.Duration // --backup-interval
-	Schedule   schedule.Schedule
+	Schedule   Schedule
 	Policy     retention.Policy
 	SpoolDir   string // a directory of its own on the volume
 	SpoolLimit int64  // bytes

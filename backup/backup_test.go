@@ -15,11 +15,10 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/backup/writer/schedule"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
@@ -103,15 +102,15 @@ func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subjec
 	t.Helper()
 	dir := t.TempDir()
 	s := &subject{store: in, proof: &proof{outcome: outcome}, dir: filepath.Join(dir, "new.etcd"), turns: make(turns, 1)}
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	s.etcd = etcdtest.Start(t, s.dir)
 	return s
 }
 
 // another are backups of the next run.
-func (s *subject) another(t *testing.T, keys *seal.Keys) *backup.Backups {
+func (s *subject) another(t *testing.T, keys *format.Keys) *backup.Backups {
 	t.Helper()
-	when, err := schedule.Parse("@daily")
+	when, err := backup.ParseSchedule("@daily")
 	require.NoError(t, err)
 	policy, err := retention.ParsePolicy("points=24h")
 	require.NoError(t, err)
@@ -132,7 +131,7 @@ func (s *subject) put(t *testing.T, times int) {
 // stored is the last revision in the store.
 func (s *subject) stored(t *testing.T) int64 {
 	t.Helper()
-	head, err := archive.New(s.store, &seal.Keys{}).Head(t.Context(), 1)
+	head, err := archive.New(s.store, &format.Keys{}).Head(t.Context(), 1)
 	require.NoError(t, err)
 	return head.Revision()
 }

@@ -11,7 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/capture"
@@ -173,7 +173,7 @@ type spooled struct {
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
 func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach int64) error {
-	inData := func(last segment.Manifest) bool {
+	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := spool.Last(b.options.SpoolDir, b.options.Keys); known && inData(last) {
@@ -225,7 +225,7 @@ func (s *spooled) bring(ctx context.Context, entry spool.Entry) error {
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
 
-func (s *spooled) store(ctx context.Context, manifest segment.Manifest) error {
+func (s *spooled) store(ctx context.Context, manifest format.Manifest) error {
 	ctx, cancel := context.WithTimeout(ctx, segmentPatience)
 	defer cancel()
 	if err := s.look(ctx, manifest.Generation); err != nil {
@@ -292,7 +292,7 @@ func (s *spooled) mayAdd(ctx context.Context, generation int) error {
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
-func (s *spooled) beyond(manifest segment.Manifest) (content io.ReadCloser, end segment.Manifest, err error) {
+func (s *spooled) beyond(manifest format.Manifest) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
 	case manifest.Cluster != from.Cluster || manifest.Position.Revision > from.Position.Revision:
 		return nil, end, s.apart(manifest)
@@ -309,7 +309,7 @@ func (s *spooled) beyond(manifest segment.Manifest) (content io.ReadCloser, end 
 	return file, manifest, err
 }
 
-func (s *spooled) apart(manifest segment.Manifest) error {
+func (s *spooled) apart(manifest format.Manifest) error {
 	return fmt.Errorf("what waits for %s from revision %d of cluster %s on, while its backups end at revision %d: %w",
 		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errApart)
 }
@@ -349,31 +349,31 @@ func (s *spooled) outlived(ctx context.Context, entry spool.Entry) (over, known 
 }
 
 // rest makes a segment of what one that waits has beyond the backups in the store, after another member has stored a part of it.
-func (s *spooled) rest(manifest segment.Manifest) (segment.Object, error) {
+func (s *spooled) rest(manifest format.Manifest) (format.Object, error) {
 	file, err := s.waiting.Open(manifest.Position)
 	if err != nil {
-		return segment.Object{}, err
+		return format.Object{}, err
 	}
 	defer file.Close()
-	builder, err := segment.NewBuilder(s.options.Keys, s.head.Start)
+	builder, err := format.NewSegmentBuilder(s.options.Keys, s.head.Start)
 	if err != nil {
-		return segment.Object{}, err
+		return format.Object{}, err
 	}
-	stored := segment.Continue(manifest.Before, manifest.Position)
-	if err := split(segment.NewReader(file, s.options.Keys), s.head.Revision(), stored, builder); err != nil {
-		return segment.Object{}, err
+	stored := format.Continue(manifest.Before, manifest.Position)
+	if err := split(format.NewSegmentReader(file, s.options.Keys), s.head.Revision(), stored, builder); err != nil {
+		return format.Object{}, err
 	}
 	if digest, _ := stored.End(); digest != s.head.Before {
-		return segment.Object{}, s.apart(manifest)
+		return format.Object{}, s.apart(manifest)
 	}
-	return builder.Finish(segment.Source{Compacted: manifest.Compacted, Term: manifest.Term, Member: manifest.Member, Applied: manifest.Applied})
+	return builder.Finish(format.Source{Compacted: manifest.Compacted, Term: manifest.Term, Member: manifest.Member, Applied: manifest.Applied})
 }
 
 // split reads a segment: the rows up to a revision continue a chain, and everything behind them goes into another segment.
-func split(from *segment.Reader, revision int64, stored *segment.Chain, beyond *segment.Builder) error {
+func split(from *format.SegmentReader, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	_, err := from.Next()
 	for err == nil {
-		var record segment.Record
+		var record format.Record
 		if record, err = from.Record(); err == nil {
 			err = sort(record, revision, stored, beyond)
 		}
@@ -384,9 +384,9 @@ func split(from *segment.Reader, revision int64, stored *segment.Chain, beyond *
 	return err
 }
 
-func sort(record segment.Record, revision int64, stored *segment.Chain, beyond *segment.Builder) error {
+func sort(record format.Record, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	switch record := record.(type) {
-	case *segment.Row:
+	case *format.Row:
 		at, err := record.Revision()
 		if err != nil {
 			return err
@@ -395,14 +395,14 @@ func sort(record segment.Record, revision int64, stored *segment.Chain, beyond *
 			return stored.Add(*record)
 		}
 		return beyond.Row(*record)
-	case *segment.Marker:
+	case *format.Marker:
 		if record.Revision <= revision {
 			return nil
 		}
 		return beyond.Marker(*record)
-	case *segment.CompactionHash:
+	case *format.CompactionHash:
 		return beyond.CompactionHash(*record)
-	case *segment.Bucket:
+	case *format.Bucket:
 		return beyond.Bucket(record)
 	}
 	return nil

@@ -14,8 +14,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
@@ -142,11 +141,11 @@ func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *t
 	require.NoError(t, os.WriteFile(older, content, 0o600))
 
 	s.etcd = etcdtest.Start(t, s.dir)
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
 	require.NoError(t, s.End(soon(t)))
-	others := s.another(t, &seal.Keys{})
+	others := s.another(t, &format.Keys{})
 	others.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.put(t, 10)
 	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
@@ -180,15 +179,15 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 	require.NoError(t, err)
 	s.etcd.Server.Stop()
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	in := archive.New(s.store, &seal.Keys{})
+	in := archive.New(s.store, &format.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
 	require.True(t, head.Released(), "nobody need wait to see whether this cluster lives")
 	path, err := in.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)
-	reading, err := in.Read(t.Context(), path, func(segment.Row) error { return nil })
+	reading, err := in.Read(t.Context(), path, func(format.Row) error { return nil })
 	require.NoError(t, err)
-	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *segment.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
+	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *format.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
 // As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
@@ -201,9 +200,9 @@ func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.
 	require.NoError(t, err)
 	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
 	s.etcd.Server.Stop()
-	again := s.another(t, &seal.Keys{})
+	again := s.another(t, &format.Keys{})
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster))
-	in := archive.New(s.store, &seal.Keys{})
+	in := archive.New(s.store, &format.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
 	require.NotNil(t, head.Segment)

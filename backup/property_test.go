@@ -20,7 +20,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/hashkv"
 	"etcd-wrapper/backup/store/memory"
@@ -69,7 +69,7 @@ func (p *past) live() {
 		p.kept.Heal() // otherwise what went wrong adds up
 		p.dying = &gallows{Store: p.kept}
 		p.store = p.dying
-		p.Backups = p.another(p.T, &seal.Keys{})
+		p.Backups = p.another(p.T, &format.Keys{})
 		p.Begin(writer.Server(p.etcd.Server), backup.Data{Dir: p.dir})
 		if life == 0 {
 			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
@@ -206,7 +206,7 @@ func first(revision int64) []byte {
 // compare exports every revision that is kept and was looked at.
 func (p *past) compare() {
 	p.Helper()
-	from, compared := archive.New(p.kept, &seal.Keys{}), 0
+	from, compared := archive.New(p.kept, &format.Keys{}), 0
 	for revision, hash := range p.hashes {
 		path, err := from.Find(p.Context(), archive.Target{Revision: revision})
 		if err != nil {

@@ -11,9 +11,8 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
@@ -38,11 +37,11 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
 	made := *s.Facts().Kept.LastFull
 	require.NoError(t, s.End(soon(t)))
-	require.NoError(t, archive.New(s.store, &seal.Keys{}).PutResult(t.Context(), archive.Result{
+	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
 		Cluster: made.Cluster, Generation: made.Generation, Full: made.Label, Revision: made.Revision,
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name) }, "another full, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
@@ -59,7 +58,7 @@ func TestARandomRevisionIsRestoredOnceADayWhateverIsRestarted(t *testing.T) {
 		require.NoError(t, err)
 		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name) }, what)
 		require.NoError(t, s.End(soon(t)))
-		s.Backups = s.another(t, &seal.Keys{})
+		s.Backups = s.another(t, &format.Keys{})
 	}
 	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to restore")
 	once(func(backup.Facts) bool { return s.proof.restoreTests() == 1 }, "a restore test")
@@ -86,7 +85,7 @@ func TestWhatARestoreTestShowedIsTold(t *testing.T) {
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
 	require.NoError(t, s.End(soon(t)))
-	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &seal.Keys{})
+	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &format.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil && f.Kept.Result.Outcome == archive.Failed }, "the failed restore test")
 	assert.True(t, s.Facts().Kept.Result.Segments)
@@ -107,7 +106,7 @@ func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testin
 
 func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: sealtest.New(t).Recipients}))
+	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
@@ -118,14 +117,14 @@ func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 // As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
 func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	made := sealtest.New(t)
-	s.Backups = s.another(t, sealtest.Load(t, seal.Files{Recipients: made.Recipients, Identities: made.Identities}))
+	made := formattest.NewKeys(t)
+	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: made.Recipients, Identities: made.Identities}))
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that is encrypted")
 	assert.Nil(t, s.Facts().Undone)
 	require.NoError(t, s.End(soon(t)))
 
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
 	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
@@ -149,17 +148,17 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 		last := s.etcd.Revision()
 		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == last }, "a segment")
 		var err error
-		objects, err = archive.New(in, &seal.Keys{}).Objects(t.Context(), 1, archive.Segment, segment.Position{})
+		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment, format.Position{})
 		require.NoError(t, err)
 	}
 	require.NoError(t, s.End(soon(t)))
-	a, from := archive.New(in, &seal.Keys{}), objects[len(objects)-3]
+	a, from := archive.New(in, &format.Keys{}), objects[len(objects)-3]
 	if merged {
 		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
 		require.NoError(t, err)
 	}
 	require.NoError(t, in.Delete(t.Context(), from.Name()))
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	return s, from.Start.Revision - 1
 }
 

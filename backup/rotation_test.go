@@ -11,9 +11,8 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -31,7 +30,7 @@ func replace(t *testing.T, path string, by ...string) {
 }
 
 // restores reads all that leads to a revision, the longest way.
-func (s *subject) restores(t *testing.T, keys *seal.Keys, revision int64) error {
+func (s *subject) restores(t *testing.T, keys *format.Keys, revision int64) error {
 	t.Helper()
 	from := archive.New(s.store, keys)
 	path, err := from.Find(t.Context(), archive.Target{Revision: revision})
@@ -46,13 +45,13 @@ func (s *subject) restores(t *testing.T, keys *seal.Keys, revision int64) error 
 	if _, err := io.Copy(io.Discard, content); err != nil {
 		return err
 	}
-	_, err = from.Read(t.Context(), path, func(segment.Row) error { return nil })
+	_, err = from.Read(t.Context(), path, func(format.Row) error { return nil })
 	return err
 }
 
 func TestKeysAreChangedWhileBackupsGoOn(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	old, renewed, given := sealtest.New(t), sealtest.New(t), sealtest.New(t)
+	old, renewed, given := formattest.NewKeys(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	for _, kind := range [][2]string{
 		{given.Recipients, old.Recipients},
 		{given.Identities, old.Identities},
@@ -97,8 +96,8 @@ func TestKeysAreChangedWhileBackupsGoOn(t *testing.T) {
 		assert.NoError(t, s.restores(t, given.Load(t), revision), "with both, revision %d", revision)
 	}
 	replace(t, given.Identities, renewed.Identities)
-	assert.ErrorIs(t, s.restores(t, given.Load(t), before), seal.ErrNoIdentity, "the old one is needed for what it was encrypted to")
+	assert.ErrorIs(t, s.restores(t, given.Load(t), before), format.ErrNoIdentity, "the old one is needed for what it was encrypted to")
 	assert.NoError(t, s.restores(t, given.Load(t), latest), "and for nothing else")
 	replace(t, given.TrustedKeys, old.TrustedKeys)
-	assert.ErrorIs(t, s.restores(t, given.Load(t), latest), seal.ErrUntrusted)
+	assert.ErrorIs(t, s.restores(t, given.Load(t), latest), format.ErrUntrusted)
 }

@@ -13,10 +13,8 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/spool"
@@ -67,7 +65,7 @@ func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
 	head := w.head()
 	assert.Equal(t, int64(19), head.Revision())
 	assert.Equal(t, w.objects[2].After, head.Before)
-	rest, err := w.archive.Manifest(t.Context(), 1, segment.After(15))
+	rest, err := w.archive.Manifest(t.Context(), 1, format.After(15))
 	require.NoError(t, err)
 	assert.Equal(t, int64(16), rest.End)
 	assert.Equal(t, []string{"lease"}, rest.Buckets)
@@ -75,7 +73,7 @@ func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
 }
 
 func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfIt(t *testing.T) {
-	for name, rows := range map[string][]segment.Row{
+	for name, rows := range map[string][]format.Row{
 		"up to the same revision": {Row(11, 0, "another"), Row(13, 0, "another")},
 		"up to one within":        {Row(11, 0, "another"), Row(12, 0, "another")},
 	} {
@@ -141,7 +139,7 @@ func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
 
 func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, []segment.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, []format.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
@@ -152,11 +150,11 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 // The spool is that of a leader that was deposed, and whose successor has changed a lease since.
 func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 	w := newWaiting(t)
-	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(10), Before: segment.Seed("c", 1, 10)}
-	newer, err := segment.NewBuilder(unsealed, start)
+	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
+	newer, err := format.NewSegmentBuilder(unsealed, start)
 	require.NoError(t, err)
 	require.NoError(t, newer.Bucket(Bucket("lease", "l", "newer")))
-	stated, err := newer.Finish(segment.Source{Term: 3, Member: "2"})
+	stated, err := newer.Finish(format.Source{Term: 3, Member: "2"})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, stated))
 
@@ -164,29 +162,29 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
 	filled, _, err := spool.Open(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
-	for _, rows := range [][]segment.Row{nil, nil, Rows(11, 13), nil} {
+	for _, rows := range [][]format.Row{nil, nil, Rows(11, 13), nil} {
 		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))
 		require.NoError(t, filled.Put(object, true))
 		start = object.Start()
 	}
 	require.NoError(t, w.flush())
-	assert.Equal(t, segment.Position{Revision: 14, Part: 1}, w.head().Position)
+	assert.Equal(t, format.Position{Revision: 14, Part: 1}, w.head().Position)
 	w.requireLeft(nil, nil)
-	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(t, err)
 	var all []string
 	for _, object := range segments {
 		all = append(all, object.Start.String())
 	}
-	assert.Equal(t, []string{segment.After(10).String(), segment.Position{Revision: 11, Part: 1}.String(), segment.After(13).String()}, all)
+	assert.Equal(t, []string{format.After(10).String(), format.Position{Revision: 11, Part: 1}.String(), format.After(13).String()}, all)
 }
 
 func TestWhatWaitsWithoutASignatureIsNotBroughtToWhatIsSigned(t *testing.T) {
-	w, made := newWaiting(t), sealtest.New(t)
+	w, made := newWaiting(t), NewKeys(t)
 	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
-	_, err := archive.New(w.store, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})).Found(t.Context(), archive.Cluster{Cluster: "c", Created: Noon})
+	_, err := archive.New(w.store, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})).Found(t.Context(), archive.Cluster{Cluster: "c", Created: Noon})
 	require.NoError(t, err)
 	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
 	assert.Equal(t, int64(10), w.head().Revision())

@@ -14,9 +14,8 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/internal/preserved"
@@ -29,11 +28,11 @@ type waiting struct {
 	store   *memory.Store
 	archive *archive.Archive
 	dir     string
-	objects []segment.Object
+	objects []format.Object
 	log     bytes.Buffer
 }
 
-var unsealed = &seal.Keys{}
+var unsealed = &format.Keys{}
 
 func newWaiting(t *testing.T) *waiting {
 	t.Helper()
@@ -41,7 +40,7 @@ func newWaiting(t *testing.T) *waiting {
 	w.archive = archive.New(w.store, unsealed)
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
 	w.found("c")
-	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(10), Before: segment.Seed("c", 1, 10)}
+	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
 	filled, torn, err := spool.Open(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
 	require.Empty(t, torn)
@@ -59,7 +58,7 @@ func (w *waiting) found(cluster string) {
 	_, err := w.archive.Found(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(w, err)
 	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: 10, Chain: segment.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
+		Cluster: cluster, Generation: 1, Revision: 10, Chain: format.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
 	}, strings.NewReader("database"))
 	require.NoError(w, err)
 }
@@ -74,7 +73,7 @@ func (w *waiting) head() archive.Head {
 func (w *waiting) flush() error { return w.FlushSpool(w.Context(), identity.Identity{}, 0) }
 
 // requireLeft says which segments are in the spool, and which are aside.
-func (w *waiting) requireLeft(waits, moved []segment.Object) {
+func (w *waiting) requireLeft(waits, moved []format.Object) {
 	w.Helper()
 	here, there := names(w.T, w.dir), []string(nil)
 	for _, kept := range preserved.Copies(w.dir) {
@@ -94,7 +93,7 @@ func names(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-func positions(of []segment.Object) (all []string) {
+func positions(of []format.Object) (all []string) {
 	for _, object := range of {
 		all = append(all, object.Position.String())
 	}

@@ -8,7 +8,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer"
 )
 
@@ -24,7 +24,7 @@ func (s *subject) watch(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
 	require.NoError(t, s.End(soon(t)))
-	s.Backups = s.another(t, &seal.Keys{})
+	s.Backups = s.another(t, &format.Keys{})
 	s.Begin(follower{writer.Server(s.etcd.Server)}, backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
 }
@@ -48,7 +48,7 @@ func TestTheLastMemberToStopBringsWhatTheWriterHasLeft(t *testing.T) {
 	s.etcd.Server.Stop()
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	assert.Equal(t, revision, s.stored(t))
-	history, err := archive.New(s.store, &seal.Keys{}).History(t.Context())
+	history, err := archive.New(s.store, &format.Keys{}).History(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
 }

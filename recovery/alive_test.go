@@ -13,7 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 )
@@ -139,7 +139,7 @@ func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
 
 func TestAGenerationThatItsWriterReleasedIsReplacedAtOnce(t *testing.T) {
 	w, _ := lost(t)
-	w.endsWith(segment.Source{Released: true})
+	w.endsWith(format.Source{Released: true})
 	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
 	require.NoError(t, w.run())
 }
@@ -194,11 +194,11 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 }
 
 // endsWith adds the end of a session to generation 1.
-func (w *world) endsWith(source segment.Source) {
+func (w *world) endsWith(source format.Source) {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
 	require.NoError(w.t, err)
-	builder, err := segment.NewBuilder(w.archive.Keys(), head.Start)
+	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
 	require.NoError(w.t, err)
 	object, err := builder.Finish(source)
 	require.NoError(w.t, err)
@@ -211,7 +211,7 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 		t.Run(session, func(t *testing.T) {
 			w := newWorld(t)
 			w.used()
-			w.endsWith(segment.Source{Session: session})
+			w.endsWith(format.Source{Session: session})
 			require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 			w.spoil()
 			clock, waited := time.Now(), 0

@@ -13,7 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/durable"
@@ -40,7 +40,7 @@ type record struct {
 type position struct {
 	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
 	Reservation int64              `json:"reservation"`   // the revision
-	Head        segment.Position   `json:"head_position"` // where the generation before ended in the store; zero if it had nothing
+	Head        format.Position    `json:"head_position"` // where the generation before ended in the store; zero if it had nothing
 	Aside       string             `json:"aside"`         // where the old data directory goes
 	DataDir     string             `json:"data_dir"`      // that is replaced
 	At          time.Time          `json:"at"`
@@ -290,7 +290,7 @@ func (r *run) endParent(ctx context.Context) (lost, err error) {
 		err = archive.ErrMoved
 	}
 	if err == nil {
-		err = a.End(ctx, newest, head, wanted.Session, segment.Ending{Successor: wanted.Number, Nonce: cmp.Or(wanted.Session, wanted.Cluster), At: wanted.Created})
+		err = a.End(ctx, newest, head, wanted.Session, format.Ending{Successor: wanted.Number, Nonce: cmp.Or(wanted.Session, wanted.Cluster), At: wanted.Created})
 	}
 	switch {
 	case errors.Is(err, archive.ErrEnded):

@@ -10,7 +10,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 )
@@ -36,7 +36,7 @@ func (r *run) flushSpool() (Event, Payload) {
 		return broke(r.ctx.Err())
 	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
 		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
-	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity, archive.ErrUnsigned):
+	case is(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
 		return KeysLacking, Payload{Err: err}
 	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
 		return Disbelieved, Payload{Err: err}
@@ -61,7 +61,7 @@ func mayAnswer(err error) bool {
 
 // disbelieved tells whether the store has answered, and its answer is not believed: asking again does not help.
 func disbelieved(err error) bool {
-	return archive.NotVerified(err) || errors.Is(err, seal.ErrNewer)
+	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
@@ -85,7 +85,7 @@ func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
 		why = older
 	}
 	r.kept = inStore{} // what was told before is not what the store says now
-	if is(why, seal.ErrUntrusted) {
+	if is(why, format.ErrUntrusted) {
 		return KeysLacking, Payload{Err: why}
 	}
 	return Disbelieved, Payload{Err: why}
@@ -134,7 +134,7 @@ func (r *run) mayCome(why error) bool {
 func (r *run) incomplete() (Event, error) {
 	why := r.beyond()
 	switch {
-	case errors.Is(why, seal.ErrUntrusted):
+	case errors.Is(why, format.ErrUntrusted):
 		return KeysLacking, why
 	case why != nil && r.mayCome(why):
 		return Missing, why
@@ -147,11 +147,11 @@ func (r *run) incomplete() (Event, error) {
 func (r *run) untrusted(now inStore) error {
 	needed := r.asked || r.core.Facts.Condition != Valid || r.behind(now)
 	switch {
-	case needed && errors.Is(now.notKept, seal.ErrUntrusted):
+	case needed && errors.Is(now.notKept, format.ErrUntrusted):
 		return now.notKept
 	case needed && now.path.Revision > 0: // it would be restored, and that is written there
 		return r.options.Archive.MayAdd(now.newest)
-	case !needed && errors.Is(now.path.PastEnd, seal.ErrUntrusted):
+	case !needed && errors.Is(now.path.PastEnd, format.ErrUntrusted):
 		return r.perhapsPutBack(now.path.Reported, now.path.PastEnd)
 	}
 	return nil
@@ -187,7 +187,7 @@ func (r *run) unbuilt(err error) (Event, Payload) {
 		return broke(r.ctx.Err())
 	case errors.Is(err, errMissing):
 		return Missing, Payload{Err: err}
-	case is(err, seal.ErrUntrusted, seal.ErrNoIdentity):
+	case is(err, format.ErrUntrusted, format.ErrNoIdentity):
 		return KeysLacking, Payload{Err: err}
 	case mayAnswer(err):
 		return StoreSilent, Payload{Err: err}
@@ -195,7 +195,7 @@ func (r *run) unbuilt(err error) (Event, Payload) {
 		return RoomLacking, Payload{Err: err}
 	case r.mayCome(err):
 		return Missing, Payload{Err: err}
-	case errors.As(restore.Blamed(err, r.kept.path), &fault), errors.Is(err, seal.ErrNewer):
+	case errors.As(restore.Blamed(err, r.kept.path), &fault), errors.Is(err, format.ErrNewer):
 		return Unbuildable, Payload{Err: err}
 	}
 	return broke(err)

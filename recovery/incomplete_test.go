@@ -20,9 +20,8 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
@@ -33,25 +32,25 @@ import (
 )
 
 // ship makes a segment of what the volume has and the store has not.
-func (w *world) ship() segment.Object {
+func (w *world) ship() format.Object {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
 	require.NoError(w.t, err)
-	builder, err := segment.NewBuilder(w.archive.Keys(), head.Start)
+	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
 	require.NoError(w.t, err)
 	db, err := bolt.Open(w.database(), 0, &bolt.Options{ReadOnly: true})
 	require.NoError(w.t, err)
 	defer db.Close()
 	require.NoError(w.t, db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
-			row := segment.Row{Key: key, Value: value}
+			row := format.Row{Key: key, Value: value}
 			if revision, err := row.Revision(); err != nil || revision <= head.Revision() {
 				return err
 			}
 			return builder.Row(row)
 		})
 	}))
-	object, err := builder.Finish(segment.Source{})
+	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
 	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, object))
 	return object
@@ -124,7 +123,7 @@ func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	w.options.Archive = archive.New(&late{w.store, name, 8}, &seal.Keys{})
+	w.options.Archive = archive.New(&late{w.store, name, 8}, &format.Keys{})
 	require.NoError(t, w.run())
 	keys, _ := w.keys()
 	assert.Equal(t, []string{"a", "key"}, keys)
@@ -203,7 +202,7 @@ func (w *world) decays(names ...string) {
 
 // distrusts gives the member keys that nothing in the store is signed with.
 func (w *world) distrusts() {
-	w.options.Archive = archive.New(w.store, sealtest.New(w.t).Load(w.t))
+	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }
 
 // manifest is the name of the newest full's.
@@ -243,12 +242,12 @@ func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T
 }
 
 func TestAValidVolumeIsStartedThoughNobodyCanOpenItsBackups(t *testing.T) {
-	w, pair := newWorld(t), sealtest.New(t)
+	w, pair := newWorld(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.put("a")
 	w.ship()
-	w.sealedBy(sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys, Identities: sealtest.New(t).Identities}))
+	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(t).Identities}))
 	w.opens()
 }
 
@@ -452,7 +451,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 		status exitcode.Code // 0 if it is tried again
 	}{
 		"it does not go on from there":    {errors.New("it does not go on from there"), exitcode.EtcdFailed},
-		"the store's last object is none": {fmt.Errorf("segment 7: %w", seal.ErrDamaged), exitcode.EtcdFailed},
+		"the store's last object is none": {fmt.Errorf("segment 7: %w", format.ErrDamaged), exitcode.EtcdFailed},
 		"the disk cannot be read":         {fmt.Errorf("segment 7: %w", syscall.EIO), exitcode.Clean},
 		"it was merged at that moment":    {fmt.Errorf("segment 7: %w", store.ErrNotFound), exitcode.Clean},
 		"others were always faster":       {fmt.Errorf("segment 7: %w", store.ErrExists), exitcode.Clean},
@@ -473,7 +472,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 
 // Nothing is wrong with it, and it must not be moved away.
 func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
-	for _, lacking := range []error{seal.ErrUntrusted, seal.ErrNoIdentity} {
+	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
 		w := newWorld(t)
 		w.used()
 		w.spoil()

@@ -10,29 +10,28 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 // sealedBy has what is written from now on sealed with keys, and what is recovered.
-func (w *world) sealedBy(keys *seal.Keys) {
+func (w *world) sealedBy(keys *format.Keys) {
 	w.archive = archive.New(w.store, keys)
 	w.options.Archive = w.archive
 }
 
 // successor are keys that sign with another one, and trust both.
-func successor(t *testing.T, former, present sealtest.Pair) *seal.Keys {
+func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 	t.Helper()
-	return sealtest.Load(t, seal.Files{
+	return formattest.LoadKeys(t, format.KeyFiles{
 		Recipients: former.Recipients, Identities: former.Identities, SigningKey: present.SigningKey,
-		TrustedKeys: sealtest.Joined(t, former.TrustedKeys, present.TrustedKeys),
+		TrustedKeys: formattest.Joined(t, former.TrustedKeys, present.TrustedKeys),
 	})
 }
 
 // Keys are changed, and forgotten: nothing older comes back in the place of what is signed with another one.
 func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
-	trusted, other := sealtest.New(t), sealtest.New(t)
+	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, of := range map[string]struct {
 		written func(w *world) string // the name of what nobody trusts
 		spoilt  func(w *world)
@@ -81,13 +80,13 @@ func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
 }
 
 // segmentBehind is one of a row that goes on from a start.
-func segmentBehind(w *world, start segment.Start) segment.Object {
-	builder, err := segment.NewBuilder(w.archive.Keys(), start)
+func segmentBehind(w *world, start format.Start) format.Object {
+	builder, err := format.NewSegmentBuilder(w.archive.Keys(), start)
 	require.NoError(w.t, err)
 	key := []byte("\x00\x00\x00\x00\x00\x00\x00\x00_\x00\x00\x00\x00\x00\x00\x00\x00")
 	key[7] = byte(start.Position.Revision)
-	require.NoError(w.t, builder.Row(segment.Row{Key: key}))
-	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, builder.Row(format.Row{Key: key}))
+	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
 	return object
 }
@@ -105,7 +104,7 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w, pair := newWorld(t), sealtest.New(t)
+			w, pair := newWorld(t), formattest.NewKeys(t)
 			w.used()
 			w.options.Archive = archive.New(w.store, pair.Load(t))
 			trusted(w)
@@ -117,11 +116,11 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 
 // Otherwise the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
 func TestSignedBackupsAreNotRestoredWhereNothingCanBeSigned(t *testing.T) {
-	w, made := newWorld(t), sealtest.New(t)
-	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}))
+	w, made := newWorld(t), formattest.NewKeys(t)
+	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}))
 	w.used()
 	w.put("a")
-	w.sealedBy(&seal.Keys{})
+	w.sealedBy(&format.Keys{})
 	require.NoError(t, w.run(), "a volume that has everything is served")
 	w.spoil()
 	w.requireRefused("signed", "--backup-signing-key", "give it")
@@ -131,7 +130,7 @@ func TestSignedBackupsAreNotRestoredWhereNothingCanBeSigned(t *testing.T) {
 }
 
 func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T) {
-	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.put("a")
@@ -142,7 +141,7 @@ func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T
 }
 
 func TestATargetThatNobodyTrustsIsNoneThatIsNotKept(t *testing.T) {
-	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.put("a", "b")
@@ -154,7 +153,7 @@ func TestATargetThatNobodyTrustsIsNoneThatIsNotKept(t *testing.T) {
 }
 
 func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
-	w, pair, other := newWorld(t), sealtest.New(t), sealtest.New(t)
+	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.older = filepath.Join(t.TempDir(), "older")
@@ -168,10 +167,10 @@ func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
 }
 
 func TestWithoutTheIdentitiesNothingIsDoneAndTheFlagIsNamed(t *testing.T) {
-	w, pair := newWorld(t), sealtest.New(t)
+	w, pair := newWorld(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
 	w.spoil()
-	w.sealedBy(sealtest.Load(t, seal.Files{SigningKey: pair.SigningKey, TrustedKeys: pair.TrustedKeys}))
+	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{SigningKey: pair.SigningKey, TrustedKeys: pair.TrustedKeys}))
 	w.requireRefused("there is no --backup-identities", "nothing was moved")
 }

@@ -8,7 +8,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -178,7 +178,7 @@ func (r *run) adopt(ctx context.Context, generations []archive.Generation) error
 		wanted.Number = newest.Number + 1
 		head, err := r.options.Archive.Head(ctx, newest.Number)
 		if err == nil {
-			err = r.options.Archive.End(ctx, newest, head, r.session, segment.Ending{Successor: wanted.Number, Nonce: r.session, At: wanted.Created})
+			err = r.options.Archive.End(ctx, newest, head, r.session, format.Ending{Successor: wanted.Number, Nonce: r.session, At: wanted.Created})
 		}
 		if err != nil && !errors.Is(err, archive.ErrEnded) && !archive.NotVerified(err) {
 			return err

@@ -12,7 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/recovery/peers"
@@ -121,7 +121,7 @@ func (r *run) findEnd() (Event, Payload) {
 	defer cancel()
 	now, _, err := r.ask(ctx)
 	switch {
-	case errors.Is(err, seal.ErrUntrusted):
+	case errors.Is(err, format.ErrUntrusted):
 		return KeysLacking, Payload{Err: err}
 	case err != nil:
 		return StoreSilent, Payload{Err: err}
@@ -262,7 +262,7 @@ func (r *run) above() int64 {
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
-			Heading: seal.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
+			Heading: format.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 			Session:  archive.NewSession(),
 			Restored: r.kept.restores, // retention may let the generations go that tell

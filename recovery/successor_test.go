@@ -17,7 +17,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -267,7 +267,7 @@ func (w *world) backUpAs(member string) {
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
+		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: format.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/exitcode"
@@ -331,11 +331,11 @@ func TestAValidVolumeIsStartedWhereItsGenerationHasLostItsName(t *testing.T) {
 // Somebody has begun to delete what nobody of theirs has signed, and not gone to the end.
 func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	w := newWorld(t)
-	mine := sealtest.New(t)
+	mine := formattest.NewKeys(t)
 	w.sealedBy(mine.Load(t))
 	w.used()
 	w.spoil()
-	strangers := archive.New(w.store, &seal.Keys{})
+	strangers := archive.New(w.store, &format.Keys{})
 	err := w.runWith(func(action Action) error {
 		if action == ClaimGeneration {
 			require.NoError(t, strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"}))

@@ -19,8 +19,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
@@ -53,7 +52,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, volume: t.TempDir(), store: memory.New()}
-	w.archive = archive.New(w.store, &seal.Keys{})
+	w.archive = archive.New(w.store, &format.Keys{})
 	w.member = Member{
 		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}, Token: "etcd-cluster", Alone: true,
 	}
@@ -86,7 +85,7 @@ func (w *world) putFull(cluster string, generation int) {
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: segment.Seed(cluster, generation, stands.Revision),
+		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
 		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
 	}, database)
 	require.NoError(w.t, err)

@@ -12,13 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 // What can be wrong with an archive, for errors.Is, beside what packages store and seal say: store.ErrNotFound is an object
-// that is missing, seal.ErrDamaged and seal.ErrUntrusted are what their names say, and the message names the object.
+// that is missing, format.ErrDamaged and format.ErrUntrusted are what their names say, and the message names the object.
 var (
 	// ErrForeign says that something belongs to another cluster.
 	ErrForeign = errors.New("another cluster's")
@@ -27,8 +26,8 @@ var (
 	// ErrHole says that segments don't follow one another.
 	ErrHole = errors.New("the chain has a hole")
 	// ErrNameless says that the newest generation has backups, and its generation.json is gone: to go on from the one before would lose
-	// all of them. It is a seal.ErrDamaged.
-	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", seal.ErrDamaged)
+	// all of them. It is a format.ErrDamaged.
+	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", format.ErrDamaged)
 	// ErrUnsigned says that the backups are signed, and that what this process would add is not: whoever trusts signatures alone could not
 	// go on behind it.
 	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
@@ -36,7 +35,7 @@ var (
 
 // NotVerified tells whether it is something that was read which is wrong, and not the reading.
 func NotVerified(err error) bool {
-	return errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted) || errors.Is(err, ErrForeign)
+	return errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
 
 // Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
@@ -52,7 +51,7 @@ type Archive struct {
 }
 
 // New returns the archive in a store. It looks at nothing yet.
-func New(s store.Store, keys *seal.Keys) *Archive {
+func New(s store.Store, keys *format.Keys) *Archive {
 	reader := &Reader{store: s, keys: keys}
 	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
@@ -61,7 +60,7 @@ func New(s store.Store, keys *seal.Keys) *Archive {
 // doesn't serve.
 type Reader struct {
 	store store.Store
-	keys  *seal.Keys
+	keys  *format.Keys
 	ends  ends
 
 	pretences sync.Map // why merged objects that were looked into are not what their names say, by name, size and time
@@ -71,7 +70,7 @@ type Reader struct {
 func (r *Reader) Store() store.Store { return r.store }
 
 // Keys are what it is sealed with.
-func (r *Reader) Keys() *seal.Keys { return r.keys }
+func (r *Reader) Keys() *format.Keys { return r.keys }
 
 // String names the place for people.
 func (r *Reader) String() string { return r.store.String() }
@@ -91,7 +90,7 @@ func (r *Reader) statement(ctx context.Context, name, kind string, into any) err
 
 // signed is statement, and returns the line that states it.
 func (r *Reader) signed(ctx context.Context, name, kind string, into any) ([]byte, error) {
-	content, err := r.store.Get(ctx, name, 0, seal.MaxLine+1)
+	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
 		return nil, err
 	}
@@ -105,13 +104,13 @@ func (r *Reader) signed(ctx context.Context, name, kind string, into any) ([]byt
 
 // onlyLine is the one that there is.
 func onlyLine(content *bufio.Reader) ([]byte, error) {
-	line, err := seal.ReadLine(content)
-	if seal.Ended(err) {
-		err = fmt.Errorf("%w: it is empty", seal.ErrDamaged)
+	line, err := format.ReadLine(content)
+	if format.Ended(err) {
+		err = fmt.Errorf("%w: it is empty", format.ErrDamaged)
 	}
 	if err == nil {
-		if _, more := content.ReadByte(); !seal.Ended(more) {
-			err = errors.Join(more, seal.ErrDamaged)
+		if _, more := content.ReadByte(); !format.Ended(more) {
+			err = errors.Join(more, format.ErrDamaged)
 		}
 	}
 	return line, err
@@ -128,7 +127,7 @@ func (w *Writer) state(ctx context.Context, name string, statement any) error {
 }
 
 // heading is that of a statement of a kind.
-func heading(kind string) seal.Heading { return seal.Heading{Format: seal.Format, Kind: kind} }
+func heading(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
 // named says which object an error is about.
 func (r *Reader) named(name string, err error) error {
@@ -140,7 +139,7 @@ func (r *Reader) named(name string, err error) error {
 
 // damaged says that an object doesn't state what its name does.
 func (r *Reader) damaged(name string) error {
-	return r.named(name, fmt.Errorf("%w: it is not what its name says", seal.ErrDamaged))
+	return r.named(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
 // foreign says that an object is of a cluster where another one's should be.
@@ -173,10 +172,10 @@ const (
 type Object struct {
 	Level      Level
 	Generation int
-	Start      segment.Position
-	Next       segment.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
-	Size       int64            // bytes
-	Modified   time.Time        // when it was created, by the store's clock
+	Start      format.Position
+	Next       format.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
+	Size       int64           // bytes
+	Modified   time.Time       // when it was created, by the store's clock
 }
 
 // Name is that of the object.
@@ -188,12 +187,12 @@ func (o Object) Name() string {
 }
 
 // covers tells whether a merged object holds what begins at a position.
-func (o Object) covers(position segment.Position) bool {
+func (o Object) covers(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
 // Objects lists those of a level whose first position is not before from, in order.
-func (r *Reader) Objects(ctx context.Context, generation int, level Level, from segment.Position) (all []Object, err error) {
+func (r *Reader) Objects(ctx context.Context, generation int, level Level, from format.Position) (all []Object, err error) {
 	prefix := levelPrefix(generation, level)
 	after := ""
 	if from.Revision > 0 {
@@ -222,12 +221,12 @@ func GenerationPrefix(generation int) string {
 func generationName(generation int) string { return GenerationPrefix(generation) + "generation.json" }
 
 // SegmentName is the name of the segment that begins at a position.
-func SegmentName(generation int, position segment.Position) string {
+func SegmentName(generation int, position format.Position) string {
 	return levelPrefix(generation, Segment) + position.String()
 }
 
 // mergedName is the name of merged segments, from a position up to but not including next.
-func mergedName(generation int, level Level, position, next segment.Position) string {
+func mergedName(generation int, level Level, position, next format.Position) string {
 	return levelPrefix(generation, level) + position.String() + "_" + next.String()
 }
 
@@ -236,14 +235,14 @@ func levelPrefix(generation int, level Level) string {
 }
 
 // parseObject reads the name of an object behind its level's prefix.
-func parseObject(level Level, name string) (start, next segment.Position, err error) {
+func parseObject(level Level, name string) (start, next format.Position, err error) {
 	if level == Segment {
-		start, err = segment.ParsePosition(name)
+		start, err = format.ParsePosition(name)
 		return start, next, err
 	}
 	first, second, _ := strings.Cut(name, "_")
-	if start, err = segment.ParsePosition(first); err == nil {
-		next, err = segment.ParsePosition(second)
+	if start, err = format.ParsePosition(first); err == nil {
+		next, err = format.ParsePosition(second)
 	}
 	if err == nil && next.Compare(start) <= 0 {
 		err = fmt.Errorf("%q ends before it begins", name)

@@ -9,7 +9,7 @@ import (
 	"sort"
 	"time"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Chain is a range of revisions that can all be restored: fulls and segments without a hole.
@@ -24,9 +24,9 @@ type Chain struct {
 	PastEnd    error // why what lies past its end cannot be read, or does not follow it; nil if nothing does, or what was begun anew
 	Unverified error // why the object that lies there is no part of it; nil if there is none
 
-	index *index           // what belongs to it
-	end   segment.Position // what begins here doesn't, or isn't there
-	bound segment.Position // what begins here or behind it doesn't; zero if nothing does
+	index *index          // what belongs to it
+	end   format.Position // what begins here doesn't, or isn't there
+	bound format.Position // what begins here or behind it doesn't; zero if nothing does
 }
 
 // hole is an ErrHole if some of the objects, which are in order, lie behind the chain's end: nothing leads there.
@@ -86,7 +86,7 @@ func (h *History) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 }
 
 // lead follows the objects behind a full to the last one that can be believed, and returns where that ends.
-func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (segment.Position, error) {
+func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (format.Position, error) {
 	for {
 		chain.Objects = chain.index.follow(full.Next)
 		if len(chain.Objects) == 0 {
@@ -108,7 +108,7 @@ func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (segmen
 // leadAcross looks whether the chain that ends somewhere by the names of its objects goes on behind each of its fulls. Where nothing is
 // listed that begins there, the segment may be missing from the listing alone, the full may lie within a segment, so that nothing
 // leads on from it, or the chain ends there.
-func (h *History) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull, end segment.Position) (segment.Position, error) {
+func (h *History) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull, end format.Position) (format.Position, error) {
 	for i := range fulls {
 		full := &fulls[i]
 		if full.Err != nil || full.Passed || full.Next.Compare(end) > 0 {
@@ -154,7 +154,7 @@ func (h *History) hiddenAt(ctx context.Context, full Full) (*Object, error) {
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
 // names don't show. It notes which fulls the chain has passed.
-func (h *History) nextChain(ctx context.Context, fulls []KeptFull, x *index) (segment.Position, error) {
+func (h *History) nextChain(ctx context.Context, fulls []KeptFull, x *index) (format.Position, error) {
 	for i := range fulls {
 		full := &fulls[i]
 		if full.Err != nil || !full.BeginsChain() || full.Next.Compare(fulls[0].Next) <= 0 {
@@ -166,7 +166,7 @@ func (h *History) nextChain(ctx context.Context, fulls []KeptFull, x *index) (se
 		}
 		full.Passed = true
 	}
-	return segment.Position{}, nil
+	return format.Position{}, nil
 }
 
 // passed tells whether the chain before a full goes on across it, though it was made to begin another one: two members may have
@@ -193,7 +193,7 @@ func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) 
 }
 
 // end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
-func (r *Reader) end(ctx context.Context, last Object, cluster string) (segment.Position, time.Time, error) {
+func (r *Reader) end(ctx context.Context, last Object, cluster string) (format.Position, time.Time, error) {
 	if last.Level != Segment {
 		why, err := r.pretence(ctx, last)
 		return last.Next, last.Modified, cmp.Or(why, err)
@@ -203,7 +203,7 @@ func (r *Reader) end(ctx context.Context, last Object, cluster string) (segment.
 		err = r.foreign(last.Name(), manifest.Cluster, cluster)
 	}
 	if err != nil {
-		return segment.Position{}, time.Time{}, err
+		return format.Position{}, time.Time{}, err
 	}
 	if manifest.To.IsZero() {
 		return manifest.Next(), last.Modified, nil
@@ -245,7 +245,7 @@ func byStart(a, b Object) int { return a.Start.Compare(b.Start) }
 func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
 	var segments, merged []Object
 	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which they come and go: nothing is missed
-		objects, err := r.Objects(ctx, generation, level, segment.Position{})
+		objects, err := r.Objects(ctx, generation, level, format.Position{})
 		if err != nil {
 			return nil, err
 		}
@@ -315,7 +315,7 @@ func (x *index) all() []Object {
 }
 
 // at is the object to read for what begins at a position: the one that reaches farthest.
-func (x *index) at(position segment.Position) (best Object, found bool) {
+func (x *index) at(position format.Position) (best Object, found bool) {
 	if x == nil { // of a path that is a full and nothing else
 		return Object{}, false
 	}
@@ -324,7 +324,7 @@ func (x *index) at(position segment.Position) (best Object, found bool) {
 			return best, true
 		}
 	}
-	i, exact := slices.BinarySearchFunc(x.segments, position, func(o Object, p segment.Position) int { return o.Start.Compare(p) })
+	i, exact := slices.BinarySearchFunc(x.segments, position, func(o Object, p format.Position) int { return o.Start.Compare(p) })
 	if !exact {
 		return Object{}, false
 	}
@@ -332,12 +332,12 @@ func (x *index) at(position segment.Position) (best Object, found bool) {
 }
 
 // firstAfter is the index of the first object that begins behind a position.
-func firstAfter(objects []Object, position segment.Position) int {
+func firstAfter(objects []Object, position format.Position) int {
 	return sort.Search(len(objects), func(i int) bool { return objects[i].Start.Compare(position) > 0 })
 }
 
 // after is the first position behind another that an object begins at; zero if there is none.
-func (x *index) after(position segment.Position) (next segment.Position) {
+func (x *index) after(position format.Position) (next format.Position) {
 	for _, objects := range [][]Object{x.segments, x.merged} {
 		if i := firstAfter(objects, position); i < len(objects) && (next.IsZero() || objects[i].Start.Compare(next) < 0) {
 			next = objects[i].Start
@@ -347,8 +347,8 @@ func (x *index) after(position segment.Position) (next segment.Position) {
 }
 
 // lastBefore is the segment that begins last before a position.
-func (x *index) lastBefore(position segment.Position) (Object, bool) {
-	i, _ := slices.BinarySearchFunc(x.segments, position, func(o Object, p segment.Position) int { return o.Start.Compare(p) })
+func (x *index) lastBefore(position format.Position) (Object, bool) {
+	i, _ := slices.BinarySearchFunc(x.segments, position, func(o Object, p format.Position) int { return o.Start.Compare(p) })
 	if i == 0 {
 		return Object{}, false
 	}
@@ -356,7 +356,7 @@ func (x *index) lastBefore(position segment.Position) (Object, bool) {
 }
 
 // before is the index without what begins at a position or behind it; all of it if that is zero.
-func (x *index) before(bound segment.Position) *index {
+func (x *index) before(bound format.Position) *index {
 	if bound.IsZero() {
 		return x
 	}
@@ -371,7 +371,7 @@ func (x *index) with(object Object) *index {
 }
 
 // upTo is the index with nothing to be read at a position, or behind it.
-func (x *index) upTo(end segment.Position, why error) *index {
+func (x *index) upTo(end format.Position, why error) *index {
 	return newIndex(x.segments, x.merged, append(slices.Clone(x.faults), &Fault{From: end, Err: why}))
 }
 
@@ -382,7 +382,7 @@ func (x *index) without(these func(Object) bool) *index {
 
 // follow returns the objects to read from a position on, by their names: a segment's doesn't tell where it ends, so it is taken
 // to end where the next object begins.
-func (x *index) follow(position segment.Position) (objects []Object) {
+func (x *index) follow(position format.Position) (objects []Object) {
 	for {
 		object, found := x.at(position)
 		if !found {

@@ -9,16 +9,15 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 )
 
 // Two members have begun a chain each, and only the first one goes on with its own.
 func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
-			w := begin(t, sealtest.New(t).Load(t))
+			w := begin(t, NewKeys(t).Load(t))
 			w.segment(20)
 			w.segment(30)
 			w.again().gap(revision)
@@ -50,7 +49,7 @@ func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing
 
 // What begins with the second full is a chain of its own, whatever lies before it.
 func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	other := w.again()
 	w.segment(30)
 	other.gap(25)
@@ -61,7 +60,7 @@ func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testi
 }
 
 func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(30)
 	w.again().gap(25)
 	w.segment(40)
@@ -74,7 +73,7 @@ func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
 
 // It ends a segment that cannot be read, so nobody knows whether that one reached across.
 func TestADamagedSegmentPassesNothing(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
 	w.again().gap(25)
 	defer w.damage(archive.SegmentName(1, crossing.Position), 999)()
@@ -84,7 +83,7 @@ func TestADamagedSegmentPassesNothing(t *testing.T) {
 
 // holed is an archive with a full of revision 20 in the middle of a chain that ends with 30, and the name of the segment behind it.
 func holed(t *testing.T) (w *world, name string) {
-	w = begin(t, sealtest.New(t).Load(t))
+	w = begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 20; last += 2 {
 		w.segment(last)
 	}
@@ -128,7 +127,7 @@ func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 		path, err := lagging.Find(w.ctx, target)
 		require.NoError(t, err, target)
 		assert.NoError(t, path.PastEnd)
-		reading, err := lagging.Read(w.ctx, path, func(segment.Row) error { return nil })
+		reading, err := lagging.Read(w.ctx, path, func(format.Row) error { return nil })
 		require.NoError(t, err, target)
 		assert.Equal(t, path.Revision, reading.Revision, target)
 	}
@@ -139,7 +138,7 @@ func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 
 // A full that lies within a segment, as where two members have cut the rows in other places, leads nowhere: the chain goes on across it.
 func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(14)
 	other := w.again()
 	within := other.build(17).Start()
@@ -158,14 +157,14 @@ func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
 // stranger puts a segment of another cluster, with revisions from first to last that were the present at a time.
 func (w *world) stranger(first, last int64, at time.Time) {
 	w.t.Helper()
-	start := segment.Start{Cluster: "beef", Generation: 1, Position: segment.After(first - 1), Before: segment.Seed("beef", 1, first-1)}
-	builder, err := segment.NewBuilder(w.Keys(), start)
+	start := format.Start{Cluster: "beef", Generation: 1, Position: format.After(first - 1), Before: format.Seed("beef", 1, first-1)}
+	builder, err := format.NewSegmentBuilder(w.Keys(), start)
 	require.NoError(w.t, err)
 	for _, row := range Rows(first, last) {
 		require.NoError(w.t, builder.Row(row))
 	}
-	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
-	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
+	object, err := builder.Finish(format.Source{Member: "1"})
 	require.NoError(w.t, err)
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 }
@@ -173,7 +172,7 @@ func (w *world) stranger(first, last int64, at time.Time) {
 // The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What
 // that one has left lies beside the chain, and between the names of its segments.
 func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, At(9))
 	for last := int64(14); last <= 30; last += 4 {
 		w.segment(last)
@@ -200,7 +199,7 @@ func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 
 // A merged object holds whatever begins within it: what comes there later would be deleted as being held.
 func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, At(9))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.ErrorIs(t, err, archive.ErrHole)
@@ -209,7 +208,7 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 
 // The newest object by its name is nothing but a name: it does not move the end, and nobody has to begin anew behind it.
 func TestANameDoesNotMoveTheEnd(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(14)
 	w.segment(20)
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -18,7 +18,7 @@ import (
 // over it as over any other.
 
 // Origin is where the sequence of a generation begins that came out of a restore and has no full yet.
-var Origin = segment.Position{Revision: 1}
+var Origin = format.Position{Revision: 1}
 
 var (
 	// ErrEnded says that the generation has ended: nothing may be added to it.
@@ -30,8 +30,8 @@ var (
 // Link is where the sequence goes on in front of a full that begins a chain. The full counts once an empty segment there says so:
 // otherwise a chain could begin beside the end of its generation.
 type Link struct {
-	segment.Position
-	Before segment.Digest `json:"before"` // the chain's digest there
+	format.Position
+	Before format.Digest `json:"before"` // the chain's digest there
 }
 
 // Next is where the next object of the generation goes, and the digest of the chain there.
@@ -42,14 +42,14 @@ func (h Head) Next(generation Generation) Link {
 	case !h.PastEnd.IsZero():
 		return Link{h.PastEnd, h.Before}
 	case h.Empty():
-		return Link{Origin, segment.Seed(generation.Cluster, generation.Number, 0)}
+		return Link{Origin, format.Seed(generation.Cluster, generation.Number, 0)}
 	default:
 		return Link{h.Position, h.Before}
 	}
 }
 
 // Ending is who goes on where the generation has ended; nil if it goes on itself.
-func (h Head) Ending() *segment.Ending {
+func (h Head) Ending() *format.Ending {
 	if h.Segment == nil {
 		return nil
 	}
@@ -74,11 +74,11 @@ func (h Head) Session() string {
 // End ends a generation behind a head, so that the one that wants to be its successor has all that the store ever confirmed. It may
 // be repeated with one nonce. ErrMoved says that something was added behind the head, and ErrEnded that somebody else has ended it:
 // whoever comes next completes that.
-func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending segment.Ending) error {
+func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if ending := head.Ending(); ending != nil {
 		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
 	}
-	source := segment.Source{Session: session, Ends: &ending}
+	source := format.Source{Session: session, Ends: &ending}
 	there, err := w.place(ctx, generation, head.Next(generation), source)
 	switch {
 	case !errors.Is(err, store.ErrExists):
@@ -98,7 +98,7 @@ func (w *Writer) Open(ctx context.Context, generation Generation, full Full, ses
 	if full.Behind == nil {
 		return nil
 	}
-	there, err := w.place(ctx, generation, *full.Behind, segment.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
+	there, err := w.place(ctx, generation, *full.Behind, format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
 	switch {
 	case !errors.Is(err, store.ErrExists), there.Opens == full.Next:
 		return notExists(err)
@@ -117,8 +117,8 @@ func notExists(err error) error {
 }
 
 // place puts an empty segment, and returns what is there with store.ErrExists.
-func (w *Writer) place(ctx context.Context, generation Generation, at Link, source segment.Source) (there segment.Manifest, err error) {
-	builder, err := segment.NewBuilder(w.reader.keys, segment.Start{
+func (w *Writer) place(ctx context.Context, generation Generation, at Link, source format.Source) (there format.Manifest, err error) {
+	builder, err := format.NewSegmentBuilder(w.reader.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
 	if err != nil {
@@ -133,7 +133,7 @@ func (w *Writer) place(ctx context.Context, generation Generation, at Link, sour
 	}
 	there, failed := w.reader.Manifest(ctx, generation.Number, at.Position)
 	if NotVerified(failed) {
-		return segment.Manifest{}, err
+		return format.Manifest{}, err
 	}
 	if failed != nil {
 		return there, failed

@@ -8,9 +8,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -18,10 +17,10 @@ import (
 var first = archive.Generation{Number: 1, Cluster: cluster}
 
 // ending is somebody's who wants to go on with generation 2.
-func ending(nonce string) segment.Ending { return segment.Ending{Successor: 2, Nonce: nonce, At: Noon} }
+func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
 func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	late := w.again()
 	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
@@ -29,21 +28,21 @@ func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
 	assert.Equal(t, "a", w.head().Ending().Nonce)
 	assert.EqualValues(t, 12, w.head().Revision())
 
-	builder, err := segment.NewBuilder(&seal.Keys{}, late.next)
+	builder, err := format.NewSegmentBuilder(&format.Keys{}, late.next)
 	require.NoError(t, err)
-	object, err := builder.Finish(segment.Source{Member: "late"})
+	object, err := builder.Finish(format.Source{Member: "late"})
 	require.NoError(t, err)
 	require.ErrorIs(t, archivetest.PutSegment(t.Context(), w.Archive, object), store.ErrExists)
 
 	path, err := w.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 12, path.Revision, "readers of rows pass over it")
-	_, err = w.Read(t.Context(), path, func(segment.Row) error { return nil })
+	_, err = w.Read(t.Context(), path, func(format.Row) error { return nil })
 	require.NoError(t, err)
 }
 
 func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	read := w.head()
 	w.segment(12)
 	require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
@@ -63,12 +62,12 @@ func (w *world) behind() archive.Full {
 	const revision = 20
 	w.t.Helper()
 	next := w.head().Next(first)
-	return w.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
+	return w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
 }
 
 func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing.T) {
 	t.Run("it was first", func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		w.segment(12)
 		read := w.head()
 		full := w.behind()
@@ -82,7 +81,7 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 		require.NotNil(t, w.head().Ending())
 	})
 	t.Run("the end was", func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		w.segment(12)
 		read := w.head()
 		full := w.behind()
@@ -91,14 +90,14 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 		require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
 	})
 	t.Run("whoever reads it ends it there", func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		w.segment(12)
 		full := w.behind()
 		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
 		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
 	})
 	t.Run("another writer was", func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		w.segment(12)
 		full := w.behind()
 		w.segment(13)
@@ -107,13 +106,13 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 }
 
 func TestAGenerationWithoutAFullCanEnd(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: 10, Session: "a", Created: Noon}
 	require.NoError(t, w.BeginGeneration(t.Context(), second))
 	head, err := w.Head(t.Context(), 2)
 	require.NoError(t, err)
 	assert.Equal(t, archive.Origin, head.Next(second).Position)
-	require.NoError(t, w.End(t.Context(), second, head, "b", segment.Ending{Successor: 3, Nonce: "b", At: Noon}))
+	require.NoError(t, w.End(t.Context(), second, head, "b", format.Ending{Successor: 3, Nonce: "b", At: Noon}))
 	head, err = w.Head(t.Context(), 2)
 	require.NoError(t, err)
 	require.NotNil(t, head.Ending())

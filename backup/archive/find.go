@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Target is what to go back to. With neither revision nor time it is the latest there is.
@@ -48,9 +48,9 @@ type Path struct {
 	Fetched func(bytes int)
 
 	index *index
-	bound segment.Position // of the chain
-	end   segment.Position // nothing is read from there on; zero means that Revision alone is the end
-	until time.Time        // no bucket that changed later; zero means any
+	bound format.Position // of the chain
+	end   format.Position // nothing is read from there on; zero means that Revision alone is the end
+	until time.Time       // no bucket that changed later; zero means any
 
 	target Target
 	faults faults // that it does not lead by
@@ -64,7 +64,7 @@ func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 func (p Path) named() bool { return p.index == nil }
 
 // upTo is the part of a path that was read before something was missing.
-func (p Path) upTo(end segment.Position, known faults) Path {
+func (p Path) upTo(end format.Position, known faults) Path {
 	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
@@ -237,8 +237,8 @@ func (h *History) windows() string {
 
 // Fault is an error about something on a path that is missing, damaged or not to be believed.
 type Fault struct {
-	Object string           // its name; empty if nothing is there
-	From   segment.Position // what is before it was read; zero for a full
+	Object string          // its name; empty if nothing is there
+	From   format.Position // what is before it was read; zero for a full
 	Err    error
 }
 
@@ -249,7 +249,7 @@ func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
 // faulty makes a Fault of an error if it is about what lies in the store, and not about getting there.
-func faulty(err error, object string, from segment.Position) error {
+func faulty(err error, object string, from format.Position) error {
 	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
 	}
@@ -274,7 +274,7 @@ func (f faults) of(object string) error {
 }
 
 // at is what is wrong at a position; nil if nothing is known.
-func (f faults) at(position segment.Position) error {
+func (f faults) at(position format.Position) error {
 	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.From == position }); i >= 0 {
 		return f[i].Err
 	}
@@ -282,7 +282,7 @@ func (f faults) at(position segment.Position) error {
 }
 
 // between tells whether something between two positions cannot be read. Names of segments don't show it.
-func (f faults) between(a, b segment.Position) bool {
+func (f faults) between(a, b format.Position) bool {
 	return slices.ContainsFunc(f, func(o *Fault) bool { return o.From.Compare(a) > 0 && o.From.Compare(b) < 0 })
 }
 
@@ -366,8 +366,8 @@ func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at 
 
 // at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one, a
 // second later than it says.
-func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Time) (known segment.Marker, err error) {
-	known = segment.Marker{Revision: full.Revision, Time: full.Since()}
+func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Time) (known format.Marker, err error) {
+	known = format.Marker{Revision: full.Revision, Time: full.Since()}
 	i := sort.Search(len(objects), func(i int) bool {
 		if err != nil {
 			return true
@@ -490,12 +490,12 @@ func (h *History) segmentAt(ctx context.Context, object Object, t time.Time) (la
 }
 
 // markerAt reads the last marker of a segment that is not after a time.
-func (h *History) markerAt(ctx context.Context, object Object, in located, t time.Time) (last segment.Marker, err error) {
+func (h *History) markerAt(ctx context.Context, object Object, in located, t time.Time) (last format.Marker, err error) {
 	for record, err := range h.reader.records(ctx, object, in) {
 		if err != nil {
 			return last, err
 		}
-		if marker, is := record.(*segment.Marker); is && !marker.Time.After(t) {
+		if marker, is := record.(*format.Marker); is && !marker.Time.After(t) {
 			last = *marker
 		}
 	}

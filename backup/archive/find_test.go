@@ -15,10 +15,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -51,7 +49,7 @@ func (w *world) spoilt() map[string]func(name string) {
 func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
 	for how := range (&world{}).spoilt() {
 		t.Run(how, func(t *testing.T) {
-			w := begin(t, sealtest.New(t).Load(t))
+			w := begin(t, NewKeys(t).Load(t))
 			w.segment(12)
 			middle := w.full()
 			w.segment(14)
@@ -80,7 +78,7 @@ func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
 func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T) {
 	for how := range (&world{}).spoilt() {
 		t.Run(how, func(t *testing.T) {
-			w := begin(t, &seal.Keys{})
+			w := begin(t, &format.Keys{})
 			w.segment(14)
 			newest := w.gap(30)
 			w.segment(36)
@@ -100,13 +98,13 @@ func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T)
 func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsWhatIsLost(t *testing.T) {
 	for how := range (&world{}).spoilt() {
 		t.Run(how, func(t *testing.T) {
-			w := begin(t, sealtest.New(t).Load(t))
+			w := begin(t, NewKeys(t).Load(t))
 			for last := int64(12); last <= 20; last += 2 {
 				w.segment(last)
 			}
 			sought := w.find(archive.Target{})
 			require.EqualValues(t, 20, sought.Revision)
-			w.spoilt()[how](archive.SegmentName(1, segment.After(14)))
+			w.spoilt()[how](archive.SegmentName(1, format.After(14)))
 			_, failed := w.follow(sought)
 			other, err := w.Instead(w.ctx, sought, failed)
 			require.NoError(t, err)
@@ -126,7 +124,7 @@ func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsW
 }
 
 func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for last := int64(12); last <= 20; last += 2 {
 		w.segment(last)
 	}
@@ -141,7 +139,7 @@ func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
 }
 
 func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(14)
 	w.segment(16)
@@ -155,13 +153,13 @@ func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
 }
 
 func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(14)
 	full := w.full()
 	w.segment(16)
 	w.damage(archive.DataName(1, full.Name()), 99)
-	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(12))))
+	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	result, path, err := w.instead(archive.Target{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 12, path.Revision, "neither by the full nor by what is before it")
@@ -170,7 +168,7 @@ func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
 
 // The last object's statement tells where the chain ends.
 func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12)
 	last := w.segment(14)
 	w.damage(archive.SegmentName(1, last.Position), 300)
@@ -192,7 +190,7 @@ func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 }
 
 func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.full()
 	path := w.find(archive.Target{})
@@ -206,7 +204,7 @@ func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
 }
 
 func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(13); last <= 40; last += 3 {
 		w.segment(last)
 		if last == 25 {
@@ -266,7 +264,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 
 // Of a full that stands alone it is known that it was the present at the end of its second.
 func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.gap(20)
 	w.gap(30)
 	path := w.find(archive.Target{Time: At(20).Add(time.Second)})
@@ -279,7 +277,7 @@ func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
 }
 
 func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.backlog(12)
 	w.backlog(14)
 	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision, "none of them is known to have been by then")
@@ -294,25 +292,25 @@ func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
 // backlog makes a segment without markers, as one is that was cut because there was so much.
 func (w *world) backlog(last int64) {
 	w.t.Helper()
-	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
 	require.NoError(w.t, err)
 	for _, row := range Rows(w.next.Position.Revision, last) {
 		require.NoError(w.t, builder.Row(row))
 	}
-	object, err := builder.Finish(segment.Source{})
+	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
 }
 
 func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
-	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
 	require.NoError(t, err)
-	require.NoError(t, builder.Marker(segment.Marker{Revision: 12, Time: At(20)}))
+	require.NoError(t, builder.Marker(format.Marker{Revision: 12, Time: At(20)}))
 	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
-	object, err := builder.Finish(segment.Source{})
+	object, err := builder.Finish(format.Source{})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 
@@ -323,13 +321,13 @@ func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 // ahead makes a segment whose markers are of another clock.
 func (w *world) ahead(last int64, at time.Time) {
 	w.t.Helper()
-	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
 	require.NoError(w.t, err)
 	for _, row := range Rows(w.next.Position.Revision, last) {
 		require.NoError(w.t, builder.Row(row))
 	}
-	require.NoError(w.t, builder.Marker(segment.Marker{Revision: last, Time: at}))
-	object, err := builder.Finish(segment.Source{})
+	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
+	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
@@ -339,7 +337,7 @@ func (w *world) ahead(last int64, at time.Time) {
 func timed(t *testing.T) (w *world, clock *time.Time) {
 	t.Helper()
 	clock = new(Noon)
-	w = begin(t, &seal.Keys{})
+	w = begin(t, &format.Keys{})
 	w.store.Now = func() time.Time { return *clock }
 	return w, clock
 }
@@ -394,7 +392,7 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 func (w *world) gapAt(revision int64, at time.Time) {
 	w.t.Helper()
 	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: segment.Seed(cluster, 1, revision), Reason: "for a test",
+		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: format.Seed(cluster, 1, revision), Reason: "for a test",
 	}, strings.NewReader(database(revision)))
 	require.NoError(w.t, err)
 	w.next = full.Start()
@@ -402,7 +400,7 @@ func (w *world) gapAt(revision int64, at time.Time) {
 
 // Nothing was written for a while, and then the cluster was restored: until then the last revision was the present.
 func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(15)
 	w.gap(18)
 	w.segment(20)
@@ -459,20 +457,20 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 
 // Its listed size would have asked for a volume that nobody has.
 func TestAnObjectOfAbsurdSizeIsPassedOver(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 20; last += 2 {
 		w.segment(last)
 	}
 	w.full()
 	w.segment(22)
 	w.segment(24)
-	name := archive.SegmentName(1, segment.After(22))
+	name := archive.SegmentName(1, format.After(22))
 	a := archive.New(&inflated{Store: w.store, name: name, size: 1 << 45}, w.Keys())
 
 	path, err := a.Find(w.ctx, archive.Target{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 22, path.Revision)
-	require.ErrorIs(t, path.PastEnd, seal.ErrDamaged)
+	require.ErrorIs(t, path.PastEnd, format.ErrDamaged)
 	assert.ErrorContains(t, path.PastEnd, name)
 	for _, object := range path.Objects {
 		assert.Less(t, object.Size, int64(1<<20), object.Name())

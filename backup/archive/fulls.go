@@ -8,33 +8,32 @@ import (
 	"io"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 // Full is the manifest of a snapshot of the whole database.
 type Full struct {
-	seal.Heading
-	Cluster    string           `json:"cluster"`           // the store's
-	Generation int              `json:"generation"`        //
-	Revision   int64            `json:"revision"`          // read in the transaction that the database comes from
-	Next       segment.Position `json:"next"`              // where the segment behind it begins
-	Behind     *Link            `json:"behind,omitempty"`  // where the generation went on when this one began a chain; nil if it began none, or the first of all
-	Session    string           `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
-	Compacted  int64            `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
-	Time       time.Time        `json:"time"`              // of that transaction, cut to the second
-	Chain      segment.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or segment.Seed
-	Last       segment.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
-	Data       segment.Body     `json:"data"`              // the object beside the manifest
-	Database   segment.Body     `json:"database"`          // the database alone, without the digest that follows it in a snapshot
-	Hash       *Hash            `json:"hash,omitempty"`    // etcd's own, if it was asked
-	Buckets    []string         `json:"buckets,omitempty"` // names of the small buckets inside
-	Term       uint64           `json:"term"`              // raft's
-	Applied    uint64           `json:"applied,omitzero"`  // raft's index that its writer had applied once the transaction was open; 0 if unknown
-	Member     string           `json:"member"`            // who wrote it: etcd's member id, hexadecimal
-	Reason     string           `json:"reason"`            // why it was made: a clause
-	Encrypted  bool             `json:"encrypted,omitzero"`
+	format.Heading
+	Cluster    string          `json:"cluster"`           // the store's
+	Generation int             `json:"generation"`        //
+	Revision   int64           `json:"revision"`          // read in the transaction that the database comes from
+	Next       format.Position `json:"next"`              // where the segment behind it begins
+	Behind     *Link           `json:"behind,omitempty"`  // where the generation went on when this one began a chain; nil if it began none, or the first of all
+	Session    string          `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
+	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
+	Time       time.Time       `json:"time"`              // of that transaction, cut to the second
+	Chain      format.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or format.Seed
+	Last       format.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
+	Data       format.Body     `json:"data"`              // the object beside the manifest
+	Database   format.Body     `json:"database"`          // the database alone, without the digest that follows it in a snapshot
+	Hash       *Hash           `json:"hash,omitempty"`    // etcd's own, if it was asked
+	Buckets    []string        `json:"buckets,omitempty"` // names of the small buckets inside
+	Term       uint64          `json:"term"`              // raft's
+	Applied    uint64          `json:"applied,omitzero"`  // raft's index that its writer had applied once the transaction was open; 0 if unknown
+	Member     string          `json:"member"`            // who wrote it: etcd's member id, hexadecimal
+	Reason     string          `json:"reason"`            // why it was made: a clause
+	Encrypted  bool            `json:"encrypted,omitzero"`
 }
 
 // Hash is what etcd's HashKV answered.
@@ -54,12 +53,12 @@ func (f Full) Since() time.Time { return f.Time.Add(time.Second) }
 
 // BeginsChain tells whether no segment before it leads to it.
 func (f Full) BeginsChain() bool {
-	return f.Chain == segment.Seed(f.Cluster, f.Generation, f.Revision)
+	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
 
 // Start is what the segment behind it goes on from.
-func (f Full) Start() segment.Start {
-	return segment.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
+func (f Full) Start() format.Start {
+	return format.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
 // mostCompressed is how many bytes zstd makes one of at best: a block of 128 KiB is four bytes at least.
@@ -96,7 +95,7 @@ func (w *Writer) PutData(ctx context.Context, full Full, database io.Reader) (Fu
 func (w *Writer) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = w.completed(full)
 	digest, err := store.PutOnce(ctx, w.reader.store, DataName(full.Generation, full.Name()), data)
-	full.Data = segment.Body{Bytes: digest.Size, SHA256: digest.SHA256}
+	full.Data = format.Body{Bytes: digest.Size, SHA256: digest.SHA256}
 	return full, err
 }
 
@@ -105,7 +104,7 @@ func (w *Writer) completed(full Full) Full {
 	full.Heading, full.Encrypted = heading(fullKind), w.reader.keys.Encrypts()
 	full.Time = full.Time.UTC().Truncate(time.Second)
 	if full.Next.IsZero() {
-		full.Next = segment.After(full.Revision)
+		full.Next = format.After(full.Revision)
 	}
 	return full
 }
@@ -121,24 +120,24 @@ func (w *Writer) Commit(ctx context.Context, full Full) error {
 
 // SealSnapshot writes what a full's data object holds: a stock snapshot, compressed and encrypted. It reads the database alone,
 // and returns what goes into Full.Database. It is for those who cannot keep a copy of the database until it is uploaded.
-func (w *Writer) SealSnapshot(into io.Writer, database io.Reader) (segment.Body, error) {
+func (w *Writer) SealSnapshot(into io.Writer, database io.Reader) (format.Body, error) {
 	sealed, err := w.reader.keys.Seal(into)
 	if err != nil {
-		return segment.Body{}, err
+		return format.Body{}, err
 	}
 	hash := sha256.New()
 	size, err := io.Copy(io.MultiWriter(sealed, hash), database)
 	if err != nil {
 		_ = sealed.Close() // which fails in the same way
-		return segment.Body{}, err
+		return format.Body{}, err
 	}
-	body := segment.Body{Bytes: size, SHA256: segment.Digest(hash.Sum(nil))}
+	body := format.Body{Bytes: size, SHA256: format.Digest(hash.Sum(nil))}
 	_, err = sealed.Write(body.SHA256[:])
 	return body, errors.Join(err, sealed.Close())
 }
 
 // putFilled stores an object of what fill writes.
-func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer) error) (segment.Body, error) {
+func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	filled := make(chan struct{})
 	go func() {
@@ -148,7 +147,7 @@ func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer
 	digest, err := store.PutOnce(ctx, w.reader.store, name, reader)
 	_ = reader.Close() // fill fails if it is not done
 	<-filled
-	return segment.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
+	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
 }
 
 // Full returns a full's manifest by its name.
@@ -162,7 +161,7 @@ func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, e
 		return Full{}, r.damaged(object)
 	}
 	if err := full.check(); err != nil {
-		return Full{}, r.named(object, seal.Damaged(err))
+		return Full{}, r.named(object, format.Damaged(err))
 	}
 	return full, nil
 }
@@ -174,14 +173,14 @@ func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error)
 	name := DataName(full.Generation, full.Name())
 	content, err := r.fetch(ctx, name, 0, nil)
 	if err != nil {
-		return nil, faulty(err, name, segment.Position{})
+		return nil, faulty(err, name, format.Position{})
 	}
 	data := full.Data.Reader(content)
 	plain, err := r.keys.Open(data, full.Encrypted)
 	if err != nil {
-		return nil, errors.Join(faulty(r.named(name, err), name, segment.Position{}), content.Close())
+		return nil, errors.Join(faulty(r.named(name, err), name, format.Position{}), content.Close())
 	}
-	trailer := segment.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
+	trailer := format.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
 	all := io.MultiReader(io.LimitReader(plain, full.Database.Bytes), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
 	return &snapshot{reader: r, name: name, all: all, closers: []io.Closer{plain, content}}, nil
 }
@@ -195,8 +194,8 @@ type snapshot struct {
 
 func (s *snapshot) Read(p []byte) (int, error) {
 	n, err := s.all.Read(p)
-	if err != nil && !seal.Ended(err) {
-		err = faulty(s.reader.named(s.name, err), s.name, segment.Position{})
+	if err != nil && !format.Ended(err) {
+		err = faulty(s.reader.named(s.name, err), s.name, format.Position{})
 	}
 	return n, err
 }
@@ -215,7 +214,7 @@ func (n nothing) Read([]byte) (int, error) {
 	var one [1]byte
 	switch read, err := n.of.Read(one[:]); {
 	case read > 0:
-		return 0, seal.Damaged(errors.New("something follows its end"))
+		return 0, format.Damaged(errors.New("something follows its end"))
 	default:
 		return 0, err
 	}
@@ -232,19 +231,19 @@ const (
 
 // Result is what a test restore showed.
 type Result struct {
-	seal.Heading
-	Cluster    string       `json:"cluster"`
-	Generation int          `json:"generation"`
-	Full       string       `json:"full"`     // the full's name that it began with
-	Revision   int64        `json:"revision"` // that was restored: the full's, or that of a restore test
-	Segments   bool         `json:"segments"` // whether segments behind it were restored, too
-	Outcome    Outcome      `json:"outcome"`
-	Why        string       `json:"why,omitempty"` // it failed: a sentence
-	At         time.Time    `json:"at"`            // to the second
-	Seconds    float64      `json:"seconds"`       // how long it took
-	Database   segment.Body `json:"database,omitzero"`
-	Hash       *Hash        `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
-	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
+	format.Heading
+	Cluster    string      `json:"cluster"`
+	Generation int         `json:"generation"`
+	Full       string      `json:"full"`     // the full's name that it began with
+	Revision   int64       `json:"revision"` // that was restored: the full's, or that of a restore test
+	Segments   bool        `json:"segments"` // whether segments behind it were restored, too
+	Outcome    Outcome     `json:"outcome"`
+	Why        string      `json:"why,omitempty"` // it failed: a sentence
+	At         time.Time   `json:"at"`            // to the second
+	Seconds    float64     `json:"seconds"`       // how long it took
+	Database   format.Body `json:"database,omitzero"`
+	Hash       *Hash       `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
+	Member     string      `json:"member"`         // who did it: etcd's member id, hexadecimal
 }
 
 const resultKind = "result"

@@ -16,10 +16,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
@@ -33,7 +31,7 @@ func snapshotOf(database string) string {
 
 func fullOf(revision int64) archive.Full {
 	return archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Chain: segment.Seed(cluster, 1, revision), Time: At(revision),
+		Cluster: cluster, Generation: 1, Revision: revision, Chain: format.Seed(cluster, 1, revision), Time: At(revision),
 	}
 }
 
@@ -53,7 +51,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 	require.NoError(t, err)
 	database := strings.Repeat("pages of a database ", 200_000)
 	for name, s := range map[string]store.Store{"memory": memory.New(), "folder": directory} {
-		for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+		for sealing, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 			t.Run(name+" "+sealing, func(t *testing.T) {
 				a := archive.New(s, keys)
 				full, err := archivetest.PutFull(t.Context(), a, fullOf(int64(10+len(sealing))), strings.NewReader(database))
@@ -62,7 +60,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, full, known)
 				assert.EqualValues(t, len(database), known.Database.Bytes)
-				assert.Equal(t, segment.After(full.Revision), known.Next)
+				assert.Equal(t, format.After(full.Revision), known.Next)
 				assert.True(t, known.BeginsChain())
 				snapshot, err := read(t, a, known)
 				require.NoError(t, err)
@@ -73,7 +71,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 }
 
 func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := NewKeys(t)
 	s := memory.New()
 	full, err := archivetest.PutFull(t.Context(), archive.New(s, pair.Load(t)), fullOf(10), strings.NewReader("database"))
 	require.NoError(t, err)
@@ -93,7 +91,7 @@ func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
 
 func TestASealedFullMayBePutAgain(t *testing.T) {
 	s := memory.New()
-	a := archive.New(s, sealtest.New(t).Load(t))
+	a := archive.New(s, NewKeys(t).Load(t))
 	var spooled bytes.Buffer
 	body, err := a.SealSnapshot(&spooled, strings.NewReader("database"))
 	require.NoError(t, err)
@@ -130,7 +128,7 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, &seal.Keys{})
+			w := begin(t, &format.Keys{})
 			assert.ErrorIs(t, put(w), broken)
 			w.store.Heal()
 			kept := w.history().Newest()
@@ -142,7 +140,7 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 }
 
 func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
-	for sealing, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+	for sealing, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(sealing, func(t *testing.T) {
 			w := begin(t, keys)
 			full := *w.head().Full
@@ -157,12 +155,12 @@ func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
 			for length := range content {
 				w.store.SetContent(name, content[:length])
 				_, err := read(t, w.Archive, full)
-				assert.ErrorIs(t, err, seal.ErrDamaged, "cut at %d", length)
+				assert.ErrorIs(t, err, format.ErrDamaged, "cut at %d", length)
 				assert.ErrorContains(t, err, name)
 			}
 			w.store.SetContent(name, append(content, 'x'))
 			_, err := read(t, w.Archive, full)
-			assert.ErrorIs(t, err, seal.ErrDamaged)
+			assert.ErrorIs(t, err, format.ErrDamaged)
 			require.NoError(t, w.store.Delete(w.ctx, name))
 			_, err = read(t, w.Archive, full)
 			assert.ErrorIs(t, err, store.ErrNotFound)
@@ -171,14 +169,14 @@ func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
 }
 
 func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	var spooled bytes.Buffer
 	body, err := w.SealSnapshot(&spooled, strings.NewReader("database"))
 	require.NoError(t, err)
-	for name, change := range map[string]func(*segment.Body){
-		"another digest": func(b *segment.Body) { b.SHA256[0]++ },
-		"shorter":        func(b *segment.Body) { b.Bytes-- },
-		"longer":         func(b *segment.Body) { b.Bytes++ },
+	for name, change := range map[string]func(*format.Body){
+		"another digest": func(b *format.Body) { b.SHA256[0]++ },
+		"shorter":        func(b *format.Body) { b.Bytes-- },
+		"longer":         func(b *format.Body) { b.Bytes++ },
 	} {
 		full := fullOf(int64(20 + len(name)))
 		full.Database = body
@@ -186,26 +184,26 @@ func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
 		stored, err := w.PutSealedData(w.ctx, full, bytes.NewReader(spooled.Bytes()))
 		require.NoError(t, err)
 		_, err = read(t, w.Archive, stored)
-		assert.ErrorIs(t, err, seal.ErrDamaged, name)
+		assert.ErrorIs(t, err, format.ErrDamaged, name)
 	}
 }
 
 func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	full := *w.head().Full
 	manifest, _ := w.store.Content(archive.ManifestName(1, full.Name()))
 	other := archive.FullName(99, At(99))
 	w.store.SetContent(archive.ManifestName(1, other), manifest)
 	_, err := w.Full(w.ctx, 1, other)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.EqualValues(t, 10, w.head().Full.Revision)
 
 	for name, change := range map[string]func(*archive.Full){
 		"no cluster":     func(f *archive.Full) { f.Cluster = "" },
 		"no revision":    func(f *archive.Full) { f.Revision = 0 },
-		"a later start":  func(f *archive.Full) { f.Next = segment.After(100) },
+		"a later start":  func(f *archive.Full) { f.Next = format.After(100) },
 		"no generation":  func(f *archive.Full) { f.Generation = 0 },
-		"no next at all": func(f *archive.Full) { f.Next = segment.Position{Part: 1} },
+		"no next at all": func(f *archive.Full) { f.Next = format.Position{Part: 1} },
 	} {
 		full := fullOf(20)
 		change(&full)
@@ -213,14 +211,14 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 		assert.Error(t, err, name)
 	}
 	absurd := fullOf(20)
-	absurd.Data.Bytes, absurd.Database.Bytes, absurd.Next = 1<<20, 1<<50, segment.After(20)
+	absurd.Data.Bytes, absurd.Database.Bytes, absurd.Next = 1<<20, 1<<50, format.After(20)
 	assert.Error(t, w.Commit(w.ctx, absurd), "more than a megabyte can hold")
 	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
 }
 
 func TestTheNewestResultOfAFullCounts(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	put := func(after int64, outcome archive.Outcome, test bool) {
 		require.NoError(t, w.PutResult(w.ctx, archive.Result{
@@ -251,7 +249,7 @@ func TestTheNewestResultOfAFullCounts(t *testing.T) {
 
 // A member and somebody at a terminal may restore the same full at the same time.
 func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	for _, test := range []bool{false, true} {
 		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
@@ -269,17 +267,17 @@ func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 }
 
 func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
-	stranger := archive.New(w.store, sealtest.New(t).Load(t))
+	stranger := archive.New(w.store, NewKeys(t).Load(t))
 	require.NoError(t, stranger.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Failed, At: At(1)}))
 	kept := w.history().Newest().Fulls[0]
 	assert.True(t, kept.Usable())
-	assert.ErrorIs(t, kept.ResultErr, seal.ErrUntrusted)
+	assert.ErrorIs(t, kept.ResultErr, format.ErrUntrusted)
 }
 
 func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	first, second := *w.head().Full, w.full()
 	require.NoError(t, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: first.Name(), Outcome: archive.Verified, At: At(60)}))
@@ -289,18 +287,18 @@ func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
 	fulls := w.history().Newest().Fulls
 	assert.NotNil(t, fulls[0].Result)
 	assert.Nil(t, fulls[1].Result)
-	assert.ErrorIs(t, fulls[1].ResultErr, seal.ErrDamaged)
+	assert.ErrorIs(t, fulls[1].ResultErr, format.ErrDamaged)
 }
 
 // One small object that has decayed must keep nobody from listing, testing and deleting everything else.
 func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	put := func(into *archive.Archive, after int64, outcome archive.Outcome) {
 		require.NoError(t, into.PutResult(w.ctx, archive.Result{Generation: 1, Segments: true, Outcome: outcome, At: At(after)}))
 	}
 	put(w.Archive, 20, archive.Verified)
 	put(w.Archive, 30, archive.Verified)
-	put(archive.New(w.store, sealtest.New(t).Load(t)), 40, archive.Failed)
+	put(archive.New(w.store, NewKeys(t).Load(t)), 40, archive.Failed)
 	w.damage(w.names("gen/000001/tested/")[1], 300)
 	tests, err := w.RestoreTests(w.ctx, 1, At(0))
 	require.NoError(t, err)

@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 )
 
 // statementsOf are the objects of an archive that are nothing but a statement.
@@ -24,7 +23,7 @@ var statementsOf = []string{
 
 // FuzzManifests puts any statement with a right checksum in the place of each one, as somebody can who may write to the store.
 func FuzzManifests(f *testing.F) {
-	w := begin(f, &seal.Keys{})
+	w := begin(f, &format.Keys{})
 	w.segment(14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
 	full := *w.head().Full
@@ -49,11 +48,11 @@ func FuzzManifests(f *testing.F) {
 			_, _ = w.Reserved(w.ctx)
 			w.store.SetContent(name, right)
 		}
-		w.store.SetContent(archive.SegmentName(1, segment.After(14)), checked(begin))
+		w.store.SetContent(archive.SegmentName(1, format.After(14)), checked(begin))
 		_, _ = w.try(archive.Target{})
 		_, _ = w.try(archive.Target{Time: At(15)})
 		_, _ = w.Head(w.ctx, 1)
-		require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(14))))
+		require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(14))))
 	})
 }
 

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 // Cluster is the cluster manifest: whose a store is. It is created once, and every statement in the store names the same cluster.
 type Cluster struct {
-	seal.Heading
+	format.Heading
 	Cluster string    `json:"cluster"`                // made up when the store was founded: 128 random bits, hexadecimal
 	Owner   string    `json:"owner"`                  // who founded it, NAMESPACE/NAME
 	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; empty if it is not known
@@ -24,7 +24,7 @@ type Cluster struct {
 
 // Generation is the history of a cluster between two restores, or an adoption.
 type Generation struct {
-	seal.Heading
+	format.Heading
 	Number         int       `json:"number"`                 // from 1 on
 	Cluster        string    `json:"cluster"`                // the store's
 	Owner          string    `json:"owner"`                  // whose the cluster is from here on, NAMESPACE/NAME
@@ -241,7 +241,7 @@ func (r *Reader) generation(ctx context.Context, number int) (Generation, error)
 	var generation Generation
 	name := generationName(number)
 	line, err := r.signed(ctx, name, generationKind, &generation)
-	generation.signed = seal.Signed(line)
+	generation.signed = format.Signed(line)
 	if err == nil && (generation.Number != number || generation.Cluster == "") {
 		err = r.damaged(name)
 	}
@@ -286,7 +286,7 @@ const (
 
 // Reservation says that no revision above this one was ever handed out to a client.
 type Reservation struct {
-	seal.Heading
+	format.Heading
 	Cluster    string    `json:"cluster"`
 	Generation int       `json:"generation"`
 	Revision   int64     `json:"revision"`

@@ -11,10 +11,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -24,13 +22,13 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 5 {
 		group.Go(func() {
-			generation, err := archive.New(s, &seal.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))})
+			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))})
 			assert.NoError(t, err)
 			assert.Equal(t, 1, generation.Number)
 		})
 	}
 	group.Wait()
-	a := archive.New(s, &seal.Keys{})
+	a := archive.New(s, &format.Keys{})
 	certificate, err := a.Cluster(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, cluster, certificate.Cluster)
@@ -38,7 +36,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 
 func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
 	s := memory.New()
-	a := archive.New(s, &seal.Keys{})
+	a := archive.New(s, &format.Keys{})
 	_, err := a.GenerationOf(t.Context(), cluster)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
@@ -56,7 +54,7 @@ func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
 func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
-	a := archive.New(s, &seal.Keys{})
+	a := archive.New(s, &format.Keys{})
 	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
@@ -67,7 +65,7 @@ func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
 }
 
 func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
 	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: At(50)}
 	require.NoError(t, w.BeginGeneration(w.ctx, second))
@@ -89,7 +87,7 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 }
 
 func TestAHighestReservationCounts(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	_, err := w.Reserved(w.ctx)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	for _, revision := range []int64{1000, 900, 20_000} {
@@ -103,36 +101,36 @@ func TestAHighestReservationCounts(t *testing.T) {
 }
 
 func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Revision: 1000}))
 	moved, _ := w.store.Content("reservation/0000000000000001000")
 	w.store.SetContent("reservation/0000000000000002000", moved)
 	_, err := w.Reserved(w.ctx)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "reservation/0000000000000002000 in memory://test/")
 
 	generation, _ := w.store.Content("gen/000001/generation.json")
 	w.store.SetContent("gen/000002/generation.json", generation)
 	_, err = w.Generations(w.ctx)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	w.store.SetContent("cluster.json", generation)
 	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	w.store.SetContent("cluster.json", nil)
 	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	w.store.SetContent("cluster.json", append(generation, 'x'))
 	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 }
 
 func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
-	ours := sealtest.New(t)
+	ours := NewKeys(t)
 	s := memory.New()
-	_, err := archive.New(s, sealtest.New(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
+	_, err := archive.New(s, NewKeys(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err)
 	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
-	assert.ErrorIs(t, err, seal.ErrUntrusted)
+	assert.ErrorIs(t, err, format.ErrUntrusted)
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
 
@@ -143,7 +141,7 @@ func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
 }
 
 func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	const renewed, stranger = "7e27652122e8b2ae", "beef"
 	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
@@ -163,10 +161,10 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 }
 
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	generation, err := w.GenerationOf(w.ctx, cluster)
 	require.NoError(t, err)
-	blind := archive.New(&stale{Store: w.store, hides: func(string) bool { return true }}, &seal.Keys{})
+	blind := archive.New(&stale{Store: w.store, hides: func(string) bool { return true }}, &format.Keys{})
 	require.NoError(t, blind.Still(w.ctx, generation))
 
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
@@ -176,7 +174,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 		w.store.SetContent(name, content)
 	}
 	others := memory.New()
-	_, err = archive.New(others, &seal.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon})
+	_, err = archive.New(others, &format.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon})
 	require.NoError(t, err)
 	theirs, _ := others.Content("gen/000001/generation.json")
 	w.store.SetContent("gen/000001/generation.json", theirs)
@@ -188,7 +186,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 
 // To go on from the one before would lose all that it has. Of an older one something may be left when it was let go.
 func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
 	require.NoError(t, w.BeginGeneration(t.Context(), second))
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/generation.json"))
@@ -198,7 +196,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
 	_, err = archivetest.PutFull(t.Context(), w, archive.Full{
-		Cluster: "another", Generation: 2, Revision: 20, Chain: segment.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
+		Cluster: "another", Generation: 2, Revision: 20, Chain: format.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
 	}, strings.NewReader("database"))
 	require.NoError(t, err)
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000002/generation.json"))
@@ -214,8 +212,8 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 }
 
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
-	in, made := memory.New(), sealtest.New(t)
-	signs, none := archive.New(in, sealtest.Load(t, seal.Files{SigningKey: made.SigningKey})), archive.New(in, &seal.Keys{})
+	in, made := memory.New(), NewKeys(t)
+	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
 	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
 	require.NoError(t, err)
 	signed, err := none.GenerationOf(t.Context(), "beef")
@@ -223,7 +221,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	assert.NoError(t, signs.MayAdd(signed))
 	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
 
-	open := archive.New(memory.New(), &seal.Keys{})
+	open := archive.New(memory.New(), &format.Keys{})
 	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
@@ -231,7 +229,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 
 // Nothing is read, so it does not matter what is believed.
 func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	told := func() int64 {
 		t.Helper()
 		revision, err := w.Reported(t.Context())
@@ -252,7 +250,7 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 
 // What nobody can have handed out nobody has reserved, and a name that is none of ours reserves nothing.
 func TestAReservationBeyondReasonIsNotTakenForTheHighest(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	reserve := func(revision int64) {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
@@ -265,7 +263,7 @@ func TestAReservationBeyondReasonIsNotTakenForTheHighest(t *testing.T) {
 }
 
 func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(20)
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
 	_, err := w.Generations(w.ctx)
@@ -285,7 +283,7 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 // Both have looked, and there was none.
 func TestOfTwoThatFoundAStoreAtOnceBothReadWhoDid(t *testing.T) {
 	s := memory.New()
-	a := archive.New(s, &seal.Keys{})
+	a := archive.New(s, &format.Keys{})
 	faster, err := a.FoundCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})
 	require.NoError(t, err)
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: "cluster.json", Err: store.ErrNotFound, Times: 1})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -21,13 +21,13 @@ const (
 
 // Head is where a generation stands: what the next segment goes on from.
 type Head struct {
-	segment.Start
-	Full     *Full             // the newest one; nil if there is none
-	Segment  *segment.Manifest // the newest one behind that full; nil if there is none
-	Newer    error             // why a full that is newer than Full does not count; nil if there is none
-	Damaged  error             // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
-	Unlinked *Link             // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
-	PastEnd  segment.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
+	format.Start
+	Full     *Full            // the newest one; nil if there is none
+	Segment  *format.Manifest // the newest one behind that full; nil if there is none
+	Newer    error            // why a full that is newer than Full does not count; nil if there is none
+	Damaged  error            // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Unlinked *Link            // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
+	PastEnd  format.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -62,7 +62,7 @@ func (h Head) Writer() string {
 
 // Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
 // place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
-func (h Head) Outdates(next segment.Manifest) bool {
+func (h Head) Outdates(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Term() || next.Applied != 0 && next.Applied < h.Applied)
 }
 
@@ -122,7 +122,7 @@ func (r *Reader) headOf(ctx context.Context, generation int, names []string) (He
 }
 
 // lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged segment.Position) error {
+func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged format.Position) error {
 	useless := map[string]bool{}
 	for {
 		newest, err := r.newestObject(ctx, *head.Full, merged, useless)
@@ -150,7 +150,7 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged segment.Po
 func (h *Head) overlook(object Object, why error) {
 	reach := object.Next
 	if object.Level == Segment {
-		reach = segment.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
+		reach = format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
 	}
 	if h.Damaged == nil {
 		h.Damaged = why
@@ -161,20 +161,20 @@ func (h *Head) overlook(object Object, why error) {
 }
 
 // arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
-func (h *Head) arrive(last segment.Manifest) {
+func (h *Head) arrive(last format.Manifest) {
 	h.Start, h.Segment = last.Start(), &last
 	if h.PastEnd.Compare(h.Position) <= 0 {
-		h.Damaged, h.PastEnd = nil, segment.Position{}
+		h.Damaged, h.PastEnd = nil, format.Position{}
 	}
 }
 
 // pastEverything is behind everything that a generation has, be it of use or not.
-func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (segment.Position, error) {
+func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (format.Position, error) {
 	revision, _, _ := parseFull(fulls[len(fulls)-1])
-	all := Head{PastEnd: segment.After(revision)}
+	all := Head{PastEnd: format.After(revision)}
 	x, err := r.indexed(ctx, generation)
 	if err != nil {
-		return segment.Position{}, err
+		return format.Position{}, err
 	}
 	for _, object := range x.all() {
 		all.overlook(object, nil)
@@ -235,7 +235,7 @@ func (r *Reader) newestFull(ctx context.Context, generation int, names []string)
 
 // newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments
 // are listed first: what is merged and deleted meanwhile is then in one of the other lists.
-func (r *Reader) newestObject(ctx context.Context, full Full, merged segment.Position, useless map[string]bool) (newest *Object, err error) {
+func (r *Reader) newestObject(ctx context.Context, full Full, merged format.Position, useless map[string]bool) (newest *Object, err error) {
 	segments, err := r.Objects(ctx, full.Generation, Segment, full.Next)
 	if err != nil {
 		return nil, err
@@ -264,7 +264,7 @@ func (r *Reader) newestObject(ctx context.Context, full Full, merged segment.Pos
 }
 
 // across is the segment of the chain before a full that goes on across it; nil if there is none.
-func (r *Reader) across(ctx context.Context, full Full, from segment.Position) (*Object, error) {
+func (r *Reader) across(ctx context.Context, full Full, from format.Position) (*Object, error) {
 	segments, err := r.Objects(ctx, full.Generation, Segment, from)
 	if err != nil {
 		return nil, err
@@ -281,13 +281,13 @@ func (r *Reader) across(ctx context.Context, full Full, from segment.Position) (
 }
 
 // startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
-func startOfMerged(fulls []string) segment.Position {
+func startOfMerged(fulls []string) format.Position {
 	_, newest, _ := parseFull(fulls[len(fulls)-1])
 	for i := len(fulls) - 1; i >= 0; i-- {
 		revision, at, _ := parseFull(fulls[i])
 		if newest.Sub(at) >= longest {
-			return segment.Position{Revision: revision}
+			return format.Position{Revision: revision}
 		}
 	}
-	return segment.Position{}
+	return format.Position{}
 }

@@ -9,23 +9,21 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
 func TestTheHeadOfNothingIsEmpty(t *testing.T) {
-	a := archive.New(memory.New(), &seal.Keys{})
+	a := archive.New(memory.New(), &format.Keys{})
 	head, err := a.Head(t.Context(), 1)
 	require.NoError(t, err)
 	assert.True(t, head.Empty())
 }
 
 func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
 	assert.EqualValues(t, 10, head.Full.Revision)
@@ -50,7 +48,7 @@ func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
 }
 
 func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for last := int64(11); last <= 20; last++ {
 		w.segment(last, Bucket("lease", "key", strings.Repeat("random enough to be long", 20_000)))
 	}
@@ -65,7 +63,7 @@ func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
 }
 
 func TestTheHeadIsFoundInAMergedObjectThatBeginsBeforeTheNewestFull(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.full()
 	w.segment(14)
@@ -74,7 +72,7 @@ func TestTheHeadIsFoundInAMergedObjectThatBeginsBeforeTheNewestFull(t *testing.T
 }
 
 func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	slow := w.again()
 	w.segment(12)
 	w.segment(14)
@@ -88,7 +86,7 @@ func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 
 func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		slow := w.again()
 		mine := slow.build(13)
 		w.segment(12)
@@ -105,14 +103,14 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 }
 
 func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for last := int64(11); last <= 15; last++ {
 		w.segment(last)
 	}
 	for _, hidden := range []int64{15, 13, 11} {
 		lagging := archive.New(&stale{Store: w.store, hides: func(name string) bool {
-			return strings.Contains(name, "/segment/") && name >= archive.SegmentName(1, segment.After(hidden-1))
-		}}, &seal.Keys{})
+			return strings.Contains(name, "/segment/") && name >= archive.SegmentName(1, format.After(hidden-1))
+		}}, &format.Keys{})
 		head, err := lagging.Head(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Equal(t, w.next, head.Start, "segments from revision %d on are not listed", hidden)
@@ -121,7 +119,7 @@ func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
 
 func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *testing.T) {
 	for listing := 1; listing <= 4; listing++ {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		for last := int64(11); last <= 15; last++ {
 			w.segment(last)
 		}
@@ -130,7 +128,7 @@ func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *test
 			if listings++; listings == listing {
 				w.merge(archive.Minute, w.objects(archive.Segment)...)
 			}
-		}}, &seal.Keys{})
+		}}, &format.Keys{})
 		head, err := meanwhile.Head(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Equal(t, w.next, head.Start, "merged after listing %d", listing)
@@ -139,7 +137,7 @@ func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *test
 }
 
 func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	loser := w.again()
 	mine := loser.build(12)
 	winner := w.segment(14)
@@ -154,7 +152,7 @@ func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) 
 }
 
 func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	head := w.head()
 	w.segment(12)
 	w.segment(15)
@@ -173,9 +171,9 @@ func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
 }
 
 func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	stranger := w.next
-	stranger.Before = segment.Seed(cluster, 1, 9)
+	stranger.Before = format.Seed(cluster, 1, 9)
 	require.NoError(t, archivetest.PutSegment(w.ctx, w, Build(t, w.Keys(), stranger, Rows(11, 12))))
 	known := archive.Head{Start: w.next}
 	_, err := w.Advance(w.ctx, known)
@@ -185,7 +183,7 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 }
 
 func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for hour := range int64(24) {
 		for second := range int64(30) {
 			w.segment(10 + hour*3600 + (second+1)*120)
@@ -201,7 +199,7 @@ func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
 }
 
 func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	for _, op := range []memory.Op{memory.List, memory.Get} {
 		w.store.Inject(memory.Fault{Op: op, Err: memory.ErrDenied})
@@ -216,20 +214,20 @@ func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
 }
 
 func TestASegmentUnderAnotherNameIsDamage(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	object := w.segment(12)
 	content, _ := w.store.Content(archive.SegmentName(1, object.Position))
-	w.store.SetContent(archive.SegmentName(1, segment.After(12)), content)
-	_, err := w.Manifest(w.ctx, 1, segment.After(12))
-	assert.ErrorIs(t, err, seal.ErrDamaged)
-	assert.ErrorContains(t, err, archive.SegmentName(1, segment.After(12))+" in memory://test/")
+	w.store.SetContent(archive.SegmentName(1, format.After(12)), content)
+	_, err := w.Manifest(w.ctx, 1, format.After(12))
+	assert.ErrorIs(t, err, format.ErrDamaged)
+	assert.ErrorContains(t, err, archive.SegmentName(1, format.After(12))+" in memory://test/")
 	head := w.head()
-	assert.ErrorIs(t, head.Damaged, seal.ErrDamaged, "or a writer would go on from there")
+	assert.ErrorIs(t, head.Damaged, format.ErrDamaged, "or a writer would go on from there")
 	assert.Equal(t, w.next, head.Start)
 }
 
 func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	newest := w.full()
 	w.segment(14)
@@ -237,28 +235,28 @@ func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
 	assert.EqualValues(t, 10, head.Full.Revision)
-	assert.ErrorIs(t, head.Newer, seal.ErrDamaged)
+	assert.ErrorIs(t, head.Newer, format.ErrDamaged)
 	assert.ErrorContains(t, head.Newer, newest.Name())
 	assert.NoError(t, head.Damaged, "segments go on all the same")
 
 	defer w.damage(archive.ManifestName(1, head.Full.Name()), 1000)()
 	head, err := w.Head(w.ctx, 1)
-	assert.ErrorIs(t, err, seal.ErrDamaged, "it is not taken for a store that has nothing")
+	assert.ErrorIs(t, err, format.ErrDamaged, "it is not taken for a store that has nothing")
 	assert.ErrorContains(t, err, archive.ManifestName(1, newest.Name()))
-	assert.Equal(t, segment.Position{Revision: 13, Part: 1}, head.PastEnd, "behind the last segment, wherever that ends")
+	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd, "behind the last segment, wherever that ends")
 }
 
 func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	last := w.segment(12, Bucket("lease", "1", "2"))
 	heal := w.damage(archive.SegmentName(1, last.Position), 100)
 	head := w.head()
-	assert.ErrorIs(t, head.Damaged, seal.ErrDamaged)
+	assert.ErrorIs(t, head.Damaged, format.ErrDamaged)
 	assert.Equal(t, last.Position, head.Position)
 	assert.Equal(t, last.Next(), head.PastEnd)
 
-	begun := w.put(archive.Full{Revision: 12, Next: head.PastEnd, Chain: segment.Seed(cluster, 1, 12)})
+	begun := w.put(archive.Full{Revision: 12, Next: head.PastEnd, Chain: format.Seed(cluster, 1, 12)})
 	head = w.head()
 	assert.Equal(t, begun.Start(), head.Start)
 	assert.NoError(t, head.Damaged, "it lies before the new chain")
@@ -272,7 +270,7 @@ func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
 }
 
 func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(14)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
@@ -285,10 +283,10 @@ func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *te
 }
 
 func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
-	for _, position := range []segment.Position{w.next.Position, segment.After(500)} {
-		stranger := segment.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
+	for _, position := range []format.Position{w.next.Position, format.After(500)} {
+		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
 		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))
 		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 		head := w.head()

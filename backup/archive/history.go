@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -347,7 +346,7 @@ func (g Generational) pastEnd(chain Chain) error {
 	}
 	why = append(why, chain.hole(g.Objects))
 	why = slices.DeleteFunc(why, func(err error) bool { return err == nil })
-	if i := slices.IndexFunc(why, func(err error) bool { return errors.Is(err, seal.ErrUntrusted) }); i >= 0 {
+	if i := slices.IndexFunc(why, func(err error) bool { return errors.Is(err, format.ErrUntrusted) }); i >= 0 {
 		return why[i]
 	}
 	if len(why) == 0 {
@@ -396,7 +395,7 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 }
 
 // endOf is end for a segment that was read before, or is now.
-func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (segment.Position, error) {
+func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (format.Position, error) {
 	one := object.stored()
 	end, known := r.ends.of(one)
 	if !known {
@@ -412,14 +411,14 @@ func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (segm
 // ends remembers where segments end. That never changes, and a listing doesn't tell.
 type ends struct {
 	mu     sync.Mutex
-	known  map[stored]segment.Position
-	before map[stored]segment.Position // by the time of the last History
+	known  map[stored]format.Position
+	before map[stored]format.Position // by the time of the last History
 }
 
 // stored is a segment of a listing: what is put in its place later is another one.
 type stored struct {
 	generation int
-	start      segment.Position
+	start      format.Position
 	size       int64
 	modified   int64 // nanoseconds since 1970
 }
@@ -432,10 +431,10 @@ func (o Object) stored() stored {
 func (e *ends) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.before, e.known = e.known, map[stored]segment.Position{}
+	e.before, e.known = e.known, map[stored]format.Position{}
 }
 
-func (e *ends) of(one stored) (end segment.Position, known bool) {
+func (e *ends) of(one stored) (end format.Position, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if end, known = e.known[one]; !known {
@@ -444,7 +443,7 @@ func (e *ends) of(one stored) (end segment.Position, known bool) {
 	return end, known
 }
 
-func (e *ends) learn(one stored, end segment.Position) {
+func (e *ends) learn(one stored, end format.Position) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known[one] = end

@@ -14,16 +14,14 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
 func TestTheHistoryOfNothingIsEmpty(t *testing.T) {
-	a := archive.New(memory.New(), &seal.Keys{})
+	a := archive.New(memory.New(), &format.Keys{})
 	history, err := a.History(t.Context())
 	require.NoError(t, err)
 	assert.Nil(t, history.Cluster)
@@ -47,7 +45,7 @@ func windows(history *archive.History) (all []window) {
 }
 
 func TestAChainGoesOnUntilAHole(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	assert.Equal(t, []window{{10, 10, 1, 0}}, windows(w.history()))
 	w.segment(12)
 	w.segment(14)
@@ -79,7 +77,7 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 }
 
 func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.full()
 	w.segment(14)
@@ -100,7 +98,7 @@ func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
 }
 
 func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for revision := int64(12); revision <= 20; revision += 2 {
 		w.segment(revision)
 		w.full()
@@ -116,7 +114,7 @@ func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
 }
 
 func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	failed := w.full()
 	w.segment(14)
@@ -135,7 +133,7 @@ func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
 }
 
 func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	for _, name := range []string{
 		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000", "gen/x/generation.json",
@@ -151,7 +149,7 @@ func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 
 // The certificate says whose the store is. That is no reason to give nothing back to whoever has all the rest.
 func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12)
 	repair := w.damage("cluster.json", 300)
 	history := w.history()
@@ -171,7 +169,7 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 		beyond  string // empty for nothing
 	}{
 		"nothing":         {func(*world) {}, 30, 0, ""},
-		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, segment.After(28)), 300) }, 28, 0, "damaged"},
+		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, format.After(28)), 300) }, 28, 0, "damaged"},
 		"merged objects in the middle": {func(w *world) {
 			minutes := w.objects(archive.Minute)
 			require.NoError(w.t, w.store.Delete(w.ctx, minutes[1].Name()))
@@ -188,7 +186,7 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 		}, 30, 10, "of a reason"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := begin(t, sealtest.New(t).Load(t))
+			w := begin(t, NewKeys(t).Load(t))
 			for last := int64(12); last <= 30; last += 2 {
 				w.segment(last)
 			}
@@ -222,7 +220,7 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 
 // The manifest of the full is damaged with which a new chain began: names alone don't show that something lay between the segments.
 func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 30; last += 2 {
 		w.segment(last)
 	}
@@ -242,13 +240,13 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 	result, path, err := w.instead(archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, revisions(11, 30), result.revisions)
-	require.ErrorIs(t, path.PastEnd, seal.ErrDamaged)
+	require.ErrorIs(t, path.PastEnd, format.ErrDamaged)
 	assert.GreaterOrEqual(t, path.Lost(), int64(14))
 }
 
 // A cluster that was restored and has not backed up anything yet is what was restored, and not what came after that.
 func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(20)
 	w.restoredTo(2, 14)
 	path := w.find(archive.Target{})
@@ -264,34 +262,34 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 
 // Instead keeps to what was restored, too.
 func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(20)
 	w.restoredTo(2, 14)
-	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(12))))
+	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, _, err := w.instead(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 }
 
 // A generation whose fulls are all of no use is not one that has nothing.
 func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(20)
 	w.restoredTo(2, 14)
 	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
-		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: segment.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
+		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: format.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
 	}, strings.NewReader("a database"))
 	require.NoError(t, err)
 	w.damage(archive.ManifestName(2, full.Name()), 200)
 	_, err = w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	require.ErrorIs(t, err, seal.ErrDamaged)
+	require.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "the latest revision is not kept")
 }
 
 // A key that was taken away is no damage, and is told before that.
 func TestWhatNobodyTrustsIsTold(t *testing.T) {
-	trusted, others := sealtest.New(t), sealtest.New(t)
+	trusted, others := NewKeys(t), NewKeys(t)
 	w := begin(t, trusted.Load(t))
 	w.segment(12)
 	foreign := w.again()
@@ -299,16 +297,16 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	foreign.segment(14)
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 12, path.Revision)
-	require.ErrorIs(t, path.PastEnd, seal.ErrUntrusted)
+	require.ErrorIs(t, path.PastEnd, format.ErrUntrusted)
 	assert.ErrorContains(t, path.PastEnd, "--backup-trusted-keys")
-	assert.ErrorContains(t, path.PastEnd, archive.SegmentName(1, segment.After(12)))
+	assert.ErrorContains(t, path.PastEnd, archive.SegmentName(1, format.After(12)))
 
 	foreign.gap(30)
 	path = w.find(archive.Target{})
-	require.ErrorIs(t, path.PastEnd, seal.ErrUntrusted)
+	require.ErrorIs(t, path.PastEnd, format.ErrUntrusted)
 	assert.EqualValues(t, 18, path.Lost())
 
-	_, err := archive.New(w.store, &seal.Keys{}).Find(w.ctx, archive.Target{})
+	_, err := archive.New(w.store, &format.Keys{}).Find(w.ctx, archive.Target{})
 	require.NoError(t, err, "who trusts everybody sees nothing wrong")
 	for _, kept := range w.history().Newest().Fulls {
 		require.NoError(t, w.store.Delete(w.ctx, archive.ManifestName(1, kept.Label)))
@@ -316,7 +314,7 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	foreign.full()
 	_, err = w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.ErrorIs(t, err, seal.ErrUntrusted)
+	assert.ErrorIs(t, err, format.ErrUntrusted)
 }
 
 // restoredTo begins a generation that goes on from a revision of the first one.
@@ -328,7 +326,7 @@ func (w *world) restoredTo(number int, revision int64) {
 }
 
 func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 30; last += 2 {
 		w.segment(last)
 		if last == 24 {
@@ -349,7 +347,7 @@ func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
 	require.Len(t, chains, 3)
 	assert.Equal(t, []window{{10, 14, 1, 1}, {24, 30, 1, 3}, {40, 42, 1, 1}}, windows(w.history()))
 	require.ErrorIs(t, chains[0].PastEnd, archive.ErrHole)
-	require.ErrorContains(t, chains[0].PastEnd, "nothing begins at "+segment.After(14).String())
+	require.ErrorContains(t, chains[0].PastEnd, "nothing begins at "+format.After(14).String())
 	require.NoError(t, chains[1].PastEnd, "a chain that was begun anew is no hole")
 	require.NoError(t, chains[2].PastEnd)
 	for _, chain := range chains {
@@ -359,10 +357,10 @@ func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
 
 // A segment's name does not tell where it ends.
 func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
-	why := map[string]error{"missing": archive.ErrHole, "damaged": seal.ErrDamaged}
+	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
 		t.Run(how, func(t *testing.T) {
-			w := begin(t, sealtest.New(t).Load(t))
+			w := begin(t, NewKeys(t).Load(t))
 			for last := int64(12); last <= 30; last += 2 {
 				w.segment(last)
 				if last == 20 || last == 26 {
@@ -371,7 +369,7 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 			}
 			require.Len(t, w.history().Newest().Chains, 1)
 			for _, last := range []int64{16, 22} {
-				name := archive.SegmentName(1, segment.After(last))
+				name := archive.SegmentName(1, format.After(last))
 				if how == "missing" {
 					require.NoError(t, w.store.Delete(w.ctx, name))
 				} else {
@@ -402,7 +400,7 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 
 // Where merging does not go on for a day there are as many of them as the day has seconds.
 func TestASegmentIsExaminedOnce(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 30; last += 2 {
 		w.segment(last)
 	}
@@ -434,7 +432,7 @@ func (r *reading) Get(ctx context.Context, name string, offset, length int64) (i
 }
 
 func TestWhatIsMergedWhileItIsExaminedIsNoHole(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 18; last += 2 {
 		w.segment(last)
 	}

@@ -13,19 +13,17 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/merge"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 )
 
 // TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten lets two writers, who race, write one history, while it is merged
 // and fulls are made; then any of its revisions must be read as it was.
 func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *testing.T) {
-	sealed := sealtest.New(t).Load(t)
+	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		keys := &seal.Keys{}
+		keys := &format.Keys{}
 		if rapid.Bool().Draw(rt, "sealed") {
 			keys = sealed
 		}
@@ -47,8 +45,8 @@ func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *test
 			}
 		}
 		head := first.head()
-		whole := Build(rt, keys, segment.Start{
-			Cluster: cluster, Generation: 1, Position: segment.After(10), Before: segment.Seed(cluster, 1, 10),
+		whole := Build(rt, keys, format.Start{
+			Cluster: cluster, Generation: 1, Position: format.After(10), Before: format.Seed(cluster, 1, 10),
 		}, Rows(11, head.Revision()))
 		require.Equal(rt, whole.After, head.Before, "the digest of a history that was never cut")
 		target := archive.Target{Revision: rapid.Int64Range(10, head.Revision()).Draw(rt, "target")}
@@ -60,7 +58,7 @@ func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *test
 
 // write writes the next segment, or goes on behind the writer that was faster.
 func write(rt *rapid.T, w *world) {
-	var buckets []*segment.Bucket
+	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
 		buckets = append(buckets, Bucket("lease", "of", fmt.Sprint(w.next.Position)))
 	}
@@ -139,7 +137,7 @@ func contiguous(w *world, objects []archive.Object) bool {
 }
 
 func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
-	for name, keys := range map[string]*seal.Keys{"plain": {}, "sealed": sealtest.New(t).Load(t)} {
+	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, keys)
 			w.segment(14, Bucket("lease", "a", "1"))

@@ -11,19 +11,18 @@ import (
 	"slices"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 // Reading is what was read on a path.
 type Reading struct {
-	Revision  int64                    // of the last row, or the full's
-	Chain     segment.Digest           // at the end of the last segment
-	Buckets   []*segment.Bucket        // that changed since the full, as of the last segment that ends at or before the path's revision
-	Later     []*segment.Bucket        // that had changed by the end of the segment that the path's revision lies within
-	Compacted int64                    // etcd's scheduled compaction there; the full's if there was no segment
-	Hashes    []segment.CompactionHash // of compactions, oldest first
+	Revision  int64                   // of the last row, or the full's
+	Chain     format.Digest           // at the end of the last segment
+	Buckets   []*format.Bucket        // that changed since the full, as of the last segment that ends at or before the path's revision
+	Later     []*format.Bucket        // that had changed by the end of the segment that the path's revision lies within
+	Compacted int64                   // etcd's scheduled compaction there; the full's if there was no segment
+	Hashes    []format.CompactionHash // of compactions, oldest first
 	Rows      int64
 	Bytes     int64 // of the objects
 }
@@ -32,10 +31,10 @@ type Reading struct {
 // checks that they are what was written, all of it, and nothing else; what was read before an error counts for nothing.
 // What is missing, damaged or not to be believed is a Fault; an error of row comes through. Memory is bounded, but for the small
 // buckets.
-func (r *Reader) Read(ctx context.Context, path Path, row func(segment.Row) error) (Reading, error) {
+func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &walk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next, digest: path.Full.Chain,
-		buckets: map[string]*segment.Bucket{}, index: path.index,
+		buckets: map[string]*format.Bucket{}, index: path.index,
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
 	if err := w.all(); err != nil {
@@ -52,12 +51,12 @@ type walk struct {
 	reader *Reader
 	ctx    context.Context
 	path   Path
-	row    func(segment.Row) error
+	row    func(format.Row) error
 
 	index    *index
-	position segment.Position // what comes next
-	digest   segment.Digest   // there
-	buckets  map[string]*segment.Bucket
+	position format.Position // what comes next
+	digest   format.Digest   // there
+	buckets  map[string]*format.Bucket
 	reading  Reading
 	done     bool
 }
@@ -112,10 +111,10 @@ func (w *walk) open(object Object) (opened bool, err error) {
 		return false, err
 	}
 	defer content.Close()
-	reader := segment.NewReader(content, w.reader.keys)
+	reader := format.NewSegmentReader(content, w.reader.keys)
 	for next := object.Start; !w.done; {
 		manifest, err := reader.Next()
-		if seal.Ended(err) {
+		if format.Ended(err) {
 			return true, w.ended(object, next)
 		}
 		if err == nil {
@@ -140,7 +139,7 @@ func (w *walk) fetched(bytes int) {
 }
 
 // ended checks that an object ends where its name says.
-func (w *walk) ended(object Object, next segment.Position) error {
+func (w *walk) ended(object Object, next format.Position) error {
 	if object.Level == Segment && next != object.Start || object.Level != Segment && next == object.Next {
 		return nil
 	}
@@ -148,20 +147,20 @@ func (w *walk) ended(object Object, next segment.Position) error {
 }
 
 // belongs checks what doesn't depend on the segments before.
-func (w *walk) belongs(manifest segment.Manifest, at segment.Position) error {
+func (w *walk) belongs(manifest format.Manifest, at format.Position) error {
 	generation := w.path.Generation
 	if manifest.Cluster != generation.Cluster || manifest.Generation != generation.Number {
 		return fmt.Errorf("it is %w: of cluster %s and generation %d instead of %s and %d",
 			ErrForeign, manifest.Cluster, manifest.Generation, generation.Cluster, generation.Number)
 	}
 	if manifest.Position != at {
-		return fmt.Errorf("%w: segment %s stands where %s should", seal.ErrDamaged, manifest.Position, at)
+		return fmt.Errorf("%w: segment %s stands where %s should", format.ErrDamaged, manifest.Position, at)
 	}
 	return nil
 }
 
 // enter reads a segment, unless it lies before the position or behind the end.
-func (w *walk) enter(object Object, reader *segment.Reader, manifest segment.Manifest) error {
+func (w *walk) enter(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // of a merged object that begins before the full
 	}
@@ -175,7 +174,7 @@ func (w *walk) enter(object Object, reader *segment.Reader, manifest segment.Man
 	}
 	for {
 		record, err := reader.Record()
-		if seal.Ended(err) {
+		if format.Ended(err) {
 			w.leave(manifest)
 			return nil
 		}
@@ -188,9 +187,9 @@ func (w *walk) enter(object Object, reader *segment.Reader, manifest segment.Man
 	}
 }
 
-func (w *walk) take(record segment.Record, manifest segment.Manifest) error {
+func (w *walk) take(record format.Record, manifest format.Manifest) error {
 	switch record := record.(type) {
-	case *segment.Row:
+	case *format.Row:
 		revision, err := record.Revision()
 		if err != nil || revision > w.path.Revision {
 			return err
@@ -198,11 +197,11 @@ func (w *walk) take(record segment.Record, manifest segment.Manifest) error {
 		w.reading.Revision = revision
 		w.reading.Rows++
 		return w.row(*record)
-	case *segment.CompactionHash:
+	case *format.CompactionHash:
 		if record.Revision <= w.path.Revision {
 			w.reading.Hashes = append(w.reading.Hashes, *record)
 		}
-	case *segment.Bucket:
+	case *format.Bucket:
 		if manifest.End <= w.path.Revision {
 			w.buckets[record.Name] = record
 		} else {
@@ -213,7 +212,7 @@ func (w *walk) take(record segment.Record, manifest segment.Manifest) error {
 }
 
 // leave ends a segment that was as its manifest says.
-func (w *walk) leave(manifest segment.Manifest) {
+func (w *walk) leave(manifest format.Manifest) {
 	w.position, w.digest, w.reading.Chain = manifest.Next(), manifest.After, manifest.After
 	if manifest.End <= w.path.Revision {
 		w.reading.Compacted = manifest.Compacted
@@ -226,7 +225,7 @@ const ahead = 600
 
 // Recorded is a small bucket as it was some time behind a path's revision: as the next segment has it that states it. It is nil if
 // there is none among the next ones, or they cannot be read.
-func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*segment.Bucket, error) {
+func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*format.Bucket, error) {
 	x, err := r.indexed(ctx, path.Generation.Number) // what the path lists may be merged by now
 	if err != nil {
 		return nil, err
@@ -254,7 +253,7 @@ func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*segme
 }
 
 // bucketIn reads a bucket that a segment has; nil if that is damaged.
-func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name string) (found *segment.Bucket, err error) {
+func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name string) (found *format.Bucket, err error) {
 	for record, err := range r.records(ctx, object, in) {
 		var fault *Fault
 		if errors.As(faulty(err, object.Name(), in.Position), &fault) {
@@ -263,7 +262,7 @@ func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name s
 		if err != nil {
 			return nil, err
 		}
-		if bucket, is := record.(*segment.Bucket); is && bucket.Name == name {
+		if bucket, is := record.(*format.Bucket); is && bucket.Name == name {
 			found = bucket
 		}
 	}
@@ -271,23 +270,23 @@ func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name s
 }
 
 // records yields those of a segment in an object, each valid until the next one. What was read before an error counts for nothing.
-func (r *Reader) records(ctx context.Context, object Object, in located) iter.Seq2[segment.Record, error] {
-	return func(yield func(segment.Record, error) bool) {
+func (r *Reader) records(ctx context.Context, object Object, in located) iter.Seq2[format.Record, error] {
+	return func(yield func(format.Record, error) bool) {
 		content, err := r.fetch(ctx, object.Name(), in.offset, nil)
 		if err != nil {
 			yield(nil, err)
 			return
 		}
 		defer content.Close()
-		reader := segment.NewReader(content, r.keys)
+		reader := format.NewSegmentReader(content, r.keys)
 		_, err = reader.Next()
 		for err == nil {
-			var record segment.Record
+			var record format.Record
 			if record, err = reader.Record(); err == nil && !yield(record, nil) {
 				return
 			}
 		}
-		if !seal.Ended(err) {
+		if !format.Ended(err) {
 			yield(nil, r.named(object.Name(), err))
 		}
 	}
@@ -301,7 +300,7 @@ const (
 
 // located is a segment's manifest, and where it begins in its object, in bytes.
 type located struct {
-	segment.Manifest
+	format.Manifest
 	offset int64
 }
 
@@ -327,17 +326,17 @@ func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[located
 	}
 }
 
-func (r *Reader) firstManifest(ctx context.Context, object Object) (segment.Manifest, error) {
+func (r *Reader) firstManifest(ctx context.Context, object Object) (format.Manifest, error) {
 	for found, err := range r.manifests(ctx, object) {
 		return found.Manifest, err
 	}
-	return segment.Manifest{}, r.damaged(object.Name())
+	return format.Manifest{}, r.damaged(object.Name())
 }
 
-func (r *Reader) lastManifest(ctx context.Context, object Object) (last segment.Manifest, err error) {
+func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
 	for found, err := range r.manifests(ctx, object) {
 		if err != nil {
-			return segment.Manifest{}, err
+			return format.Manifest{}, err
 		}
 		last = found.Manifest
 	}
@@ -355,12 +354,12 @@ type lines struct {
 }
 
 // manifest reads the one at an offset, and says how long its line is.
-func (l *lines) manifest(offset int64) (segment.Manifest, int64, error) {
+func (l *lines) manifest(offset int64) (format.Manifest, int64, error) {
 	line, err := l.line(offset)
 	if err != nil {
-		return segment.Manifest{}, 0, err
+		return format.Manifest{}, 0, err
 	}
-	manifest, err := segment.ReadManifest(line, l.reader.keys)
+	manifest, err := format.ReadManifest(line, l.reader.keys)
 	return manifest, int64(len(line)), l.reader.named(l.name, err)
 }
 
@@ -372,7 +371,7 @@ func (l *lines) line(offset int64) ([]byte, error) {
 	if offset > 0 {
 		part = nextPart
 	}
-	for _, length := range []int64{part, seal.MaxLine} {
+	for _, length := range []int64{part, format.MaxLine} {
 		if err := l.read(offset, length); err != nil {
 			return nil, err
 		}
@@ -380,7 +379,7 @@ func (l *lines) line(offset int64) ([]byte, error) {
 			return line, nil
 		}
 	}
-	return nil, l.reader.named(l.name, fmt.Errorf("%w: no line begins at byte %d", seal.ErrDamaged, offset))
+	return nil, l.reader.named(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))
 }
 
 // known returns the line at an offset if it was read.
@@ -457,7 +456,7 @@ func (f *fetching) Read(p []byte) (int, error) {
 				f.told(n)
 			}
 		}
-		if err == nil || seal.Ended(err) || !errors.Is(err, store.ErrUnavailable) {
+		if err == nil || format.Ended(err) || !errors.Is(err, store.ErrUnavailable) {
 			return n, err
 		}
 		_ = f.Close()

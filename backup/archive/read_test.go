@@ -11,16 +11,14 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
 func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12, Bucket("lease", "a", "1"), Bucket("alarm", "x", "y"))
 	w.segment(14, Bucket("lease", "a", "2"))
 	w.segment(14, Bucket("lease", "a", "3"))
@@ -44,16 +42,16 @@ func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
 }
 
 func TestReadingTellsWhatItFound(t *testing.T) {
-	w := begin(t, &seal.Keys{})
-	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	w := begin(t, &format.Keys{})
+	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
 	require.NoError(t, err)
 	for _, row := range Rows(11, 13) {
 		require.NoError(t, builder.Row(row))
 	}
 	for revision := int64(12); revision <= 13; revision++ {
-		require.NoError(t, builder.CompactionHash(segment.CompactionHash{Revision: revision, Compacted: revision, Hash: uint32(revision)}))
+		require.NoError(t, builder.CompactionHash(format.CompactionHash{Revision: revision, Compacted: revision, Hash: uint32(revision)}))
 	}
-	object, err := builder.Finish(segment.Source{Compacted: 12})
+	object, err := builder.Finish(format.Source{Compacted: 12})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 	w.next = object.Start()
@@ -76,14 +74,14 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 }
 
 func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 30; last += 2 {
 		w.segment(last)
 	}
 	path := w.find(archive.Target{})
 	segments := w.objects(archive.Segment)
 	var found []int64
-	_, err := w.Read(w.ctx, path, func(row segment.Row) error {
+	_, err := w.Read(w.ctx, path, func(row format.Row) error {
 		revision, err := row.Revision()
 		found = append(found, revision)
 		switch revision {
@@ -101,19 +99,19 @@ func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
 }
 
 func TestWhatIsMissingIsNamed(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for last := int64(12); last <= 16; last += 2 {
 		w.segment(last)
 	}
 	path := w.find(archive.Target{})
-	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, segment.After(12))))
+	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, err := w.follow(path)
 	assert.ErrorIs(t, err, archive.ErrHole)
 	assert.ErrorContains(t, err, "nothing in memory://test/ begins at 0000000000000000013.000000")
 }
 
 func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	foreign := w.next
 	foreign.Cluster = "7e27652122e8b2ae"
 	object := Build(t, w.Keys(), foreign, Rows(11, 12))
@@ -131,14 +129,14 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 }
 
 func TestWhatTheCallerFailsWithComesThrough(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
-	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(segment.Row) error { return assert.AnError })
+	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(format.Row) error { return assert.AnError })
 	assert.Equal(t, assert.AnError, err)
 }
 
 func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -146,7 +144,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	head := w.head()
-	assert.ErrorIs(t, head.Damaged, seal.ErrDamaged)
+	assert.ErrorIs(t, head.Damaged, format.ErrDamaged)
 	assert.EqualValues(t, 14, head.Revision())
 	liar := w.objects(archive.Minute)[1]
 	_, err := w.Merge(w.ctx, archive.Hour, []archive.Object{liar})
@@ -154,7 +152,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 }
 
 func TestAMergedObjectThatLiesAboutItsEndAloneIsDamage(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	w.segment(14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -163,11 +161,11 @@ func TestAMergedObjectThatLiesAboutItsEndAloneIsDamage(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, minute.Name()))
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
-	assert.ErrorIs(t, path.PastEnd, seal.ErrDamaged)
+	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged)
 }
 
 func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	full := *w.head().Full
 	w.segment(12)
 	reading, err := w.Read(w.ctx, archive.Path{Full: full, Revision: full.Revision}, nil)
@@ -190,7 +188,7 @@ func (w *world) statedAt(revision int64) (value string) {
 }
 
 func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12, Bucket("lease", "a", "1"))
 	w.segment(14)
 	w.segment(16, Bucket("alarm", "x", "y"))
@@ -210,7 +208,7 @@ func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T)
 }
 
 func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12)
 	stating := w.segment(14, Bucket("lease", "a", "1"))
 	w.segment(16)
@@ -233,7 +231,7 @@ func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
 }
 
 func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12)
 	w.gap(20)
 	w.segment(22, Bucket("lease", "a", "1"))
@@ -243,13 +241,13 @@ func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
 
 // A key of the revision may belong to a lease that only the end of its segment knows.
 func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(14, Bucket("lease", "1", "before"))
 	w.segment(20, Bucket("lease", "2", "later"))
 	for revision, want := range map[int64]int{14: 0, 17: 1, 20: 0} {
 		path, err := w.Find(t.Context(), archive.Target{Revision: revision})
 		require.NoError(t, err)
-		reading, err := w.Read(t.Context(), path, func(segment.Row) error { return nil })
+		reading, err := w.Read(t.Context(), path, func(format.Row) error { return nil })
 		require.NoError(t, err)
 		require.Len(t, reading.Later, want, "revision %d", revision)
 		require.Len(t, reading.Buckets, 1)
@@ -262,7 +260,7 @@ func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
 }
 
 func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(500)
 	w.store.Inject(
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
@@ -278,7 +276,7 @@ func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
 
 func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		full := *w.head().Full
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than a store that is away would be asked
 		snapshot, err := read(t, w.Archive, full)
@@ -290,7 +288,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t 
 // What has taken hours so far need not be fetched again because the store is away for a minute.
 func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := begin(t, &seal.Keys{})
+		w := begin(t, &format.Keys{})
 		full := *w.head().Full
 		away := func(times int) {
 			w.store.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 1}, memory.Fault{Op: memory.Get, Times: times, Err: memory.ErrUnreachable})
@@ -311,7 +309,7 @@ func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
 func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
 	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
 		inBubble(t, func(t *testing.T) {
-			w := begin(t, &seal.Keys{})
+			w := begin(t, &format.Keys{})
 			full := *w.head().Full
 			w.store.Inject(memory.Fault{Op: memory.Get, Err: away})
 			begun := time.Now()

@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -20,7 +19,7 @@ import (
 const Grace = 5 * time.Minute
 
 // PutStored is PutSegment for a segment that waited in a spool: everything that its object holds.
-func (w *Writer) PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error {
+func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
 	var copied bounded
 	if _, err := store.PutOnce(ctx, w.reader.store, name, io.TeeReader(object, &copied)); err != nil {
@@ -35,7 +34,7 @@ func (w *Writer) PutStored(ctx context.Context, generation int, position segment
 
 // late looks at a segment whose writer was stopped while it put it: another one may have been there in its place, and be merged and
 // deleted by now. Then this one goes again.
-func (w *Writer) late(ctx context.Context, generation int, position segment.Position, name string) error {
+func (w *Writer) late(ctx context.Context, generation int, position format.Position, name string) error {
 	held, err := w.reader.held(ctx, generation, position)
 	if err == nil && held {
 		_ = w.reader.store.Delete(ctx, name) // readers overlook it, too
@@ -45,9 +44,9 @@ func (w *Writer) late(ctx context.Context, generation int, position segment.Posi
 }
 
 // held tells whether a merged object that can be believed holds what begins at a position.
-func (r *Reader) held(ctx context.Context, generation int, position segment.Position) (bool, error) {
+func (r *Reader) held(ctx context.Context, generation int, position format.Position) (bool, error) {
 	for _, level := range []Level{Minute, Hour} {
-		merged, err := r.Objects(ctx, generation, level, segment.Position{})
+		merged, err := r.Objects(ctx, generation, level, format.Position{})
 		if err != nil {
 			return false, err
 		}
@@ -64,14 +63,14 @@ func (r *Reader) held(ctx context.Context, generation int, position segment.Posi
 }
 
 // Manifest returns that of the segment at a position. store.ErrNotFound says that there is none, or that it was merged.
-func (r *Reader) Manifest(ctx context.Context, generation int, position segment.Position) (segment.Manifest, error) {
+func (r *Reader) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
 // Merged is an object that holds the segments of others, and what these segments are.
 type Merged struct {
 	Object
-	Segments []segment.Manifest
+	Segments []format.Manifest
 }
 
 // Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
@@ -109,9 +108,9 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 }
 
 // manifest is that of a segment that is to be merged.
-func (w *Writer) manifest(ctx context.Context, object Object) (segment.Manifest, error) {
+func (w *Writer) manifest(ctx context.Context, object Object) (format.Manifest, error) {
 	if content := w.written.get(object); content != nil {
-		return segment.NewReader(bytes.NewReader(content), w.reader.keys).Next()
+		return format.NewSegmentReader(bytes.NewReader(content), w.reader.keys).Next()
 	}
 	return w.reader.firstManifest(ctx, object)
 }
@@ -142,7 +141,7 @@ func (w *Writer) oneChain(ctx context.Context, merged Object, sources []Object) 
 
 // concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
 // there would seem to hold what comes in its place later.
-func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) ([]segment.Manifest, error) {
+func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) ([]format.Manifest, error) {
 	generation, err := w.reader.generation(ctx, merged.Generation)
 	if err != nil {
 		return nil, err
@@ -177,7 +176,7 @@ func unmergeable(err error) error {
 // Examine reads an object to its end and returns the manifests of the segments that it holds: they follow one another from where
 // its name says that it begins to where it says that it ends, and their bodies are what they state. What is not so is an error for
 // which NotVerified holds, or ErrHole.
-func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest, error) {
+func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.generation(ctx, object.Generation)
 	if err != nil {
 		return nil, err
@@ -199,10 +198,10 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]segment.Manifest
 // append writes the segments of one object, whose content it closes.
 func (r *Reader) append(w io.Writer, content io.ReadCloser, source Object, joint *joint) error {
 	defer content.Close()
-	reader := segment.NewReader(io.TeeReader(content, w), r.keys)
+	reader := format.NewSegmentReader(io.TeeReader(content, w), r.keys)
 	for {
 		manifest, err := reader.Next()
-		if seal.Ended(err) {
+		if format.Ended(err) {
 			return nil
 		}
 		if err == nil {
@@ -216,14 +215,14 @@ func (r *Reader) append(w io.Writer, content io.ReadCloser, source Object, joint
 
 // joint is where one segment ends and the next one must begin.
 type joint struct {
-	next     segment.Position
+	next     format.Position
 	of       string // the cluster
-	segments []segment.Manifest
+	segments []format.Manifest
 }
 
 var errJoint = errors.New("it doesn't go on from what is before it")
 
-func (j *joint) follow(manifest segment.Manifest) error {
+func (j *joint) follow(manifest format.Manifest) error {
 	joins := len(j.segments) == 0 || manifest.Before == j.segments[len(j.segments)-1].After
 	if manifest.Position != j.next || manifest.Cluster != j.of || !joins {
 		return fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint)

@@ -13,16 +13,14 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
 func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(11)
 	w.segment(12)
 	w.segment(13)
@@ -33,14 +31,14 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 		_, err := w.Merge(w.ctx, archive.Minute, sources)
 		assert.Error(t, err, name)
 	}
-	stranger := Build(t, w.Keys(), segment.Start{Cluster: cluster, Generation: 1, Position: w.next.Position}, Rows(14, 14))
+	stranger := Build(t, w.Keys(), format.Start{Cluster: cluster, Generation: 1, Position: w.next.Position}, Rows(14, 14))
 	require.NoError(t, archivetest.PutSegment(w.ctx, w, stranger))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole, "its digest goes on from something else")
 	w.restart()
 	repair := w.damage(segments[1].Name(), 8*1000)
 	_, err = w.Merge(w.ctx, archive.Minute, segments)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, segments[1].Name())
 	repair()
 	require.NoError(t, w.store.Delete(w.ctx, segments[1].Name()))
@@ -50,7 +48,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 }
 
 func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	for last := int64(11); last <= 16; last++ {
 		w.segment(last)
 	}
@@ -67,7 +65,7 @@ func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
 }
 
 func TestMergingMayBeRepeated(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(11)
 	w.segment(12)
 	segments := w.objects(archive.Segment)
@@ -86,7 +84,7 @@ func TestMergingMayBeRepeated(t *testing.T) {
 }
 
 func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
-	w := begin(t, sealtest.New(t).Load(t))
+	w := begin(t, NewKeys(t).Load(t))
 	w.segment(11)
 	w.segment(12)
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
@@ -96,23 +94,23 @@ func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
 }
 
 func TestASegmentOfAnotherSizeThanThisProcessHasPutIsFetched(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	put := w.segment(11)
 	name := archive.SegmentName(1, put.Position)
 	content, _ := w.store.Content(name)
 	require.NoError(t, w.store.Delete(w.ctx, name))
 	require.NoError(t, w.store.Put(w.ctx, name, bytes.NewReader(content[:len(content)-1])))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 }
 
 func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	sizes := append([]int{600 << 10}, slices.Repeat([]int{400 << 10}, 24)...)
 	for i, size := range sizes {
 		value := make([]byte, size)
 		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // nothing that compression makes small
-		object := Build(t, w.Keys(), w.next, []segment.Row{Row(w.next.Position.Revision, 0, string(value))})
+		object := Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, string(value))})
 		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
 		w.next = object.Start()
 	}
@@ -129,7 +127,7 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 }
 
 func TestMergingFailsWithTheStore(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(11)
 	segments := w.objects(archive.Segment)
 	broken := errors.New("broken")
@@ -139,20 +137,20 @@ func TestMergingFailsWithTheStore(t *testing.T) {
 }
 
 func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	w.segment(12)
 	damaged := w.segment(14)
 	w.restart()
 	defer w.damage(archive.SegmentName(1, damaged.Position), 100)()
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorIs(t, err, seal.ErrDamaged)
+	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
 // Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.
 func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
-	w := begin(t, &seal.Keys{})
+	w := begin(t, &format.Keys{})
 	other := w.again()
 	w.segment(20)
 	other.gap(15)

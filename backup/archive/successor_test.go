@@ -14,9 +14,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -43,7 +42,7 @@ type step struct {
 }
 
 // writes stores a segment with one row, and then another one, until it collides.
-func writes(from segment.Start, left int) step {
+func writes(from format.Start, left int) step {
 	if left == 0 {
 		return step{}
 	}
@@ -61,13 +60,13 @@ func writes(from segment.Start, left int) step {
 }
 
 // row is a segment with the next revision.
-func (s *scene) row(from segment.Start) segment.Object { return s.rowOf("value ", from) }
+func (s *scene) row(from format.Start) format.Object { return s.rowOf("value ", from) }
 
-func (s *scene) rowOf(who string, from segment.Start) segment.Object {
-	builder, err := segment.NewBuilder(&seal.Keys{}, from)
+func (s *scene) rowOf(who string, from format.Start) format.Object {
+	builder, err := format.NewSegmentBuilder(&format.Keys{}, from)
 	require.NoError(s.t, err)
 	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))))
-	object, err := builder.Finish(segment.Source{Session: who})
+	object, err := builder.Finish(format.Source{Session: who})
 	require.NoError(s.t, err)
 	return object
 }
@@ -82,7 +81,7 @@ func (s *scene) confirm(revision int64) {
 }
 
 // copies is a copy of the volume that has rows of its own. Where its object collides with other rows, it ends.
-func copies(who string, from segment.Start, left int) step {
+func copies(who string, from format.Start, left int) step {
 	if left == 0 {
 		return step{}
 	}
@@ -159,7 +158,7 @@ func opens(revision int64) step {
 		}
 		next := head.Next(first)
 		return step{fmt.Sprint("opens ", revision, " behind ", next), func(s *scene) step {
-			full := s.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
+			full := s.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
 			return links(full, "writer", 1)
 		}}
 	}}
@@ -227,7 +226,7 @@ func (s *scene) begin(has int64) {
 func (s *scene) after(i int, replyLost bool) *scene {
 	world := *s.world
 	world.store, world.fulls = memory.New(), maps.Clone(s.fulls)
-	world.Archive = archive.New(world.store, &seal.Keys{})
+	world.Archive = archive.New(world.store, &format.Keys{})
 	for name, content := range s.objects() {
 		require.NoError(s.t, world.store.Put(s.ctx, name, strings.NewReader(content)))
 	}
@@ -264,35 +263,35 @@ func (s *scene) key() string {
 }
 
 func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
-	for name, actors := range map[string]func(segment.Start) []step{
-		"a writer and two restores": func(from segment.Start) []step {
+	for name, actors := range map[string]func(format.Start) []step{
+		"a writer and two restores": func(from format.Start) []step {
 			return []step{writes(from, 3), restores("a"), restores("b")}
 		},
-		"two writers and two restores": func(from segment.Start) []step {
+		"two writers and two restores": func(from format.Start) []step {
 			return []step{writes(from, 2), looks(), restores("a"), restores("b")}
 		},
-		"a chain that begins, a member that completes it, and two restores": func(segment.Start) []step {
+		"a chain that begins, a member that completes it, and two restores": func(format.Start) []step {
 			return []step{opens(20), looks(), restores("a"), restores("b")}
 		},
-		"a chain that begins while another member writes, and a restore": func(from segment.Start) []step {
+		"a chain that begins while another member writes, and a restore": func(from format.Start) []step {
 			return []step{opens(20), writes(from, 2), restores("a")}
 		},
-		"two chains that begin, a member that completes one, and a restore": func(segment.Start) []step {
+		"two chains that begin, a member that completes one, and a restore": func(format.Start) []step {
 			return []step{opens(20), opens(30), looks(), restores("a")}
 		},
-		"two copies of a volume, and a restore": func(from segment.Start) []step {
+		"two copies of a volume, and a restore": func(from format.Start) []step {
 			return []step{copies("a", from, 2), copies("b", from, 2), restores("r")}
 		},
-		"two copies of which one is adopted": func(from segment.Start) []step {
+		"two copies of which one is adopted": func(from format.Start) []step {
 			return []step{copies("a", from, 2), copies("b", from, 1), adopts("b")}
 		},
-		"two adoptions and a restore": func(from segment.Start) []step {
+		"two adoptions and a restore": func(from format.Start) []step {
 			return []step{writes(from, 1), adopts("a"), adopts("b"), restores("r")}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			beginning := &scene{world: begin(t, &seal.Keys{})}
+			beginning := &scene{world: begin(t, &format.Keys{})}
 			beginning.actors = actors(beginning.next)
 			beginning.explore(t)
 		})
@@ -302,7 +301,7 @@ func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
 // Members of one cluster found a store at once, and so does another cluster, that of another namespace.
 func TestAStoreIsFoundedByOneCluster(t *testing.T) {
 	s := memory.New()
-	beginning := &scene{world: &world{Archive: archive.New(s, &seal.Keys{}), t: t, ctx: t.Context(), store: s}}
+	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
 	beginning.actors = []step{founds("1", "a"), founds("2", "a"), founds("3", "b"), founds("4", "b")}
 	beginning.explore(t)
 }

@@ -17,10 +17,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
-	. "etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -33,13 +31,13 @@ type world struct {
 	t     T
 	ctx   context.Context
 	store *memory.Store
-	next  segment.Start // what it goes on from
+	next  format.Start  // what it goes on from
 	fulls map[int64]int // how many of a revision
 	stale bool          // what it knows of the head may have been merged
 }
 
 // begin founds an archive with a full of revision 10.
-func begin(t T, keys *seal.Keys) *world {
+func begin(t T, keys *format.Keys) *world {
 	t.Helper()
 	s := memory.New()
 	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
@@ -71,7 +69,7 @@ func (w *world) put(full archive.Full) archive.Full {
 // gap begins a chain with a full.
 func (w *world) gap(revision int64) archive.Full {
 	w.t.Helper()
-	full := w.put(archive.Full{Revision: revision, Chain: segment.Seed(cluster, 1, revision)})
+	full := w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision)})
 	w.next = full.Start()
 	return full
 }
@@ -83,7 +81,7 @@ func (w *world) full() archive.Full {
 }
 
 // segment makes one of the next revisions, up to last.
-func (w *world) segment(last int64, buckets ...*segment.Bucket) segment.Object {
+func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	object := w.build(last, buckets...)
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
@@ -91,14 +89,14 @@ func (w *world) segment(last int64, buckets ...*segment.Bucket) segment.Object {
 	return object
 }
 
-func (w *world) build(last int64, buckets ...*segment.Bucket) segment.Object {
+func (w *world) build(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return Build(w.t, w.Keys(), w.next, Rows(w.next.Position.Revision, last), buckets...)
 }
 
 func (w *world) objects(level archive.Level) []archive.Object {
 	w.t.Helper()
-	objects, err := w.Objects(w.ctx, 1, level, segment.Position{})
+	objects, err := w.Objects(w.ctx, 1, level, format.Position{})
 	require.NoError(w.t, err)
 	return objects
 }
@@ -170,7 +168,7 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 		return result, err
 	}
 	require.Equal(w.t, database(result.full), string(snapshot[:len(snapshot)-32]))
-	result.Reading, err = w.Read(w.ctx, path, func(row segment.Row) error {
+	result.Reading, err = w.Read(w.ctx, path, func(row format.Row) error {
 		revision, err := row.Revision()
 		result.revisions = append(result.revisions, revision)
 		require.Equal(w.t, fmt.Sprintf("value %d", revision), string(row.Value))
@@ -232,7 +230,7 @@ func (w *world) names(prefix string) (names []string) {
 }
 
 // secret is the content of a pair's identities file.
-func secret(t *testing.T, pair sealtest.Pair) string {
+func secret(t *testing.T, pair Keys) string {
 	t.Helper()
 	content, err := os.ReadFile(pair.Identities)
 	require.NoError(t, err)

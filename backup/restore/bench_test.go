@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/restoretest"
 	"etcd-wrapper/backup/store/locate"
@@ -30,7 +29,7 @@ func BenchmarkRebuild(b *testing.B) {
 	source := restoretest.Full(b, path, rows, 900)
 	for b.Loop() {
 		began, received := time.Now(), time.Time{}
-		source.Rows = func(_ context.Context, row func(segment.Row) error) (restore.Changes, error) {
+		source.Rows = func(_ context.Context, row func(format.Row) error) (restore.Changes, error) {
 			received = time.Now()
 			return restore.Changes{}, restoretest.Rows(rows+1, rows+rows/2, 200, row)
 		}
@@ -62,7 +61,7 @@ func BenchmarkSegments(b *testing.B) {
 func newArchive(b *testing.B) *archive.Archive {
 	s, err := locate.Open("file://" + b.TempDir())
 	require.NoError(b, err)
-	a := archive.New(s, &seal.Keys{})
+	a := archive.New(s, &format.Keys{})
 	start := restoretest.PutFull(b, a, "cdf818194e3a8c32", filepath.Join(b.TempDir(), "full"), 2, 200)
 	restoretest.PutSegments(b, a, start, *mebibytes<<10, 1000, 200)
 	return a

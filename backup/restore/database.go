@@ -20,7 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"golang.org/x/sys/unix"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/steady"
 )
@@ -30,7 +30,7 @@ type Source struct {
 	// Snapshot opens the full: a stock etcd snapshot, which is a database and 32 bytes that are its SHA-256.
 	Snapshot func(context.Context) (io.ReadCloser, error)
 	// Rows gives every row behind the full to row, in order, and returns what else has changed. It may be nil.
-	Rows func(ctx context.Context, row func(segment.Row) error) (Changes, error)
+	Rows func(ctx context.Context, row func(format.Row) error) (Changes, error)
 	// Revision is that of the last row that the full has; 0 if nobody says. A full with another one is ErrDamaged: it is not what it
 	// was taken for, and what follows does not follow it.
 	Revision int64
@@ -41,15 +41,15 @@ type Source struct {
 
 // Changes is what has become of the full beside its rows.
 type Changes struct {
-	Revision  int64             // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
-	Buckets   []*segment.Bucket // that differ from the full's, as they are now
-	Compacted int64             // etcd's scheduled compaction; 0 for that of the full
+	Revision  int64            // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
+	Buckets   []*format.Bucket // that differ from the full's, as they are now
+	Compacted int64            // etcd's scheduled compaction; 0 for that of the full
 	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
 	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
-	Later []*segment.Bucket
+	Later []*format.Bucket
 	// Recorded is the bucket of leases as it was recorded next behind the revision, nil if nobody knows. It is called if a key belongs
 	// to a lease that is in none of the others, and may be nil.
-	Recorded func(context.Context) (*segment.Bucket, error)
+	Recorded func(context.Context) (*format.Bucket, error)
 
 	behind []byte // the key of the first row that can be new
 }
@@ -255,7 +255,7 @@ func finish(tx *bolt.Tx, changed Changes, options Options) error {
 }
 
 // replace gives a small bucket its new content.
-func replace(tx *bolt.Tx, bucket *segment.Bucket) error {
+func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	switch bucket.Name {
 	case string(schema.Key.Name()):
 		return errors.New("it holds the rows")
@@ -267,7 +267,7 @@ func replace(tx *bolt.Tx, bucket *segment.Bucket) error {
 }
 
 // replaceMeta leaves what the full's compaction had finished: the rows that a later one has deleted are there again.
-func replaceMeta(tx *bolt.Tx, bucket *segment.Bucket) error {
+func replaceMeta(tx *bolt.Tx, bucket *format.Bucket) error {
 	finished := bytes.Clone(tx.Bucket(schema.Meta.Name()).Get(schema.FinishedCompactKeyName))
 	meta, err := refill(tx, bucket)
 	switch {
@@ -280,7 +280,7 @@ func replaceMeta(tx *bolt.Tx, bucket *segment.Bucket) error {
 	}
 }
 
-func refill(tx *bolt.Tx, bucket *segment.Bucket) (*bolt.Bucket, error) {
+func refill(tx *bolt.Tx, bucket *format.Bucket) (*bolt.Bucket, error) {
 	if err := tx.DeleteBucket([]byte(bucket.Name)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 		return nil, err
 	}
@@ -297,7 +297,7 @@ func refill(tx *bolt.Tx, bucket *segment.Bucket) (*bolt.Bucket, error) {
 }
 
 // addLeases adds those that are not there yet.
-func addLeases(tx *bolt.Tx, later []*segment.Bucket) error {
+func addLeases(tx *bolt.Tx, later []*format.Bucket) error {
 	leases := tx.Bucket(schema.Lease.Name())
 	for _, bucket := range later {
 		if bucket.Name != string(schema.Lease.Name()) || leases == nil {

@@ -13,7 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/hashkv"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -73,7 +73,7 @@ func (h *history) requireSame(from full, to moment, path string) {
 func (h *history) requireBuckets(from full, to moment, path string) {
 	inDatabase(h.t, path, func(tx *bolt.Tx) {
 		for _, want := range to.buckets {
-			got := segment.NewBucket(want.Name)
+			got := format.NewBucket(want.Name)
 			require.NoError(h.t, tx.Bucket([]byte(want.Name)).ForEach(func(k, v []byte) error {
 				got.Add(k, v)
 				return nil
@@ -101,10 +101,10 @@ func inDatabase(t *testing.T, path string, look func(tx *bolt.Tx)) {
 	}))
 }
 
-func rowsOf(t *testing.T, path string) (rows []segment.Row) {
+func rowsOf(t *testing.T, path string) (rows []format.Row) {
 	inDatabase(t, path, func(tx *bolt.Tx) {
 		require.NoError(t, tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
-			rows = append(rows, segment.Row{Key: append([]byte{}, k...), Value: append([]byte{}, v...)})
+			rows = append(rows, format.Row{Key: append([]byte{}, k...), Value: append([]byte{}, v...)})
 			return nil
 		}))
 	})
@@ -140,7 +140,7 @@ func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
 	from, to := h.fulls[0], h.moments[len(h.moments)-1]
 	source, path := h.source(from, to), filepath.Join(t.TempDir(), "db")
 	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 		_, err := rows(ctx, row)
 		return Changes{Compacted: to.revision - 1}, err
 	}

@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -196,7 +196,7 @@ func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
 	after := h.moments[1]
 	source := h.source(h.fulls[0], after)
 	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 		_, err := rows(ctx, row)
 		return Changes{Buckets: before.buckets, Later: after.buckets}, err
 	}

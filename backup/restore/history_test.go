@@ -20,7 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -31,7 +31,7 @@ type history struct {
 	server  *embed.Etcd
 	client  *clientv3.Client
 	leases  []clientv3.LeaseID
-	rows    []segment.Row
+	rows    []format.Row
 	moments []moment // one for each revision that was the present when it was looked at
 	fulls   []full
 
@@ -41,7 +41,7 @@ type history struct {
 // moment is what etcd was at a revision.
 type moment struct {
 	revision, compacted int64
-	buckets             []*segment.Bucket
+	buckets             []*format.Bucket
 	hash                mvcc.KeyValueHash
 	compactions         []mvcc.KeyValueHash
 }
@@ -143,7 +143,7 @@ func (h *history) look() {
 	defer tx.RUnlock()
 	keys, values := tx.UnsafeRange(schema.Key, revisionKey(h.seen()+1), revisionKey(math.MaxInt64), 0)
 	for i := range keys {
-		h.rows = append(h.rows, segment.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])})
+		h.rows = append(h.rows, format.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])})
 	}
 	now := moment{revision: h.present(), buckets: smallBuckets(h.t, tx)}
 	now.compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
@@ -154,9 +154,9 @@ func (h *history) look() {
 	h.moments = append(h.moments, now)
 }
 
-func smallBuckets(t *testing.T, tx backend.UnsafeReader) (buckets []*segment.Bucket) {
+func smallBuckets(t *testing.T, tx backend.UnsafeReader) (buckets []*format.Bucket) {
 	for _, bucket := range schema.AllBuckets[1:] {
-		small := segment.NewBucket(string(bucket.Name()))
+		small := format.NewBucket(string(bucket.Name()))
 		require.NoError(t, tx.UnsafeForEach(bucket, func(k, v []byte) error {
 			small.Add(bytes.Clone(k), bytes.Clone(v))
 			return nil
@@ -185,9 +185,9 @@ func (h *history) full() {
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },
-		Rows: func(_ context.Context, row func(segment.Row) error) (Changes, error) {
+		Rows: func(_ context.Context, row func(format.Row) error) (Changes, error) {
 			for _, kept := range h.between(from.revision, to.revision) {
-				passing := segment.Row{Key: bytes.Clone(kept.Key), Value: bytes.Clone(kept.Value)}
+				passing := format.Row{Key: bytes.Clone(kept.Key), Value: bytes.Clone(kept.Value)}
 				if err := row(passing); err != nil {
 					return Changes{}, err
 				}
@@ -201,7 +201,7 @@ func (h *history) source(from full, to moment) Source {
 }
 
 // between are the rows behind a revision, up to another one.
-func (h *history) between(from, to int64) (rows []segment.Row) {
+func (h *history) between(from, to int64) (rows []format.Row) {
 	for _, row := range h.rows {
 		if at := mvcc.BytesToRev(row.Key).Main; from < at && at <= to {
 			rows = append(rows, row)

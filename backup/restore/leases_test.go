@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // leased is an etcd with a full, and a key of a lease that came behind it.
@@ -27,7 +27,7 @@ func leased(t *testing.T) (h *history, id int64) {
 }
 
 // bucketOf is a small bucket of a moment.
-func (m moment) bucketOf(name string) (found *segment.Bucket) {
+func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {
 			found = bucket
@@ -55,7 +55,7 @@ func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]
 	granted := to.bucketOf("lease")
-	other := segment.NewBucket("lease")
+	other := format.NewBucket("lease")
 	value, err := (&leasepb.Lease{ID: 7, TTL: 500}).Marshal()
 	require.NoError(t, err)
 	other.Add(leaseKey(7), value)
@@ -67,24 +67,24 @@ func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 		}
 		return ttl
 	}()
-	states := func(next *segment.Bucket) func(context.Context) (*segment.Bucket, error) {
-		return func(context.Context) (*segment.Bucket, error) { return next, nil }
+	states := func(next *format.Bucket) func(context.Context) (*format.Bucket, error) {
+		return func(context.Context) (*format.Bucket, error) { return next, nil }
 	}
 	for what, example := range map[string]struct {
 		changes Changes
 		leases  map[int64]int64
 	}{
-		"stated in time":                      {Changes{Buckets: []*segment.Bucket{granted}, Recorded: nil}, map[int64]int64{id: ttl}},
+		"stated in time":                      {Changes{Buckets: []*format.Bucket{granted}, Recorded: nil}, map[int64]int64{id: ttl}},
 		"stated next":                         {Changes{Recorded: states(granted)}, map[int64]int64{id: ttl}},
-		"gone by the next statement":          {Changes{Recorded: states(segment.NewBucket("lease"))}, map[int64]int64{id: 1}},
+		"gone by the next statement":          {Changes{Recorded: states(format.NewBucket("lease"))}, map[int64]int64{id: 1}},
 		"gone, and another one has come":      {Changes{Recorded: states(other)}, map[int64]int64{id: 1}},
 		"never stated again":                  {Changes{Recorded: states(nil)}, map[int64]int64{id: 60}},
 		"never stated":                        {Changes{}, map[int64]int64{id: 60}},
-		"never stated, and there is a longer": {Changes{Buckets: []*segment.Bucket{other}}, map[int64]int64{7: 500, id: 500}},
+		"never stated, and there is a longer": {Changes{Buckets: []*format.Bucket{other}}, map[int64]int64{7: 500, id: 500}},
 	} {
 		source, path := h.source(h.fulls[0], to), filepath.Join(t.TempDir(), "db")
 		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 			_, err := rows(ctx, row)
 			return example.changes, err
 		}
@@ -113,9 +113,9 @@ func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
 		h.look()
 		source, path := h.source(h.fulls[0], h.moments[len(h.moments)-1]), filepath.Join(t.TempDir(), "db")
 		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+		source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 			_, err := rows(ctx, row)
-			return Changes{Recorded: func(context.Context) (*segment.Bucket, error) { return nil, errors.New("asked") }}, err
+			return Changes{Recorded: func(context.Context) (*format.Bucket, error) { return nil, errors.New("asked") }}, err
 		}
 		_, err := Database(t.Context(), source, path, Options{})
 		require.NoError(t, err, what)
@@ -127,9 +127,9 @@ func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
 	h, id := leased(t)
 	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
 	rows, lost := source.Rows, errors.New("the store is away")
-	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 		_, err := rows(ctx, row)
-		return Changes{Recorded: func(context.Context) (*segment.Bucket, error) { return nil, lost }}, err
+		return Changes{Recorded: func(context.Context) (*format.Bucket, error) { return nil, lost }}, err
 	}
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})

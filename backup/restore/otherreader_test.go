@@ -20,9 +20,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/folder"
 )
 
@@ -65,10 +64,10 @@ type keptHistory struct {
 	directory string
 	archive   *archive.Archive
 	seen      map[int64][]*mvccpb.KeyValue // by revision
-	next      segment.Start
+	next      format.Start
 }
 
-func keepHistory(t *testing.T, keys *seal.Keys) *keptHistory {
+func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	k := &keptHistory{history: newHistory(t, 20), directory: t.TempDir(), seen: map[int64][]*mvccpb.KeyValue{}}
 	place, err := folder.New(k.directory)
 	require.NoError(t, err)
@@ -104,7 +103,7 @@ func (k *keptHistory) keep() {
 	k.segments(k.present())
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		from := map[archive.Level]archive.Level{archive.Minute: archive.Segment, archive.Hour: archive.Minute}[level]
-		objects, err := k.archive.Objects(k.t.Context(), 1, from, segment.Position{})
+		objects, err := k.archive.Objects(k.t.Context(), 1, from, format.Position{})
 		require.NoError(k.t, err)
 		for len(objects) > 4 {
 			merged, err := k.archive.Merge(k.t.Context(), level, objects[:3])
@@ -124,7 +123,7 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 		Next: k.next.Position, Chain: k.next.Before, Last: k.next.Last,
 	}
 	if begins {
-		manifest.Next, manifest.Chain, manifest.Last = segment.After(full.revision), segment.Seed(manifest.Cluster, 1, full.revision), segment.Digest{}
+		manifest.Next, manifest.Chain, manifest.Last = format.After(full.revision), format.Seed(manifest.Cluster, 1, full.revision), format.Digest{}
 	}
 	content, err := os.Open(full.path)
 	require.NoError(t, err)
@@ -142,12 +141,12 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {
 		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
-		builder, err := segment.NewBuilder(k.archive.Keys(), k.next)
+		builder, err := format.NewSegmentBuilder(k.archive.Keys(), k.next)
 		require.NoError(k.t, err)
 		for _, row := range k.between(k.next.Position.Revision-1, end) {
 			require.NoError(k.t, builder.Row(row))
 		}
-		require.NoError(k.t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
+		require.NoError(k.t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Now()}))
 		for _, at := range k.moments {
 			if at.revision == builder.End() {
 				for _, bucket := range at.buckets {
@@ -156,7 +155,7 @@ func (k *keptHistory) segments(upTo int64) {
 				break
 			}
 		}
-		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		object, err := builder.Finish(format.Source{Term: 2, Member: "8e9e05c52164694d"})
 		require.NoError(k.t, err)
 		require.NoError(k.t, archivetest.PutSegment(k.t.Context(), k.archive, object))
 		k.next = object.Start()
@@ -164,13 +163,13 @@ func (k *keptHistory) segments(upTo int64) {
 }
 
 // ordered is a bucket with its entries by ascending keys: what etcd has not committed yet comes first.
-func ordered(bucket *segment.Bucket) *segment.Bucket {
+func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {
 			yield(string(key), string(value))
 		}
 	})
-	sorted := segment.NewBucket(bucket.Name)
+	sorted := format.NewBucket(bucket.Name)
 	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		sorted.Add([]byte(key), []byte(entries[key]))
 	}
@@ -181,10 +180,10 @@ func ordered(bucket *segment.Bucket) *segment.Bucket {
 func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	path, err := k.archive.Find(k.t.Context(), archive.Target{Revision: state.Revision})
 	require.NoError(k.t, err)
-	reading, err := k.archive.Read(k.t.Context(), path, func(segment.Row) error { return nil })
+	reading, err := k.archive.Read(k.t.Context(), path, func(format.Row) error { return nil })
 	require.NoError(k.t, err)
 	for _, bucket := range reading.Buckets {
-		got := segment.NewBucket(bucket.Name)
+		got := format.NewBucket(bucket.Name)
 		for _, entry := range state.Buckets[bucket.Name] {
 			got.Add(entry[0], entry[1])
 		}
@@ -199,9 +198,9 @@ func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
 	for sealing, need := range map[string][]string{"plain": nil, "encrypted": {"age"}} {
 		t.Run(sealing, func(t *testing.T) {
 			requirePrograms(t, need...)
-			keys, options := &seal.Keys{}, []string(nil)
+			keys, options := &format.Keys{}, []string(nil)
 			if sealing == "encrypted" {
-				pair := sealtest.New(t)
+				pair := formattest.NewKeys(t)
 				keys, options = pair.Load(t), []string{"--identities", pair.Identities}
 			}
 			k := keepHistory(t, keys)
@@ -226,7 +225,7 @@ func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
 
 func TestAReaderWrittenFromTheFormatsPageServesNoHole(t *testing.T) {
 	requirePrograms(t, "python3", "zstd")
-	k := keepHistory(t, &seal.Keys{})
+	k := keepHistory(t, &format.Keys{})
 	head, err := k.archive.Head(t.Context(), 1)
 	require.NoError(t, err)
 	gone := archive.SegmentName(1, head.Segment.Position)

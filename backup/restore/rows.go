@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // inserter appends rows to the bucket of keys, many in one transaction.
@@ -79,7 +79,7 @@ func (i *inserter) commit() error {
 }
 
 // row inserts one row. It copies what it keeps.
-func (i *inserter) row(row segment.Row) error {
+func (i *inserter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
 		return fmt.Errorf("%w: row %x does not come behind the ones before it", ErrDamaged, row.Key)
 	}
@@ -108,7 +108,7 @@ const (
 
 // batch is rows on their way from who reads them to who inserts them.
 type batch struct {
-	rows    []segment.Row
+	rows    []format.Row
 	content []byte // of all of them
 }
 
@@ -116,11 +116,11 @@ type batch struct {
 var batches = sync.Pool{New: func() any { return &batch{content: make([]byte, 0, batchSize)} }}
 
 // reading hands rows to a function, and ends with the first error of it.
-type reading func(context.Context, func(segment.Row) error) (Changes, error)
+type reading func(context.Context, func(format.Row) error) (Changes, error)
 
 // insertMeanwhile has rows inserted while the next ones are read, because each takes about as long as the other. It returns
 // when both have ended, with an error of inserting, or else of reading. insert must copy what it keeps.
-func insertMeanwhile(ctx context.Context, read reading, insert func(segment.Row) error) (changed Changes, err error) {
+func insertMeanwhile(ctx context.Context, read reading, insert func(format.Row) error) (changed Changes, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	full := make(chan *batch, waiting)
@@ -158,7 +158,7 @@ func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, e
 			return context.Cause(ctx)
 		}
 	}
-	changed, err := read(ctx, func(row segment.Row) error {
+	changed, err := read(ctx, func(row format.Row) error {
 		if !b.has(row) {
 			if err := hand(); err != nil {
 				return err
@@ -174,12 +174,12 @@ func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, e
 }
 
 // has tells whether there is room for a row.
-func (b *batch) has(row segment.Row) bool {
+func (b *batch) has(row format.Row) bool {
 	return len(b.rows) == 0 || len(b.content)+len(row.Key)+len(row.Value) <= batchSize
 }
 
-func (b *batch) add(row segment.Row) {
-	b.rows = append(b.rows, segment.Row{Key: b.copy(row.Key), Value: b.copy(row.Value)})
+func (b *batch) add(row format.Row) {
+	b.rows = append(b.rows, format.Row{Key: b.copy(row.Key), Value: b.copy(row.Value)})
 }
 
 func (b *batch) copy(from []byte) []byte {
@@ -189,7 +189,7 @@ func (b *batch) copy(from []byte) []byte {
 }
 
 // each hands over the rows until there is an error. The batch is gone afterwards.
-func (b *batch) each(row func(segment.Row) error) (err error) {
+func (b *batch) each(row func(format.Row) error) (err error) {
 	for at := 0; at < len(b.rows) && err == nil; at++ {
 		err = row(b.rows[at])
 	}
@@ -303,7 +303,7 @@ func keepLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
 
 // statedNext are the leases as they were stated next, and the time of those that are not among them.
 func statedNext(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
-	var next *segment.Bucket
+	var next *format.Bucket
 	if changed.Recorded != nil {
 		next, err = changed.Recorded(ctx)
 	}
@@ -323,7 +323,7 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
 	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
 		key, lease := keyAndLease(value)
-		if (segment.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
+		if (format.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
 			delete(named, string(key))
 		} else {
 			named[string(key)] = lease

@@ -12,8 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // leaseBucket is the name of etcd's bucket of leases.
@@ -36,14 +35,14 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 	for _, object := range path.Objects {
 		source.RowBytes += object.Size * compression
 	}
-	source.Rows = func(ctx context.Context, row func(segment.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 		read, err := a.Read(ctx, path, row)
 		if err == nil && reading != nil {
 			*reading = read
 		}
 		return Changes{
 			Revision: read.Revision, Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
-			Recorded: func(ctx context.Context) (*segment.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
+			Recorded: func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
 		}, err
 	}
 	return source
@@ -63,7 +62,7 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 		if none != nil {
 			return path, err
 		}
-		if why := errors.Join(err, other.PastEnd); other.Revision < path.Revision && errors.Is(why, seal.ErrUntrusted) {
+		if why := errors.Join(err, other.PastEnd); other.Revision < path.Revision && errors.Is(why, format.ErrUntrusted) {
 			return path, why
 		}
 		if instead != nil {

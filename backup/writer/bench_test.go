@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -43,7 +43,7 @@ func BenchmarkSecond(b *testing.B) {
 	writer.core.Facts.leads = true
 	b.ReportAllocs()
 	for b.Loop() {
-		writer.chain.tail = &segment.Start{Cluster: "c", Generation: 1, Position: segment.After(1), Before: segment.Seed("c", 1, 1)}
+		writer.chain.tail = &format.Start{Cluster: "c", Generation: 1, Position: format.After(1), Before: format.Seed("c", 1, 1)}
 		writer.revision = etcd.Revision()
 		for again := true; again; {
 			again, err = writer.captureUpTo(writer.revision, true, false)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
 )
@@ -26,43 +26,43 @@ const (
 // chain is where this member's next segment goes, and what it has captured that is not in the store. The segments that wait
 // follow one another up to the tail.
 type chain struct {
-	tail     *segment.Start            // what the next segment goes on from; nil if that is unknown
-	last     segment.Position          // of the last segment that holds anything; zero if this process has captured none
-	waiting  []waiting                 // segments that are not in the store, in order
-	held     *segment.Object           // the last of them, if the volume would not take it
-	markers  []marker                  // since the last capture
-	lastTime time.Time                 // of any marker in this generation
-	buckets  map[string]segment.Digest // of the small ones, as the chain has them; nil if that is unknown
-	hashes   map[segment.CompactionHash]bool
+	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
+	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
+	waiting  []waiting                // segments that are not in the store, in order
+	held     *format.Object           // the last of them, if the volume would not take it
+	markers  []marker                 // since the last capture
+	lastTime time.Time                // of any marker in this generation
+	buckets  map[string]format.Digest // of the small ones, as the chain has them; nil if that is unknown
+	hashes   map[format.CompactionHash]bool
 
-	captured     time.Time        // when the last segment was captured
-	examined     time.Time        // when it was last looked whether there is something to capture
-	applied      uint64           // etcd's applied index as the small buckets were last looked at
-	bucketsAfter time.Time        // when they may be looked at again
-	hurry        bool             // a capture is waited for
-	gap          time.Time        // since when compaction has passed the tail; zero if it has not
-	released     segment.Position // behind the last object of an orderly stop; zero if there is none
-	lags         time.Time        // since when this member's small buckets have been older than the chain's; zero if they are not
+	captured     time.Time       // when the last segment was captured
+	examined     time.Time       // when it was last looked whether there is something to capture
+	applied      uint64          // etcd's applied index as the small buckets were last looked at
+	bucketsAfter time.Time       // when they may be looked at again
+	hurry        bool            // a capture is waited for
+	gap          time.Time       // since when compaction has passed the tail; zero if it has not
+	released     format.Position // behind the last object of an orderly stop; zero if there is none
+	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
 }
 
 // waiting is a segment that is captured and not in the store.
 type waiting struct {
-	position, next segment.Position
-	before         segment.Digest // the chain's digest at the position
-	size           int64          // bytes
-	since          time.Time      // when its first change was seen, by the monotonic clock
+	position, next format.Position
+	before         format.Digest // the chain's digest at the position
+	size           int64         // bytes
+	since          time.Time     // when its first change was seen, by the monotonic clock
 }
 
 // marker tells when a revision was the present one.
 type marker struct {
-	segment.Marker
+	format.Marker
 	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
 }
 
 // mark notes when a revision was first seen.
 func (w *Writer) mark() {
 	if c := &w.chain; c.tail != nil && w.writes() && len(c.markers) < mostMarkers {
-		c.markers = append(c.markers, marker{segment.Marker{Revision: w.revision, Time: w.time()}, time.Now()})
+		c.markers = append(c.markers, marker{format.Marker{Revision: w.revision, Time: w.time()}, time.Now()})
 	}
 }
 
@@ -140,23 +140,23 @@ func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, er
 
 // drawn is a segment in the making.
 type drawn struct {
-	*segment.Builder
+	*format.SegmentBuilder
 	upTo      int64
 	markers   []marker // that are not added yet
 	compacted int64
-	small     []*segment.Bucket // all of them; nil if they were not looked at
-	applied   uint64            // raft's index once they were; 0 if they were not
+	small     []*format.Bucket // all of them; nil if they were not looked at
+	applied   uint64           // raft's index once they were; 0 if they were not
 	more      bool
 }
 
 // draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
 // is a segment all the same.
 func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
-	builder, err := segment.NewBuilder(w.options.Keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.options.Keys, *w.chain.tail)
 	if err != nil {
 		return nil, err
 	}
-	d := &drawn{Builder: builder, upTo: upTo, markers: w.chain.markers, more: true}
+	d := &drawn{SegmentBuilder: builder, upTo: upTo, markers: w.chain.markers, more: true}
 	for d.more && d.RawBytes() < most {
 		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets}
 		rows, err := w.reader.Since(request)
@@ -219,9 +219,9 @@ func (w *Writer) spare(rows capture.Rows) {
 }
 
 // changed are the small buckets that the chain has otherwise, or not at all.
-func (w *Writer) changed(small []*segment.Bucket) (changed []*segment.Bucket) {
+func (w *Writer) changed(small []*format.Bucket) (changed []*format.Bucket) {
 	if w.chain.buckets == nil {
-		w.chain.buckets = map[string]segment.Digest{}
+		w.chain.buckets = map[string]format.Digest{}
 	}
 	for _, bucket := range small {
 		if known, ok := w.chain.buckets[bucket.Name]; !ok || known != capture.Digest(bucket) {
@@ -232,13 +232,13 @@ func (w *Writer) changed(small []*segment.Bucket) (changed []*segment.Bucket) {
 }
 
 // keep ends a segment and puts it into the spool.
-func (w *Writer) keep(d *drawn, changed []*segment.Bucket) error {
+func (w *Writer) keep(d *drawn, changed []*format.Bucket) error {
 	if err := w.end(d, changed); err != nil {
 		return err
 	}
 	etcd := w.options.Etcd
-	source := segment.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied, Session: w.options.Session}
-	if err := w.wait(d.Builder, source); err != nil {
+	source := format.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied, Session: w.options.Session}
+	if err := w.wait(d.SegmentBuilder, source); err != nil {
 		return err
 	}
 	w.chain.markers = d.markers
@@ -246,7 +246,7 @@ func (w *Writer) keep(d *drawn, changed []*segment.Bucket) error {
 }
 
 // wait finishes a segment, and has it wait for the store behind the others.
-func (w *Writer) wait(builder *segment.Builder, source segment.Source) error {
+func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) error {
 	object, err := builder.Finish(source)
 	if err != nil {
 		return err
@@ -273,14 +273,14 @@ func (w *Writer) changedAt() time.Time {
 }
 
 // end adds what comes behind the rows.
-func (w *Writer) end(d *drawn, changed []*segment.Bucket) error {
+func (w *Writer) end(d *drawn, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
 		if err = d.mark(d.upTo); err == nil {
-			err = d.Marker(segment.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
+			err = d.Marker(format.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
 		}
 	}
-	told := map[segment.CompactionHash]bool{}
+	told := map[format.CompactionHash]bool{}
 	for _, hash := range w.options.Etcd.Hashes() {
 		if err == nil && !w.chain.hashes[hash] && hash.Revision <= d.End() {
 			err = d.CompactionHash(hash)

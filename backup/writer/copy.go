@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 )
 
@@ -17,7 +17,7 @@ import (
 type copied struct {
 	path     string
 	sealed   bool // it is what the store gets; otherwise it is the database itself
-	database segment.Body
+	database format.Body
 	held     time.Duration
 	hash     *archive.Hash
 	size     int64        // bytes

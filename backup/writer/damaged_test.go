@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // damage changes a byte of an object.
@@ -137,7 +137,7 @@ func TestADamagedFullIsReplacedWithinTheChain(t *testing.T) {
 // The data of a member may be older than what is damaged: then there is nothing to begin with.
 func TestAMemberThatIsBehindWhatIsDamagedBeginsNothing(t *testing.T) {
 	s := stopped(t, func(s *stand) { s.put("a", "2") })
-	s.store.SetContent(archive.SegmentName(1, segment.After(s.etcd.Revision()+100)), []byte("damaged"))
+	s.store.SetContent(archive.SegmentName(1, format.After(s.etcd.Revision()+100)), []byte("damaged"))
 	before := s.names()
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")

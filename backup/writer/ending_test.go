@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/capture"
 )
@@ -33,7 +33,7 @@ func (s *stand) succeed() int64 {
 	a := archive.New(s.store, keys)
 	for {
 		of, head := s.newest()
-		err := a.End(s.Context(), of, head, "theirs", segment.Ending{Successor: of.Number + 1, Nonce: "nonce", At: time.Now()})
+		err := a.End(s.Context(), of, head, "theirs", format.Ending{Successor: of.Number + 1, Nonce: "nonce", At: time.Now()})
 		if errors.Is(err, archive.ErrMoved) {
 			continue
 		}
@@ -200,7 +200,7 @@ func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
 	s.succeed()
 	a := archive.New(s.store, keys)
 	of, head := s.newest()
-	require.ErrorIs(t, a.End(t.Context(), of, head, "others", segment.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
+	require.ErrorIs(t, a.End(t.Context(), of, head, "others", format.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
 	begin := func(session string) error {
 		return a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c" + session, Parent: 1, Session: session, Created: time.Now()})
 	}

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Etcd is what backups need to know of the running etcd. Its methods answer at once, from any goroutine; Server makes one.
@@ -29,7 +29,7 @@ type Etcd interface {
 	// Members is how many the cluster has.
 	Members() int
 	// Hashes are those that etcd found when it compacted, the last few of them.
-	Hashes() []segment.CompactionHash
+	Hashes() []format.CompactionHash
 	// Hash is etcd's own of the rows up to a revision. It reads the whole database under a lock of etcd's, so it is asked only
 	// where that is small.
 	Hash(revision int64) (archive.Hash, error)
@@ -60,10 +60,10 @@ func (r running) ClusterID() string { return r.Cluster().ID().String() }
 
 func (r running) Members() int { return len(r.Cluster().Members()) }
 
-func (r running) Hashes() (found []segment.CompactionHash) {
+func (r running) Hashes() (found []format.CompactionHash) {
 	for _, one := range r.KV().HashStorage().Hashes() {
 		hash := hashOf(one)
-		found = append(found, segment.CompactionHash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash})
+		found = append(found, format.CompactionHash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash})
 	}
 	return found
 }

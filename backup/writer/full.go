@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/internal/steady"
@@ -23,12 +22,12 @@ const guests = 60
 type fulls struct {
 	making   *full
 	due      []due
-	after    time.Time        // none is begun or stored before
-	next     time.Time        // by schedule; zero if there is none
-	wall     time.Time        // as the schedule was last looked at
-	rested   time.Time        // no gap is answered with one before
-	behind   segment.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
-	replaced string           // what was wrong with the one that another was made in the place of
+	after    time.Time       // none is begun or stored before
+	next     time.Time       // by schedule; zero if there is none
+	wall     time.Time       // as the schedule was last looked at
+	rested   time.Time       // no gap is answered with one before
+	behind   format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
+	replaced string          // what was wrong with the one that another was made in the place of
 }
 
 // due is a full that was asked for.
@@ -46,9 +45,9 @@ type fullResult struct {
 type full struct {
 	archive.Full
 	asked    []due
-	opens    bool             // a new chain
-	behind   segment.Position // where the one before ended then; zero if there was none
-	adrift   bool             // no segment begins any longer where this one would be gone on from
+	opens    bool            // a new chain
+	behind   format.Position // where the one before ended then; zero if there was none
+	adrift   bool            // no segment begins any longer where this one would be gone on from
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
@@ -250,16 +249,16 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 	if w.core.State == opening {
 		w.discard() // what is kept of the chain before
 		f.opens, f.behind = true, w.remote.stored
-		w.chain.tail = &segment.Start{
-			Cluster: f.Cluster, Generation: f.Generation, Position: segment.After(f.Revision),
-			Before: segment.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
+		w.chain.tail = &format.Start{
+			Cluster: f.Cluster, Generation: f.Generation, Position: format.After(f.Revision),
+			Before: format.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
 		}
 		w.chain.tail.Last, _, _ = w.digest(f.Revision) // for those who look later whether these are their rows
 		if w.remote.beyond.Compare(w.chain.tail.Position) > 0 {
 			w.chain.tail.Position = w.remote.beyond
 		}
 		if f.Behind = w.remote.link; f.Behind != nil && f.Behind.Compare(w.chain.tail.Position) >= 0 {
-			w.chain.tail.Position = segment.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
+			w.chain.tail.Position = format.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
 		}
 		w.chain.markers, w.chain.buckets = nil, snapshot.Digests()
 		w.take(ctx, named, payload{})
@@ -278,13 +277,13 @@ func (w *Writer) openChain(reason string) {
 		w.fulls.due = append([]due{{reason: reason}}, w.fulls.due...)
 	}
 	for i := range w.flushes {
-		w.flushes[i].target = segment.Position{} // was one of the chain that ends
+		w.flushes[i].target = format.Position{} // was one of the chain that ends
 	}
 }
 
 // replace has a full made within the chain in the place of a damaged one, once: nobody could begin with that.
 func (w *Writer) replace(damaged error) {
-	if !errors.Is(damaged, seal.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.writes() || len(w.flushes) > 0 {
+	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.writes() || len(w.flushes) > 0 {
 		return
 	}
 	w.fulls.replaced = damaged.Error()
@@ -423,7 +422,7 @@ func (w *Writer) finished(ctx context.Context, done FullDone) {
 	w.plan(w.options.Now())
 	w.fulls.rested = time.Now().Add(max(w.pace.rest, restFactor*done.Took))
 	if f.opens {
-		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), segment.Position{}
+		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), format.Position{}
 		w.take(ctx, chainBegun, payload{})
 	}
 	w.publish()
@@ -473,7 +472,7 @@ func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
 	return func(ctx context.Context, full archive.Full) error {
 		head, err := in.Head(ctx, full.Generation)
 		switch {
-		case errors.Is(err, seal.ErrDamaged), err == nil && head.Damaged != nil: // nobody goes on from there
+		case errors.Is(err, format.ErrDamaged), err == nil && head.Damaged != nil: // nobody goes on from there
 			return nil
 		case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
 			return err
@@ -507,7 +506,7 @@ func (w *Writer) leaveChain(why error) {
 		_ = os.Remove(f.copied.path)
 	}
 	for i := range w.flushes {
-		w.flushes[i].target = segment.Position{}
+		w.flushes[i].target = format.Position{}
 	}
 	for _, asked := range f.asked {
 		if asked.done != nil {

@@ -17,8 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -30,7 +29,7 @@ const (
 	poll     = 5 * time.Millisecond
 )
 
-var keys = &seal.Keys{}
+var keys = &format.Keys{}
 
 // clusterID is the cluster that data are of, unless a test says otherwise.
 const clusterID = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
@@ -122,14 +121,14 @@ func (s *stand) awaitStored(revision int64) {
 }
 
 // rows are those of a database file.
-func rows(t *testing.T, path string) (found []segment.Row) {
+func rows(t *testing.T, path string) (found []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
 	defer db.Close()
 	require.NoError(t, db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
-			found = append(found, segment.Row{Key: bytes.Clone(k), Value: bytes.Clone(v)})
+			found = append(found, format.Row{Key: bytes.Clone(k), Value: bytes.Clone(v)})
 			return nil
 		})
 	}))
@@ -137,7 +136,7 @@ func rows(t *testing.T, path string) (found []segment.Row) {
 }
 
 // current are the rows of etcd's database now.
-func (s *stand) current() []segment.Row { return rows(s.T, s.copied()) }
+func (s *stand) current() []format.Row { return rows(s.T, s.copied()) }
 
 // copied is etcd's database as it is now.
 func (s *stand) copied() string {
@@ -154,7 +153,7 @@ func (s *stand) copied() string {
 }
 
 // kept reads everything up to a target back from the store, and checks all of it.
-func kept(t *testing.T, from store.Store, target archive.Target) ([]segment.Row, archive.Reading, archive.Path) {
+func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, archive.Reading, archive.Path) {
 	t.Helper()
 	a := archive.New(from, keys)
 	path, err := a.Find(t.Context(), target)
@@ -172,8 +171,8 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]segment.Row,
 	require.NoError(t, file.Truncate(information.Size()-32)) // the digest behind the database
 	require.NoError(t, file.Close())
 	found := rows(t, name)
-	reading, err := a.Read(t.Context(), path, func(row segment.Row) error {
-		found = append(found, segment.Row{Key: bytes.Clone(row.Key), Value: bytes.Clone(row.Value)})
+	reading, err := a.Read(t.Context(), path, func(row format.Row) error {
+		found = append(found, format.Row{Key: bytes.Clone(row.Key), Value: bytes.Clone(row.Value)})
 		return nil
 	})
 	require.NoError(t, err)
@@ -181,7 +180,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]segment.Row,
 }
 
 // requireSame compares without printing megabytes.
-func requireSame(t *testing.T, want, got []segment.Row) {
+func requireSame(t *testing.T, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {
 		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)

@@ -11,7 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
@@ -61,19 +61,19 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 }
 
 // other stores a segment of one row as a member with another history would.
-func (s *stand) other(rows ...segment.Row) {
+func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	a := archive.New(s.store, keys)
 	generation, err := a.GenerationOf(s.Context(), clusterID)
 	require.NoError(s, err)
 	head, err := a.Head(s.Context(), generation.Number)
 	require.NoError(s, err)
-	builder, err := segment.NewBuilder(keys, head.Start)
+	builder, err := format.NewSegmentBuilder(keys, head.Start)
 	require.NoError(s, err)
 	for _, row := range rows {
 		require.NoError(s, builder.Row(row))
 	}
-	object, err := builder.Finish(segment.Source{Member: "1"})
+	object, err := builder.Finish(format.Source{Member: "1"})
 	require.NoError(s, err)
 	require.NoError(s, archivetest.PutSegment(s.Context(), a, object))
 }

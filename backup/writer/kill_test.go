@@ -21,7 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -145,7 +145,7 @@ func TestNothingThatWasStoredIsLostHoweverOftenTheProcessIsKilled(t *testing.T) 
 }
 
 // requireEndsWith compares the last rows; the ones before may be compacted in one place and not in the other.
-func requireEndsWith(t *testing.T, rows, end []segment.Row) {
+func requireEndsWith(t *testing.T, rows, end []format.Row) {
 	t.Helper()
 	require.GreaterOrEqual(t, len(rows), len(end))
 	requireSame(t, end, rows[len(rows)-len(end):])

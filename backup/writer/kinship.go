@@ -7,7 +7,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 )
 
@@ -77,9 +77,9 @@ func (w *Writer) otherCopy(head archive.Head, how string) error {
 // compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
 // and etcd may have compacted some. Every history begins without any: a chain that has none is of data that have none, either, and says
 // nothing about others.
-func (w *Writer) compare(end segment.Start) (compared, same bool, err error) {
-	if end.Last == (segment.Digest{}) {
-		none := end.Position.Revision == segment.After(1).Revision && w.options.Etcd.Revision() == 1
+func (w *Writer) compare(end format.Start) (compared, same bool, err error) {
+	if end.Last == (format.Digest{}) {
+		none := end.Position.Revision == format.After(1).Revision && w.options.Etcd.Revision() == 1
 		return none, none, nil
 	}
 	own, whole, err := w.digest(end.Position.Revision - 1)
@@ -89,8 +89,8 @@ func (w *Writer) compare(end segment.Start) (compared, same bool, err error) {
 
 // alike compares all rows of a segment with etcd's, as far as these are not compacted: copies that do the same may have a last revision
 // that is the same.
-func (w *Writer) alike(with segment.Manifest) (bool, error) {
-	chain := segment.Continue(with.Before, with.Position)
+func (w *Writer) alike(with format.Manifest) (bool, error) {
+	chain := format.Continue(with.Before, with.Position)
 	for more := true; more; {
 		rows, err := w.reader.Since(capture.Request{From: chain.Revision() + 1, UpTo: with.End, Limit: chunk})
 		var gap *capture.GapError
@@ -112,9 +112,9 @@ func (w *Writer) alike(with segment.Manifest) (bool, error) {
 }
 
 // digest is that of the rows of a revision, as far as they are left, and tells whether all are.
-func (w *Writer) digest(revision int64) (own segment.Digest, whole bool, err error) {
+func (w *Writer) digest(revision int64) (own format.Digest, whole bool, err error) {
 	rows, whole, err := w.reader.Left(revision)
-	chain := segment.Continue(segment.Digest{}, segment.Position{Revision: revision})
+	chain := format.Continue(format.Digest{}, format.Position{Revision: revision})
 	for _, row := range rows {
 		if err == nil {
 			err = chain.Add(row)

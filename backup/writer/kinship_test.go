@@ -12,7 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -145,7 +145,7 @@ func TestAVolumeTellsWhereTheStoreEnded(t *testing.T) {
 	s.awaitStored(last)
 	require.NoError(t, s.Flush(t.Context()))
 	s.end()
-	assert.Equal(t, segment.After(last), s.identified().Position)
+	assert.Equal(t, format.After(last), s.identified().Position)
 	assert.Equal(t, clusterID, s.identified().Cluster)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -91,7 +91,7 @@ func TestAListingThatLacksWhatAFormerLifeHasStoredIsNotBelieved(t *testing.T) {
 func (s *stand) mergeAll() {
 	s.Helper()
 	a := archive.New(s.store, keys)
-	segments, err := a.Objects(s.Context(), 1, archive.Segment, segment.Position{})
+	segments, err := a.Objects(s.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(s, err)
 	require.Greater(s, len(segments), 1)
 	_, err = a.Merge(s.Context(), archive.Minute, segments)

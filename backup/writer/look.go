@@ -9,8 +9,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -25,17 +24,17 @@ type remote struct {
 	asked time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
 	after time.Time // nothing is asked about the chain before
 
-	stored   segment.Position // where the chain ends; zero if that is unknown, or there is none
-	storedAt time.Time        // when that was last seen, or made, to be so
-	last     segment.Position // of the newest segment; zero if none is known
-	newest   string           // the newest full snapshot; empty if none is known
-	checked  time.Time        // when the store was last asked whether it still has that
-	beyond   segment.Position // where a new chain leaves alone what is damaged; zero if nothing is
-	fence    fence            // a later leader's end of the chain
-	ahead    time.Time        // since when the chain has been ahead of this member's data; zero if it is not
-	link     *archive.Link    // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
-	heard    time.Time        // when it was last asked whether there is a successor
-	looked   looked           // at by a member that does not lead
+	stored   format.Position // where the chain ends; zero if that is unknown, or there is none
+	storedAt time.Time       // when that was last seen, or made, to be so
+	last     format.Position // of the newest segment; zero if none is known
+	newest   string          // the newest full snapshot; empty if none is known
+	checked  time.Time       // when the store was last asked whether it still has that
+	beyond   format.Position // where a new chain leaves alone what is damaged; zero if nothing is
+	fence    fence           // a later leader's end of the chain
+	ahead    time.Time       // since when the chain has been ahead of this member's data; zero if it is not
+	link     *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
+	heard    time.Time       // when it was last asked whether there is a successor
+	looked   looked          // at by a member that does not lead
 }
 
 // looked is what a member that does not lead saw last.
@@ -126,7 +125,7 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 		w.remote.archive = seen.archive
 	}
 	nothing := errors.Is(err, store.ErrNotFound)
-	damaged := errors.Is(err, seal.ErrDamaged) && !seen.head.PastEnd.IsZero()
+	damaged := errors.Is(err, format.ErrDamaged) && !seen.head.PastEnd.IsZero()
 	switch {
 	case errors.Is(err, archive.ErrForeign):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
@@ -252,7 +251,7 @@ func (w *Writer) goOn(is payload) {
 		w.remote.looked.head = is.head
 	}
 	w.remember(is.head)
-	w.remote.beyond = segment.Position{}
+	w.remote.beyond = format.Position{}
 	w.statistic.Broken = nil
 	w.align(is.head)
 	w.replace(is.head.Newer)
@@ -297,9 +296,9 @@ func (w *Writer) takeOver() {
 func (w *Writer) remember(head archive.Head) {
 	is := &w.remote
 	if head.Position != is.stored {
-		w.fulls.behind = segment.Position{}
+		w.fulls.behind = format.Position{}
 	}
-	is.stored, is.storedAt, is.newest, is.last = head.Position, time.Now(), "", segment.Position{}
+	is.stored, is.storedAt, is.newest, is.last = head.Position, time.Now(), "", format.Position{}
 	if head.Segment != nil {
 		is.last = head.Segment.Position
 		w.chain.lastTime = later(w.chain.lastTime, head.Segment.To)
@@ -328,7 +327,7 @@ func (w *Writer) forgetStore() {
 	w.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
 	is := &w.remote
 	is.beyond = is.stored // what was stored before that was noticed is left alone
-	is.generation, is.stored, is.last, is.newest = archive.Generation{}, segment.Position{}, segment.Position{}, ""
+	is.generation, is.stored, is.last, is.newest = archive.Generation{}, format.Position{}, format.Position{}, ""
 	w.reserving.revision = 0 // it went as well
 }
 
@@ -418,11 +417,11 @@ type found struct {
 	dataDir  string
 	founding archive.Cluster // that the store is founded for if it has none, but for the id
 
-	known  archive.Head     // that the chain has gone on from, if it has at all; empty if that is not known
-	wanted int64            // the revision that it must reach if it has not
-	vet    bool             // whether the generation is to be looked at, too
-	last   segment.Position // the newest segment that is known; zero if none is
-	full   string           // the newest full snapshot that is known; empty if none is
+	known  archive.Head    // that the chain has gone on from, if it has at all; empty if that is not known
+	wanted int64           // the revision that it must reach if it has not
+	vet    bool            // whether the generation is to be looked at, too
+	last   format.Position // the newest segment that is known; zero if none is
+	full   string          // the newest full snapshot that is known; empty if none is
 }
 
 // errSuperseded says that a restore took the place of this cluster.
@@ -617,5 +616,5 @@ func (f *found) believe(ctx context.Context) error {
 
 // isMissing tells whether an object is gone, or was overlooked since it cannot be believed.
 func isMissing(err error) bool {
-	return errors.Is(err, store.ErrNotFound) || errors.Is(err, seal.ErrDamaged) || errors.Is(err, seal.ErrUntrusted)
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // A store may answer well and have lost what it was given. Whoever writes does not look back.
@@ -20,7 +20,7 @@ func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) 
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
 	s.end()
-	objects, err := archive.New(s.store, keys).Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	objects, err := archive.New(s.store, keys).Objects(t.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(t, err)
 	require.NoError(t, s.store.Delete(t.Context(), objects[len(objects)-3].Name()))
 	s.run()

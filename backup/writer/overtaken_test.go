@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -33,7 +33,7 @@ func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) 
 	require.NoError(t, <-flushed)
 	_, reading, path := kept(t, c.store, archive.Target{})
 	assert.Equal(t, last, path.Revision)
-	users := func(b *segment.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
+	users := func(b *format.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
 	assert.True(t, slices.ContainsFunc(reading.Buckets, users), "the user is in the store")
 	c.requireChains(1)
 }

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // flush is somebody who waits until a revision is in the store.
 type flush struct {
-	revision int64            // what etcd had when it was asked
-	at       time.Time        // when that was
-	target   segment.Position // where the segments end that have it; zero until it is captured
+	revision int64           // what etcd had when it was asked
+	at       time.Time       // when that was
+	target   format.Position // where the segments end that have it; zero until it is captured
 	done     chan error
 }
 
@@ -94,9 +94,9 @@ func (w *Writer) releases() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
-	builder, err := segment.NewBuilder(w.options.Keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.options.Keys, *w.chain.tail)
 	if err == nil {
-		err = w.wait(builder, segment.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
+		err = w.wait(builder, format.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
 	}
 	if err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")

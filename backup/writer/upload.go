@@ -9,7 +9,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/merge"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -69,7 +69,7 @@ func (w *Writer) opener(next waiting) func() (io.ReadCloser, int64, error) {
 // errGone says that what waited is not in the spool any more, or not as it was.
 var errGone = errors.New("a segment is gone from the spool, or damaged")
 
-func put(ctx context.Context, to *archive.Archive, generation int, position segment.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
+func put(ctx context.Context, to *archive.Archive, generation int, position format.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
 	content, size, err := open()
 	if err != nil {
 		return 0, err
@@ -127,7 +127,7 @@ func (w *Writer) advance(which waiting) {
 
 // collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
 // is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users.
-func (w *Writer) collided(ctx context.Context, which waiting, winner segment.Manifest, err error) {
+func (w *Writer) collided(ctx context.Context, which waiting, winner format.Manifest, err error) {
 	w.answered()
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		w.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
@@ -146,7 +146,7 @@ func (w *Writer) collided(ctx context.Context, which waiting, winner segment.Man
 }
 
 // manifest is that of a segment that waits.
-func (w *Writer) manifest(of waiting) (segment.Manifest, bool) {
+func (w *Writer) manifest(of waiting) (format.Manifest, bool) {
 	if w.chain.held != nil && w.chain.held.Position == of.position {
 		return w.chain.held.Manifest, true
 	}
@@ -155,13 +155,13 @@ func (w *Writer) manifest(of waiting) (segment.Manifest, bool) {
 }
 
 // secondTo makes good what a segment would have brought beside its rows: whoever was first with these may have looked earlier.
-func (w *Writer) secondTo(own segment.Manifest) {
+func (w *Writer) secondTo(own format.Manifest) {
 	if len(own.Buckets) == 0 {
 		return
 	}
 	w.retake()
 	for i := range w.flushes {
-		w.flushes[i].target, w.flushes[i].at, w.chain.hurry = segment.Position{}, time.Now(), true
+		w.flushes[i].target, w.flushes[i].at, w.chain.hurry = format.Position{}, time.Now(), true
 	}
 }
 

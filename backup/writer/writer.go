@@ -18,7 +18,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/statemachine"
@@ -29,7 +29,7 @@ type Options struct {
 	// Open returns the archive of --backup-store; it is asked again after an error.
 	Open func(ctx context.Context) (*archive.Archive, error)
 	// Keys are what segments are sealed and signed with, the archive's as well.
-	Keys *seal.Keys
+	Keys *format.Keys
 	Etcd Etcd
 	// Interval is --backup-interval: at most so long after a change a segment with it is on its way. The first one after a
 	// quiet time goes at once.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
@@ -94,7 +94,7 @@ func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T)
 	require.NoError(t, err)
 	require.NoError(t, s.Flush(t.Context()))
 	_, reading, _ := kept(t, s.store, archive.Target{})
-	holds := func(b *segment.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
+	holds := func(b *format.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
 	assert.True(t, slices.ContainsFunc(reading.Buckets, holds))
 }
 

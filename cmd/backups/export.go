@@ -16,8 +16,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/store"
@@ -64,7 +63,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
 		return Exported{}, fmt.Errorf("%w; etcd-backup-restore has left backups there, which are %w: nobody signed them, and with --accept-unsigned they are read all the same",
-			err, seal.ErrUntrusted)
+			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, sidecarstore.Target{Revision: target.Revision, Time: target.Time}, file, options}
 	exported, err = from.export(ctx)
@@ -108,7 +107,7 @@ func exportOwn(ctx context.Context, kept *archive.Archive, target archive.Target
 // find finds the way to a target. What nobody trusts is not damaged: nothing is made without it.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
-	if err == nil && errors.Is(path.PastEnd, seal.ErrUntrusted) {
+	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
 		err = fmt.Errorf("revision %d is not the latest in %s: %w; add the key there, or say --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
 	}
 	return path, err
@@ -232,12 +231,12 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	return restore.Source{
 		Snapshot:      func(context.Context) (io.ReadCloser, error) { return openSnapshot(db.Path()) },
 		DatabaseBytes: fetched.Bytes,
-		Rows: func(ctx context.Context, row func(segment.Row) error) (restore.Changes, error) {
+		Rows: func(ctx context.Context, row func(format.Row) error) (restore.Changes, error) {
 			return restore.Changes{}, db.View(func(tx *bolt.Tx) error {
 				base := sidecarstore.Base{Revision: fetched.Revision, Row: rowsOf(tx)}
 				for next, err := range e.kept.Rows(ctx, full, base, e.target) {
 					if err == nil {
-						err = row(segment.Row{Key: next.Key, Value: next.Value})
+						err = row(format.Row{Key: next.Key, Value: next.Value})
 					}
 					if err != nil {
 						return err

@@ -13,9 +13,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -67,7 +66,7 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 	require.Len(t, overview.Sidecar, 1)
 	assert.Equal(t, []int64{l.revision, l.last, 1}, []int64{overview.Sidecar[0].From, overview.Sidecar[0].To, int64(overview.Sidecar[0].Deltas)})
 
-	_, err = Export(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, archive.Target{}, path, NewMeter(nil))
+	_, err = Export(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, archive.Target{}, path, NewMeter(nil))
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 	_, err = os.Lstat(path)
 	assert.ErrorIs(t, err, os.ErrNotExist)
@@ -100,7 +99,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	stored := settings.Store.(*memory.Store)
-	name := archive.SegmentName(1, segment.After(l.revision))
+	name := archive.SegmentName(1, format.After(l.revision))
 	stored.SetContent(name, []byte("no segment\n"))
 	path := filepath.Join(t.TempDir(), "out.db")
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
@@ -119,7 +118,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 }
 
 func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
-	l, trusted, other := live(t), sealtest.New(t), sealtest.New(t)
+	l, trusted, other := live(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, names := range map[string]func(kept *archive.Archive, head archive.Head) string{
 		"the last segment": func(kept *archive.Archive, head archive.Head) string {
 			l.shipNothing(t, kept, head.Start)
@@ -127,7 +126,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 		},
 		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
 			full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
-				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: segment.Seed("c1", 1, l.last+10), Reason: "gap",
+				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: format.Seed("c1", 1, l.last+10), Reason: "gap",
 			}, bytes.NewReader(l.snapshot))
 			require.NoError(t, err)
 			return archive.ManifestName(1, full.Name())
@@ -142,7 +141,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 			_, err = Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 			_, failed := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
 			for _, err := range []error{err, failed} {
-				require.ErrorIs(t, err, seal.ErrUntrusted)
+				require.ErrorIs(t, err, format.ErrUntrusted)
 				require.ErrorContains(t, err, name)
 				require.ErrorContains(t, err, "--backup-trusted-keys")
 			}
@@ -177,15 +176,15 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
-	settings.Keys = sealtest.New(t).Load(t)
+	settings.Keys = formattest.NewKeys(t).Load(t)
 	require.True(t, settings.Keys.Trusts())
 	path := filepath.Join(t.TempDir(), "out.db")
 	_, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
-	require.ErrorIs(t, err, seal.ErrUntrusted)
+	require.ErrorIs(t, err, format.ErrUntrusted)
 	require.ErrorContains(t, err, "--accept-unsigned")
 	require.NoFileExists(t, path)
 	_, err = Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
-	require.ErrorIs(t, err, seal.ErrUntrusted)
+	require.ErrorIs(t, err, format.ErrUntrusted)
 
 	settings.AcceptUnsigned = true
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))

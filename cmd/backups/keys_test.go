@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -125,7 +125,7 @@ func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
 }
 
 func TestAPlaceWithoutBackupsIsNoList(t *testing.T) {
-	seen, err := Look(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, noon)
+	seen, err := Look(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, noon)
 	require.ErrorIs(t, err, ErrEmpty)
 	assert.Empty(t, seen.Generations)
 }

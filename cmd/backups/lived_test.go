@@ -19,8 +19,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -31,7 +30,7 @@ type lived struct {
 	snapshot []byte // a stock one
 	revision int64  // of the snapshot
 	last     int64
-	rows     []segment.Row // all of them, in order
+	rows     []format.Row // all of them, in order
 	events   []sidecarstoretest.Event
 }
 
@@ -63,13 +62,13 @@ func live(t *testing.T) (l lived) {
 	return l
 }
 
-func rowsIn(t *testing.T, path string) (rows []segment.Row) {
+func rowsIn(t *testing.T, path string) (rows []format.Row) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
 	defer db.Close()
 	require.NoError(t, db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
-			rows = append(rows, segment.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
+			rows = append(rows, format.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
 			return nil
 		})
 	}))
@@ -77,8 +76,8 @@ func rowsIn(t *testing.T, path string) (rows []segment.Row) {
 }
 
 // upTo are the rows up to a revision.
-func (l lived) upTo(revision int64) []segment.Row {
-	i := slices.IndexFunc(l.rows, func(row segment.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
+func (l lived) upTo(revision int64) []format.Row {
+	i := slices.IndexFunc(l.rows, func(row format.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
 	if i < 0 {
 		return l.rows
 	}
@@ -88,26 +87,26 @@ func (l lived) upTo(revision int64) []segment.Row {
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
 // keep puts a full and a segment into a store.
-func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &seal.Keys{}) }
+func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &format.Keys{}) }
 
-func (l lived) keepWith(t *testing.T, keys *seal.Keys) Settings {
+func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	settings := Settings{Store: memory.New(), Keys: keys}
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon})
 	require.NoError(t, err)
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
-		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
+		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
-	builder, err := segment.NewBuilder(settings.Keys, full.Start())
+	builder, err := format.NewSegmentBuilder(settings.Keys, full.Start())
 	require.NoError(t, err)
 	for _, row := range l.rows[len(l.upTo(l.revision)):] {
 		require.NoError(t, builder.Row(row))
 		revision, err := row.Revision()
 		require.NoError(t, err)
-		require.NoError(t, builder.Marker(segment.Marker{Revision: revision, Time: noon.Add(time.Duration(revision) * time.Second)}))
+		require.NoError(t, builder.Marker(format.Marker{Revision: revision, Time: noon.Add(time.Duration(revision) * time.Second)}))
 	}
-	object, err := builder.Finish(segment.Source{Member: "m"})
+	object, err := builder.Finish(format.Source{Member: "m"})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 	return settings
@@ -122,7 +121,7 @@ func (l lived) keepAsSidecar(t *testing.T) Settings {
 		events = append(events, sidecarstoretest.Event{EtcdEvent: e.EtcdEvent, Time: noon.Add(time.Duration(e.EtcdEvent.Kv.ModRevision) * time.Second)})
 	}
 	s.SetContent("v2/"+sidecarstoretest.Name("Incr", l.revision+1, l.last, noon.Add(time.Minute), ""), sidecarstoretest.Delta(t, events...))
-	return Settings{Store: s, Keys: &seal.Keys{}}
+	return Settings{Store: s, Keys: &format.Keys{}}
 }
 
 // requireSnapshot compares a file with what etcd had.
@@ -151,7 +150,7 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 	}
 	if gap > 0 {
 		full.Revision += gap
-		full.Next, full.Chain, full.Last = segment.After(full.Revision), segment.Seed("c1", 1, full.Revision), segment.Digest{}
+		full.Next, full.Chain, full.Last = format.After(full.Revision), format.Seed("c1", 1, full.Revision), format.Digest{}
 	}
 	full, err = archivetest.PutFull(t.Context(), kept, full, bytes.NewReader(l.snapshot))
 	require.NoError(t, err)
@@ -159,11 +158,11 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 }
 
 // shipNothing puts a segment of one marker into a store.
-func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start segment.Start) {
-	builder, err := segment.NewBuilder(kept.Keys(), start)
+func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start format.Start) {
+	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)
-	require.NoError(t, builder.Marker(segment.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
-	object, err := builder.Finish(segment.Source{})
+	require.NoError(t, builder.Marker(format.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
+	object, err := builder.Finish(format.Source{})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }

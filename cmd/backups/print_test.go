@@ -17,7 +17,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -44,7 +44,7 @@ func printed(t *testing.T, document interface{ Print(to io.Writer) error }) stri
 var began = time.Date(2026, time.November, 21, 1, 2, 3, 0, time.UTC)
 
 func generation() archive.Generational {
-	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: segment.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
+	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: format.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
 	result := archive.Result{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
 	return archive.Generational{
 		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},

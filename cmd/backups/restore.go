@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer/capture"
@@ -91,9 +91,9 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 	}
 	head, err := kept.Head(ctx, newest)
 	switch {
-	case errors.Is(err, seal.ErrDamaged) && !head.PastEnd.IsZero():
+	case errors.Is(err, format.ErrDamaged) && !head.PastEnd.IsZero():
 		head.Position = head.PastEnd
-	case err != nil && !errors.Is(err, seal.ErrUntrusted): // nobody's words, not even in names
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // nobody's words, not even in names
 		return 0, err
 	}
 	return archive.Above(reserved.Revision, max(head.Revision(), path.Revision)), nil

@@ -14,8 +14,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
@@ -130,14 +130,14 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 // What is wrong with the newest generation is no reason to refuse an older one that was asked for.
 func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 	t.Parallel()
-	l, trusted := live(t), sealtest.New(t)
+	l, trusted := live(t), formattest.NewKeys(t)
 	for name, spoil := range map[string]func(settings Settings, manifest string){
 		"damaged": func(settings Settings, manifest string) {
 			settings.Store.(*memory.Store).SetContent(manifest, []byte("no manifest\n"))
 		},
 		"not trusted": func(settings Settings, manifest string) {
 			require.NoError(t, settings.Store.Delete(t.Context(), manifest))
-			l.secondGeneration(t, archive.New(settings.Store, sealtest.New(t).Load(t)), noon.Add(2*time.Hour))
+			l.secondGeneration(t, archive.New(settings.Store, formattest.NewKeys(t).Load(t)), noon.Add(2*time.Hour))
 		},
 	} {
 		settings, plan := l.keepWith(t, trusted.Load(t)), planned(t)
@@ -156,7 +156,7 @@ func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
-		Cluster: "c2", Generation: 2, Revision: revision, Time: at, Chain: segment.Seed("c2", 2, revision), Member: "m", Reason: "begin",
+		Cluster: "c2", Generation: 2, Revision: revision, Time: at, Chain: format.Seed("c2", 2, revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
 	return full

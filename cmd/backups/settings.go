@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
-	"etcd-wrapper/backup/writer/schedule"
 	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/readiness/status/terminal"
@@ -28,8 +28,8 @@ type Settings struct {
 	Flags      commandline.Backups // that they were read from
 	VolumeDir  string              // of the wrapper that was asked; empty if none was
 	Store      store.Store         // nil without --backup-store
-	Keys       *seal.Keys
-	Schedule   schedule.Schedule
+	Keys       *format.Keys
+	Schedule   backup.Schedule
 	Policy     retention.Policy
 	Interval   time.Duration
 	SpoolLimit int64 // bytes
@@ -52,13 +52,13 @@ func Read(flags commandline.Backups) (Settings, error) {
 			return Settings{}, err
 		}
 	}
-	if settings.Schedule, err = schedule.Parse(flags.FullSchedule); err != nil {
+	if settings.Schedule, err = backup.ParseSchedule(flags.FullSchedule); err != nil {
 		return Settings{}, err
 	}
 	if settings.Policy, err = retention.ParsePolicy(flags.Keep.Policy); err != nil {
 		return Settings{}, err
 	}
-	settings.Keys, err = seal.Load(seal.Files{
+	settings.Keys, err = format.LoadKeys(format.KeyFiles{
 		Recipients: flags.Recipients, Identities: flags.Identities, SigningKey: flags.SigningKey, TrustedKeys: flags.TrustedKeys,
 	})
 	return settings, err

@@ -14,8 +14,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -50,12 +49,12 @@ func (l lived) inPieces(t *testing.T, middle int64) Settings {
 
 // keepUpTo puts the full and a segment up to a revision into a store.
 func (l lived) keepUpTo(t *testing.T, last int64) Settings {
-	settings := Settings{Store: memory.New(), Keys: &seal.Keys{}}
+	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
 	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon})
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
-		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: segment.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
+		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
 	l.ship(t, settings, last)
@@ -67,15 +66,15 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
 	require.NoError(t, err)
-	builder, err := segment.NewBuilder(settings.Keys, head.Start)
+	builder, err := format.NewSegmentBuilder(settings.Keys, head.Start)
 	require.NoError(t, err)
 	for _, row := range l.upTo(last)[len(l.upTo(head.Revision())):] {
 		revision, err := row.Revision()
 		require.NoError(t, err)
 		require.NoError(t, builder.Row(row))
-		require.NoError(t, builder.Marker(segment.Marker{Revision: revision, Time: since(float64(revision))}))
+		require.NoError(t, builder.Marker(format.Marker{Revision: revision, Time: since(float64(revision))}))
 	}
-	object, err := builder.Finish(segment.Source{Member: "m"})
+	object, err := builder.Finish(format.Source{Member: "m"})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }
@@ -133,7 +132,7 @@ func TestTheEdgesOfWhatIsKept(t *testing.T) {
 }
 
 func TestAnEmptyStoreIsASentence(t *testing.T) {
-	settings := Settings{Store: memory.New(), Keys: &seal.Keys{}}
+	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	for _, target := range []archive.Target{{}, {Revision: 1}, {Time: noon}, {Generation: 1}} {
 		_, err := Export(t.Context(), settings, target, filepath.Join(t.TempDir(), "out.db"), NewMeter(nil))
 		require.ErrorContains(t, err, "is not kept in memory://test/, which has nothing that can be restored")

@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -61,15 +60,15 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	stored := settings.Store.(*memory.Store)
-	first := archive.SegmentName(1, segment.After(l.revision))
+	first := archive.SegmentName(1, format.After(l.revision))
 	content, there := stored.Content(first)
 	require.True(t, there)
-	stored.SetContent(archive.SegmentName(1, segment.After(l.last)), content) // what followed it
+	stored.SetContent(archive.SegmentName(1, format.After(l.last)), content) // what followed it
 	require.NoError(t, stored.Delete(t.Context(), first))
 	for _, choice := range []Choice{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)
-		require.ErrorContains(t, err, "nothing begins at "+segment.After(l.revision).String())
+		require.ErrorContains(t, err, "nothing begins at "+format.After(l.revision).String())
 		assert.Equal(t, l.revision, verified.Revision)
 	}
 }
@@ -95,9 +94,9 @@ func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
 
 // An unsigned result would make a full unbelievable for those who trust signatures only.
 func TestAResultThatNobodyWouldBelieveIsNotStored(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	settings := live(t).keepWith(t, pair.Load(t))
-	settings.Keys = sealtest.Load(t, seal.Files{TrustedKeys: pair.TrustedKeys})
+	settings.Keys = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys})
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.False(t, verified.Recorded)
@@ -115,6 +114,6 @@ func TestWhatKeepsFromVerifyingIsNoResult(t *testing.T) {
 	require.ErrorIs(t, err, away)
 	_, err = Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &seal.Keys{}}, newest, restores(archive.Verified))
+	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }

@@ -148,11 +148,11 @@ func TestTheCommittedPictureOfTheRoomsIsTheImports(t *testing.T) {
 func TestRoomsThatImportEachOtherAreNamed(t *testing.T) {
 	rooms := arrows{}
 	rooms.add("cmd", "member", "cmd/runtime imports member")
-	rooms.add("member", "backup/store", "member/leases imports backup/store/wire")
+	rooms.add("member", "backup/store", "member/kubernetes imports backup/store/wire")
 	assert.Empty(t, rooms.circle())
 	rooms.add("backup/store", "cmd", "backup/store/s3 imports cmd/logstream")
 	assert.Equal(t, "imports of rooms run one way, but these lead back to backup/store: backup/store/s3 imports cmd/logstream; "+
-		"cmd/runtime imports member; member/leases imports backup/store/wire", rooms.circle())
+		"cmd/runtime imports member; member/kubernetes imports backup/store/wire", rooms.circle())
 }
 
 func TestAnArrowThatOthersSayTogetherIsLeftOutOfThePicture(t *testing.T) {

@@ -21,8 +21,7 @@ import (
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
-	"etcd-wrapper/member/kubeapi"
-	"etcd-wrapper/member/leases"
+	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/page"
@@ -254,12 +253,12 @@ func (a asked) Uploaded() (done, total int64) {
 }
 
 // ofStatefulSet is the account and the pod that a flag needs. The error says what it cannot be used for.
-func ofStatefulSet(flag string) (kubeapi.Account, kubeapi.Pod, error) {
-	account, err := kubeapi.FromEnvironment()
+func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
+	account, err := kubernetes.FromEnvironment()
 	if err != nil {
-		return account, kubeapi.Pod{}, fmt.Errorf("%s: %w", flag, err)
+		return account, kubernetes.Pod{}, fmt.Errorf("%s: %w", flag, err)
 	}
-	pod, err := kubeapi.ParsePod(podName())
+	pod, err := kubernetes.ParsePod(podName())
 	if err != nil {
 		return account, pod, fmt.Errorf("%s: %w; set POD_NAME", flag, err)
 	}
@@ -275,11 +274,11 @@ func (c *startCommand) unwanted(log zerolog.Logger) (func(context.Context) bool,
 	if err != nil {
 		return nil, err
 	}
-	return kubeapi.New(account).Unwanted(pod, log), nil
+	return kubernetes.NewServer(account).Unwanted(pod, log), nil
 }
 
 // leases returns what renews the leases of the run; nil without --leases. The error says what the flag cannot be used for.
-func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*leases.Leases, error) {
+func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*kubernetes.Leases, error) {
 	if !c.Leases {
 		return nil, nil
 	}
@@ -287,9 +286,9 @@ func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zer
 	if err != nil {
 		return nil, err
 	}
-	options := leases.Options{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
+	options := kubernetes.LeaseOptions{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
 	if kept != nil {
 		options.Backups = rt.LeaseOfBackups
 	}
-	return leases.New(options), nil
+	return kubernetes.NewLeases(options), nil
 }

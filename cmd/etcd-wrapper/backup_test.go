@@ -19,8 +19,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/exitcode"
 )
@@ -37,11 +36,11 @@ func kept(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
 	require.NoError(t, err)
-	a := archive.New(opened, &seal.Keys{})
+	a := archive.New(opened, &format.Keys{})
 	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), a, archive.Full{
-		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: segment.Seed("c1", 1, 7), Member: "m", Reason: "begin",
+		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: format.Seed("c1", 1, 7), Member: "m", Reason: "begin",
 	}, strings.NewReader("no database"))
 	require.NoError(t, err)
 	return "--backup-store=file://" + dir

@@ -7,8 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/member/events"
-	"etcd-wrapper/member/kubeapi"
+	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -17,11 +16,11 @@ func (c *startCommand) events(log zerolog.Logger) (tell func(status.Happening), 
 	if !c.Events {
 		return func(status.Happening) {}, func() {}, nil
 	}
-	account, err := kubeapi.FromEnvironment()
+	account, err := kubernetes.FromEnvironment()
 	if err != nil {
 		return nil, nil, fmt.Errorf("--events: %w", err)
 	}
-	poster := events.New(account, events.Pod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
+	poster := kubernetes.NewPoster(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
 	return func(h status.Happening) {
 		if event, worth := eventOf(h); worth {
 			poster.Tell(event)
@@ -42,13 +41,13 @@ var reasons = map[string]struct{ well, not string }{
 }
 
 // eventOf is what Kubernetes is told of something that happened; false if it is told nothing.
-func eventOf(h status.Happening) (event events.Event, worth bool) {
+func eventOf(h status.Happening) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not
 	if well {
 		reason = reasons[h.Kind].well
 	}
-	event = events.Event{Reason: reason, Warning: !well, Note: h.What, At: h.At}
+	event = kubernetes.Event{Reason: reason, Warning: !well, Note: h.What, At: h.At}
 	if h.Kind == "trouble" || h.Kind == "alarm" {
 		event.Subject, _, _ = strings.Cut(h.What, ":")
 	}

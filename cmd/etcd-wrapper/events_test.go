@@ -7,7 +7,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 
-	"etcd-wrapper/member/events"
+	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -15,18 +15,18 @@ func TestOnlyWhatNobodyElseSaysBecomesAnEvent(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for _, is := range []struct {
 		kind, health, what string
-		want               events.Event
+		want               kubernetes.Event
 	}{
-		{"restore", "ok", "the cluster comes back", events.Event{Reason: "Restored"}},
-		{"recovery", "failed", "refused: not ours", events.Event{Reason: "DataRefused", Warning: true}},
-		{"alarm", "degraded", "alarm NOSPACE: writes are refused", events.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
-		{"alarm", "ok", "alarm NOSPACE: over", events.Event{Reason: "AlarmLifted", Subject: "alarm NOSPACE"}},
-		{"trouble", "degraded", "backups: the store is away", events.Event{Reason: "Trouble", Warning: true, Subject: "backups"}},
-		{"trouble", "ok", "backups: over", events.Event{Reason: "TroubleOver", Subject: "backups"}},
-		{"defragmentation", "ok", "defragmented by threshold in 2.4 s", events.Event{Reason: "Defragmented"}},
-		{"defragmentation", "degraded", "no room", events.Event{Reason: "NotDefragmented", Warning: true}},
-		{"restore_test", "degraded", "its hash differs", events.Event{Reason: "RestoreTestFailed", Warning: true}},
-		{"start", "degraded", "the process started; the last run: killed", events.Event{Reason: "LastRunFailed", Warning: true}},
+		{"restore", "ok", "the cluster comes back", kubernetes.Event{Reason: "Restored"}},
+		{"recovery", "failed", "refused: not ours", kubernetes.Event{Reason: "DataRefused", Warning: true}},
+		{"alarm", "degraded", "alarm NOSPACE: writes are refused", kubernetes.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
+		{"alarm", "ok", "alarm NOSPACE: over", kubernetes.Event{Reason: "AlarmLifted", Subject: "alarm NOSPACE"}},
+		{"trouble", "degraded", "backups: the store is away", kubernetes.Event{Reason: "Trouble", Warning: true, Subject: "backups"}},
+		{"trouble", "ok", "backups: over", kubernetes.Event{Reason: "TroubleOver", Subject: "backups"}},
+		{"defragmentation", "ok", "defragmented by threshold in 2.4 s", kubernetes.Event{Reason: "Defragmented"}},
+		{"defragmentation", "degraded", "no room", kubernetes.Event{Reason: "NotDefragmented", Warning: true}},
+		{"restore_test", "degraded", "its hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
+		{"start", "degraded", "the process started; the last run: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
 	} {
 		is.want.Note, is.want.At = is.what, at
 		event, worth := eventOf(status.Happening{At: at, Kind: is.kind, Health: is.health, What: is.what})

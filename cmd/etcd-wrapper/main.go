@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
-	"etcd-wrapper/cmd/etcdtools"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -209,32 +208,6 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
 	_ = c.print(s.out, text, is) // there is nobody left to tell
-	return exitcode.Clean
-}
-
-// etcdctlCommand is etcd's own client.
-type etcdctlCommand struct {
-	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
-}
-
-func (c *etcdctlCommand) execute(s streams) exitcode.Code {
-	return ofTool(etcdtools.Etcdctl(c.Args, s.logger()))
-}
-
-// etcdutlCommand is etcd's own tool for files.
-type etcdutlCommand struct {
-	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
-}
-
-func (c *etcdutlCommand) execute(s streams) exitcode.Code {
-	return ofTool(etcdtools.Etcdutl(c.Args, s.out))
-}
-
-// ofTool is the exit status of a tool, which has said what went wrong.
-func ofTool(err error) exitcode.Code {
-	if err != nil {
-		return exitcode.ToolFailed
-	}
 	return exitcode.Clean
 }
 

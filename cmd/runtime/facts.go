@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
-	"etcd-wrapper/member/leases"
+	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
@@ -170,29 +170,29 @@ func (r *Runtime) endLeases() {
 }
 
 // LeaseOfMember is what the member's own lease says; false while it knows no leader.
-func (r *Runtime) LeaseOfMember() (leases.Member, bool) {
+func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 	etcd := r.opening.Load()
 	if etcd == nil {
-		return leases.Member{}, false
+		return kubernetes.LeasedMember{}, false
 	}
 	view, ok := etcd.View()
 	if !ok {
-		return leases.Member{}, false
+		return kubernetes.LeasedMember{}, false
 	}
-	is := leases.Member{Name: view.Name, ID: r.MemberID(), Cluster: view.ClusterID, Leads: view.Leader == r.MemberID()}
+	is := kubernetes.LeasedMember{Name: view.Name, ID: r.MemberID(), Cluster: view.ClusterID, Leads: view.Leader == r.MemberID()}
 	own := slices.IndexFunc(view.Peers, func(p member.Peer) bool { return p.ID == is.ID })
 	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
 	return is, view.Leader != ""
 }
 
 // LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
-func (r *Runtime) LeaseOfBackups() (lease leases.Backups, ok bool) {
+func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 	is := r.backups.Published()
 	if is.Role != facts.Writes {
 		return lease, false
 	}
 	behind := time.Duration(is.BehindSeconds * float64(time.Second))
-	lease = leases.Backups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
+	lease = kubernetes.LeasedBackups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
 	if full := is.LastFull; full != nil {
 		lease.Full, lease.FullTime = full.Revision, full.At
 	}

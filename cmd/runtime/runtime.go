@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
-	"etcd-wrapper/member/leases"
+	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/certificates"
 	"etcd-wrapper/readiness/metrics"
@@ -49,7 +49,7 @@ type Runtime struct {
 	crash    func(error)                // set before the lifecycle begins
 	backups  *backup.Backups            // nil without a store; set before the lifecycle begins
 	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle begins
-	leases   *leases.Leases             // nil without --leases; set before the lifecycle begins
+	leases   *kubernetes.Leases         // nil without --leases; set before the lifecycle begins
 	unwanted func(context.Context) bool // nil without --follow-replicas; the same
 	closed   closed                     // how etcd was closed, for the backups' last look
 	unstored error                      // what they could not bring then
@@ -112,7 +112,7 @@ func (r *Runtime) Gate() *gate.Gate { return &r.gate }
 
 // WorksWith sets what makes backups, what decides about the data before etcd opens them, what renews leases, and what tells whether
 // a member is wanted; nil where nothing does. Call it once, before the lifecycle begins.
-func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *leases.Leases, unwanted func(context.Context) bool) {
+func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *kubernetes.Leases, unwanted func(context.Context) bool) {
 	r.backups, r.recovery, r.leases, r.unwanted = backups, recoverer, renewed, unwanted
 }
 

@@ -6,14 +6,14 @@ import (
 	"io"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Archive is an archive, or a test's own that is one.
 type Archive interface {
 	PutData(ctx context.Context, full archive.Full, database io.Reader) (archive.Full, error)
 	Commit(ctx context.Context, full archive.Full) error
-	PutStored(ctx context.Context, generation int, position segment.Position, object io.Reader) error
+	PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error
 }
 
 // PutFull stores a full snapshot: its data, then its manifest.
@@ -26,6 +26,6 @@ func PutFull(ctx context.Context, into Archive, full archive.Full, database io.R
 }
 
 // PutSegment stores a segment under the name of its position.
-func PutSegment(ctx context.Context, into Archive, object segment.Object) error {
+func PutSegment(ctx context.Context, into Archive, object format.Object) error {
 	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
 }

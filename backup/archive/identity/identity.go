@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/smallfile"
 )
@@ -18,10 +18,10 @@ import (
 // Identity is which cluster data are of, and how far they are known to have come in its store. The zero value is that of data that no
 // store knows, as of a plain etcd or of etcdutl snapshot restore.
 type Identity struct {
-	Cluster    string           `json:"cluster"`           // as in the store's cluster.json
-	Generation int              `json:"generation"`        //
-	Position   segment.Position `json:"position,omitzero"` // where the store was seen to end last, when that was of these data
-	Session    string           `json:"session,omitempty"` // of the last process that has written backups of these data
+	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
+	Generation int             `json:"generation"`        //
+	Position   format.Position `json:"position,omitzero"` // where the store was seen to end last, when that was of these data
+	Session    string          `json:"session,omitempty"` // of the last process that has written backups of these data
 }
 
 // File is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.

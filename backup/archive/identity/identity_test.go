@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
@@ -18,7 +18,7 @@ func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, none.Known())
 
-	is := identity.Identity{Cluster: "c1", Generation: 3, Position: segment.Position{Revision: 7}, Session: "s"}
+	is := identity.Identity{Cluster: "c1", Generation: 3, Position: format.Position{Revision: 7}, Session: "s"}
 	require.NoError(t, is.Write(dir))
 	read, err := identity.Read(dir)
 	require.NoError(t, err)

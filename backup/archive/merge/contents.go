@@ -4,19 +4,19 @@ import (
 	"context"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // contents are what a merged object was seen to hold when it was made, or read to its end. A name says nothing: whoever may put
 // objects chooses it.
 type contents struct {
-	size     int64                                 // bytes of the object
-	segments map[segment.Position]segment.Manifest // none if the object is not to be believed
-	compared map[string]bool                       // objects that were read, too, by name, and whether this one holds them
+	size     int64                               // bytes of the object
+	segments map[format.Position]format.Manifest // none if the object is not to be believed
+	compared map[string]bool                     // objects that were read, too, by name, and whether this one holds them
 }
 
-func newContents(size int64, segments []segment.Manifest, of ...archive.Object) *contents {
-	c := &contents{size: size, segments: map[segment.Position]segment.Manifest{}, compared: map[string]bool{}}
+func newContents(size int64, segments []format.Manifest, of ...archive.Object) *contents {
+	c := &contents{size: size, segments: map[format.Position]format.Manifest{}, compared: map[string]bool{}}
 	for _, manifest := range segments {
 		c.segments[manifest.Position] = manifest
 	}
@@ -27,7 +27,7 @@ func newContents(size int64, segments []segment.Manifest, of ...archive.Object) 
 }
 
 // has tells whether these are among the segments, with the same rows and the same of everything else.
-func (c *contents) has(segments []segment.Manifest) bool {
+func (c *contents) has(segments []format.Manifest) bool {
 	for _, manifest := range segments {
 		own, there := c.segments[manifest.Position]
 		if !there || own.After != manifest.After || own.Body != manifest.Body {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -31,7 +31,7 @@ func (w *writer) fetches(revision int64) int {
 	return w.asked(memory.Get, func() {
 		path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
 		require.NoError(w, err)
-		reading, err := w.archive.Read(w.Context(), path, func(segment.Row) error { return nil })
+		reading, err := w.archive.Read(w.Context(), path, func(format.Row) error { return nil })
 		require.NoError(w, err)
 		require.Equal(w, revision, reading.Revision)
 	})

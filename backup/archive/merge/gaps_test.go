@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // lose deletes the segment of a revision.
 func (w *writer) lose(revision int64) {
 	w.Helper()
-	require.NoError(w, w.store.Delete(w.Context(), archive.SegmentName(1, segment.After(revision-1))))
+	require.NoError(w, w.store.Delete(w.Context(), archive.SegmentName(1, format.After(revision-1))))
 }
 
 func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
@@ -53,11 +53,11 @@ func TestNothingIsMissingWhereEverythingIsThere(t *testing.T) {
 
 func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
 	object := func(level archive.Level, start, next int64) archive.Object {
-		return archive.Object{Level: level, Generation: 1, Start: segment.Position{Revision: start}, Next: segment.Position{Revision: next}}
+		return archive.Object{Level: level, Generation: 1, Start: format.Position{Revision: start}, Next: format.Position{Revision: next}}
 	}
 	m := New(nil, time.Now)
 	assert.Zero(t, m.newGaps(map[archive.Level][]archive.Object{
-		archive.Segment: {{Level: archive.Segment, Generation: 1, Start: segment.Position{Revision: 9}}},
+		archive.Segment: {{Level: archive.Segment, Generation: 1, Start: format.Position{Revision: 9}}},
 		archive.Minute:  {object(archive.Minute, 1, 5), object(archive.Minute, 3, 9)},
 		archive.Hour:    {object(archive.Hour, 1, 7)},
 	}))

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -30,17 +30,17 @@ var steps = []step{
 // Merger merges what is in an archive. One goroutine uses it; if two members do so at once, they only do the same work twice.
 type Merger struct {
 	archive *archive.Archive
-	now     func() time.Time          // the wall clock
-	clock   func() time.Time          // one that doesn't jump
-	seen    map[string]time.Time      // since when a merged object has been known to be there, by the monotonic clock
-	read    map[string]*contents      // what merged objects hold, of those that were made or read
-	holes   map[string]bool           // objects that the one behind does not follow
-	gaps    map[segment.Position]bool // where one ends and nothing begins
+	now     func() time.Time         // the wall clock
+	clock   func() time.Time         // one that doesn't jump
+	seen    map[string]time.Time     // since when a merged object has been known to be there, by the monotonic clock
+	read    map[string]*contents     // what merged objects hold, of those that were made or read
+	holes   map[string]bool          // objects that the one behind does not follow
+	gaps    map[format.Position]bool // where one ends and nothing begins
 }
 
 // New returns a merger; now is the clock that the ages of objects are reckoned by.
 func New(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, read: map[string]*contents{}, holes: map[string]bool{}, gaps: map[segment.Position]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, read: map[string]*contents{}, holes: map[string]bool{}, gaps: map[format.Position]bool{}}
 }
 
 // Done is what was done.
@@ -58,7 +58,7 @@ func (m *Merger) Run(ctx context.Context, generation int) (Done, error) {
 	var denied error
 	levels := map[archive.Level][]archive.Object{}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
-		objects, err := m.archive.Objects(ctx, generation, level, segment.Position{})
+		objects, err := m.archive.Objects(ctx, generation, level, format.Position{})
 		if err != nil {
 			return done, fmt.Errorf("cannot merge: %w", err)
 		}

@@ -12,12 +12,11 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
-var keys = &seal.Keys{}
+var keys = &format.Keys{}
 
 const cluster = "c"
 
@@ -27,7 +26,7 @@ type writer struct {
 	store   *memory.Store
 	archive *archive.Archive
 	merger  *Merger
-	start   segment.Start
+	start   format.Start
 	now     time.Time
 }
 
@@ -57,7 +56,7 @@ func (w *writer) restart() {
 func (w *writer) full(revision int64) {
 	w.Helper()
 	full, err := archivetest.PutFull(w.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: w.now, Chain: segment.Seed(cluster, 1, revision), Member: "1", Reason: "test",
+		Cluster: cluster, Generation: 1, Revision: revision, Time: w.now, Chain: format.Seed(cluster, 1, revision), Member: "1", Reason: "test",
 	}, strings.NewReader("a database"))
 	require.NoError(w, err)
 	w.start = full.Start()
@@ -65,13 +64,13 @@ func (w *writer) full(revision int64) {
 
 func (w *writer) segment() {
 	w.Helper()
-	builder, err := segment.NewBuilder(keys, w.start)
+	builder, err := format.NewSegmentBuilder(keys, w.start)
 	require.NoError(w, err)
 	revision := w.start.Position.Revision
 	key := mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
-	require.NoError(w, builder.Row(segment.Row{Key: key, Value: fmt.Append(nil, revision)}))
-	require.NoError(w, builder.Marker(segment.Marker{Revision: revision, Time: w.now}))
-	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(w, builder.Row(format.Row{Key: key, Value: fmt.Append(nil, revision)}))
+	require.NoError(w, builder.Marker(format.Marker{Revision: revision, Time: w.now}))
+	object, err := builder.Finish(format.Source{Member: "1"})
 	require.NoError(w, err)
 	require.NoError(w, archivetest.PutSegment(w.Context(), w.archive, object))
 	w.start = object.Start()
@@ -98,7 +97,7 @@ func (w *writer) run() Done {
 
 func (w *writer) objects(level archive.Level) []archive.Object {
 	w.Helper()
-	objects, err := w.archive.Objects(w.Context(), 1, level, segment.Position{})
+	objects, err := w.archive.Objects(w.Context(), 1, level, format.Position{})
 	require.NoError(w, err)
 	return objects
 }
@@ -108,7 +107,7 @@ func (w *writer) requireWhole(revision int64) {
 	w.Helper()
 	path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
 	require.NoError(w, err)
-	reading, err := w.archive.Read(w.Context(), path, func(segment.Row) error { return nil })
+	reading, err := w.archive.Read(w.Context(), path, func(format.Row) error { return nil })
 	require.NoError(w, err)
 	assert.Equal(w, revision, reading.Revision)
 	assert.Equal(w, revision-path.Full.Revision, reading.Rows)

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 )
 
 // plant puts an object that has a merged object's name and nothing of what the name says.
-func (w *writer) plant(level archive.Level, from, to segment.Position, content string) {
+func (w *writer) plant(level archive.Level, from, to format.Position, content string) {
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
@@ -28,11 +28,11 @@ func (w *writer) later() {
 
 // Whoever may only put objects must not be able to have others deleted by what they are called.
 func TestANameAloneDeletesNothing(t *testing.T) {
-	everything := segment.Position{Revision: 9_000_000_000_000_000_000}
+	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		t.Run(string(level), func(t *testing.T) {
 			w := newWriter(t)
-			w.plant(level, segment.Position{Revision: 2}, everything, "x")
+			w.plant(level, format.Position{Revision: 2}, everything, "x")
 			w.write(2 * time.Hour)
 			w.later()
 			last := w.start.Position.Revision - 1
@@ -52,7 +52,7 @@ func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
 	segments := w.objects(archive.Segment)
 	first, there := w.store.Content(segments[0].Name())
 	require.True(t, there)
-	w.plant(archive.Minute, segments[0].Start, segment.Position{Revision: 900}, string(first))
+	w.plant(archive.Minute, segments[0].Start, format.Position{Revision: 900}, string(first))
 	for range 3 {
 		w.segment()
 	}
@@ -110,7 +110,7 @@ func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 	w := newWriter(t)
 	w.write(10 * time.Minute)
 	for i := range names {
-		w.plant(archive.Hour, segment.Position{Revision: 2}, segment.Position{Revision: int64(100_000 + i)}, "x")
+		w.plant(archive.Hour, format.Position{Revision: 2}, format.Position{Revision: int64(100_000 + i)}, "x")
 	}
 	asked := w.asked(memory.Get, func() {
 		w.later()

@@ -12,7 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
@@ -183,7 +183,7 @@ func TestTheStoresClockIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
 	w.pass(2 * time.Hour)
 	at, err = retention.StoreClock(t.Context(), w.store)
 	require.NoError(t, err)
-	assert.Equal(t, segmenttest.At(w.clock), at)
+	assert.Equal(t, formattest.At(w.clock), at)
 	assert.Empty(t, w.names("probe/"))
 
 	files, err := folder.New(t.TempDir())

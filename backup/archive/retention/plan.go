@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Look makes a plan of what lies in the archive now. known is a revision that the caller knows to be stored in the newest
@@ -339,7 +339,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 
 // segments is one item for those that lie wholly before the floor, and one for the rest. The name of a segment does not tell where it
 // ends, and what others are called does not, either: one that was not read stays.
-func segments(g archive.Generational, floor segment.Position) (items []Item) {
+func segments(g archive.Generational, floor format.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full that the window of points begins with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
 	if floor.IsZero() {
@@ -370,7 +370,7 @@ func (i *Item) add(object archive.Object) {
 }
 
 // remains is one item for objects of fulls that never became any, so old that nobody makes them any longer.
-func (p Plan) remains(g archive.Generational, floor segment.Position) []Item {
+func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full that was never finished"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")

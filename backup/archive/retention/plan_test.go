@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
@@ -74,10 +73,10 @@ func TestAMergedObjectThatReachesIntoTheWindowStays(t *testing.T) {
 	g := &h.Generations[0]
 	base := fullAt(past(25 * time.Hour))
 	g.Objects = []archive.Object{
-		{Level: archive.Hour, Generation: 1, Start: segment.After(base.Revision - 60), Next: base.Next},
-		{Level: archive.Minute, Generation: 1, Start: segment.After(base.Revision - 1), Next: segment.After(base.Revision + 1)},
+		{Level: archive.Hour, Generation: 1, Start: format.After(base.Revision - 60), Next: base.Next},
+		{Level: archive.Minute, Generation: 1, Start: format.After(base.Revision - 1), Next: format.After(base.Revision + 1)},
 		{Level: archive.Segment, Generation: 1, Start: base.Next},
-		{Level: archive.Segment, Generation: 1, Start: segment.Position{Revision: base.Next.Revision, Part: 1}},
+		{Level: archive.Segment, Generation: 1, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
 	}
 	var goes []string
 	for _, item := range plan(h).Goes() {
@@ -92,9 +91,9 @@ func TestASegmentGoesOnlyIfItWasReadToEndBeforeTheWindow(t *testing.T) {
 	g := &h.Generations[0]
 	base := fullAt(past(25 * time.Hour))
 	g.Objects = []archive.Object{
-		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 60), Next: segment.After(base.Revision - 30)},
-		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 30), Next: segment.After(base.Revision + 30)},
-		{Level: archive.Segment, Generation: 1, Start: segment.After(base.Revision - 1)}, // which nobody could read
+		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 60), Next: format.After(base.Revision - 30)},
+		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 30), Next: format.After(base.Revision + 30)},
+		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 1)}, // which nobody could read
 	}
 	var goes []string
 	for _, item := range plan(h).Goes() {
@@ -107,7 +106,7 @@ func TestASegmentGoesOnlyIfItWasReadToEndBeforeTheWindow(t *testing.T) {
 func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	var fulls []archive.KeptFull
 	for _, full := range hourly(3*day, 0) {
-		full.Revision, full.Next = 7, segment.After(7)
+		full.Revision, full.Next = 7, format.After(7)
 		full.Label = archive.FullName(7, full.Time)
 		fulls = append(fulls, full)
 	}
@@ -126,7 +125,7 @@ func TestOnlyVerifiedFullsCount(t *testing.T) {
 		case 26:
 			fulls[i].Result = result(archive.Failed, fulls[i].Revision, fulls[i].Time)
 		case 37:
-			fulls[i].Err = seal.ErrDamaged
+			fulls[i].Err = format.ErrDamaged
 		}
 	}
 	ages := stay(plan(history(chain(fulls...))))

@@ -10,9 +10,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -23,7 +22,7 @@ type world struct {
 	archive    *archive.Archive
 	generation archive.Generation
 	clock      int64 // seconds, and the highest revision
-	head       segment.Start
+	head       format.Start
 	unmerged   []archive.Object
 	fulls      []archive.Full // of the newest generation
 	rows       []point        // what was written, in all generations
@@ -37,23 +36,23 @@ type point struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, store: memory.New(), clock: 1000}
-	w.store.Now = func() time.Time { return segmenttest.At(w.clock) }
-	w.archive = archive.New(w.store, &seal.Keys{})
+	w.store.Now = func() time.Time { return formattest.At(w.clock) }
+	w.archive = archive.New(w.store, &format.Keys{})
 	var err error
-	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: segmenttest.At(w.clock)})
+	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: formattest.At(w.clock)})
 	require.NoError(t, err)
 	w.full(true)
 	return w
 }
 
-func (w *world) now() time.Time { return segmenttest.At(w.clock) }
+func (w *world) now() time.Time { return formattest.At(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 
 // write makes a segment with rows, the last one at this moment.
 func (w *world) write(rows int64) {
 	first := max(w.head.Position.Revision, w.clock-rows+1)
-	w.put(segmenttest.Build(w.t, &seal.Keys{}, w.head, segmenttest.Rows(first, w.clock)))
+	w.put(formattest.Build(w.t, &format.Keys{}, w.head, formattest.Rows(first, w.clock)))
 	for revision := first; revision <= w.clock; revision++ {
 		w.rows = append(w.rows, point{w.generation.Number, revision})
 	}
@@ -61,10 +60,10 @@ func (w *world) write(rows int64) {
 
 // grant makes a segment in which only a small bucket has changed.
 func (w *world) grant() {
-	w.put(segmenttest.Build(w.t, &seal.Keys{}, w.head, nil, segmenttest.Bucket("lease", "id", w.now().String())))
+	w.put(formattest.Build(w.t, &format.Keys{}, w.head, nil, formattest.Bucket("lease", "id", w.now().String())))
 }
 
-func (w *world) put(object segment.Object) {
+func (w *world) put(object format.Object) {
 	require.NoError(w.t, archivetest.PutSegment(context.Background(), w.archive, object))
 	w.unmerged = append(w.unmerged, archive.Object{
 		Level: archive.Segment, Generation: w.generation.Number, Start: object.Position, Size: object.Size(), Modified: w.now(),
@@ -79,8 +78,8 @@ func (w *world) full(gap bool) archive.Full {
 		Time: w.now(), Chain: w.head.Before, Last: w.head.Last, Member: "m", Reason: "schedule",
 	}
 	if gap {
-		made.Revision, made.Next = w.clock, segment.After(w.clock)
-		made.Chain, made.Last = segment.Seed(made.Cluster, made.Generation, made.Revision), segment.Digest{}
+		made.Revision, made.Next = w.clock, format.After(w.clock)
+		made.Chain, made.Last = format.Seed(made.Cluster, made.Generation, made.Revision), format.Digest{}
 	}
 	made, err := archivetest.PutFull(context.Background(), w.archive, made, strings.NewReader(strings.Repeat("database", 64)))
 	require.NoError(w.t, err)

@@ -10,11 +10,11 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // PutFull founds a cluster in an archive and keeps a full that Full makes at path, and returns where segments go on from it.
-func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) segment.Start {
+func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
 	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()})
 	require.NoError(t, err)
@@ -23,7 +23,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	require.NoError(t, err)
 	defer database.Close() // it was only read
 	full, err := archivetest.PutFull(t.Context(), a, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: segment.Seed(cluster, 1, revision),
+		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: format.Seed(cluster, 1, revision),
 	}, io.LimitReader(database, source.DatabaseBytes))
 	require.NoError(t, err)
 	return full.Start()
@@ -31,19 +31,19 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 
 // PutSegments keeps segments up to the last revision, of so many revisions each, and merges them to objects of an hour, as the
 // program does.
-func PutSegments(t testing.TB, a *archive.Archive, start segment.Start, last, each int64, size int) {
+func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, each int64, size int) {
 	t.Helper()
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {
-		builder, err := segment.NewBuilder(a.Keys(), start)
+		builder, err := format.NewSegmentBuilder(a.Keys(), start)
 		require.NoError(t, err)
 		require.NoError(t, Rows(from, min(last, from+each-1), size, builder.Row))
-		require.NoError(t, builder.Marker(segment.Marker{Revision: builder.End(), Time: time.Now()}))
-		object, err := builder.Finish(segment.Source{Term: 2, Member: "8e9e05c52164694d"})
+		require.NoError(t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Now()}))
+		object, err := builder.Finish(format.Source{Term: 2, Member: "8e9e05c52164694d"})
 		require.NoError(t, err)
 		require.NoError(t, archivetest.PutSegment(t.Context(), a, object))
 		start = object.Start()
 	}
-	objects, err := a.Objects(t.Context(), 1, archive.Segment, segment.Position{})
+	objects, err := a.Objects(t.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(t, err)
 	_, err = a.Merge(t.Context(), archive.Hour, objects)
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 )
 
@@ -28,7 +28,7 @@ import (
 func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	t.Helper()
 	source := empty(t)
-	source.Rows = func(_ context.Context, row func(segment.Row) error) (restore.Changes, error) {
+	source.Rows = func(_ context.Context, row func(format.Row) error) (restore.Changes, error) {
 		return restore.Changes{}, Rows(2, revision, size, row)
 	}
 	result, err := restore.Export(t.Context(), source, path, restore.Options{})
@@ -61,7 +61,7 @@ func empty(t testing.TB) restore.Source {
 }
 
 // Rows are those of revisions from one to another.
-func Rows(from, to int64, size int, row func(segment.Row) error) error {
+func Rows(from, to int64, size int, row func(format.Row) error) error {
 	random := rand.NewChaCha8([32]byte{})
 	value := make([]byte, size)
 	for at := from; at <= to; at++ {
@@ -72,7 +72,7 @@ func Rows(from, to int64, size int, row func(segment.Row) error) error {
 		if err != nil {
 			return err
 		}
-		if err := row(segment.Row{Key: mvcc.RevToBytes(mvcc.Revision{Main: at}, mvcc.NewRevBytes()), Value: stored}); err != nil {
+		if err := row(format.Row{Key: mvcc.RevToBytes(mvcc.Revision{Main: at}, mvcc.NewRevBytes()), Value: stored}); err != nil {
 			return err
 		}
 	}

@@ -14,8 +14,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/restoretest"
 	"etcd-wrapper/backup/store/locate"
 )
@@ -28,7 +27,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	t.Helper()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
-	a, path := archive.New(s, &seal.Keys{}), filepath.Join(t.TempDir(), "full")
+	a, path := archive.New(s, &format.Keys{}), filepath.Join(t.TempDir(), "full")
 	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(t, err)
 	source := restoretest.Full(t, path, rows, 900)
@@ -37,7 +36,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	require.NoError(t, err)
 	defer database.Close()
 	full, err = archivetest.PutFull(t.Context(), a, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, rows),
+		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: format.Seed(cluster, 1, rows),
 		Hash: &archive.Hash{Revision: rows, Compacted: rows / 2},
 	}, database)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -57,7 +57,7 @@ func verifyInThisProcess(stdout io.Writer) int {
 	generation, _ := strconv.Atoi(os.Args[4])
 	revision, _ := strconv.ParseInt(os.Args[6], 10, 64)
 	job := Job{Generation: generation, Full: os.Args[5], Revision: revision}
-	return RunChild(context.Background(), archive.New(s, &seal.Keys{}), job, os.Args[3], stdout)
+	return RunChild(context.Background(), archive.New(s, &format.Keys{}), job, os.Args[3], stdout)
 }
 
 // inChild verifies in a process of its own.
@@ -71,7 +71,7 @@ func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
-	w := newWorld(t, s, &seal.Keys{})
+	w := newWorld(t, s, &format.Keys{})
 	w.put(7)
 	w.putFull()
 	w.put(4)

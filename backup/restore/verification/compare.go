@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/hashkv"
 )
 
@@ -55,7 +55,7 @@ func lastRevision(tx *bolt.Tx) int64 {
 
 // compare compares the database's hash with the newest of etcd's own that it has the rows for: of a compaction on the way,
 // or of the full. It returns which that was; nil if there is none.
-func compare(ctx context.Context, database string, path archive.Path, compactions []segment.CompactionHash) (*archive.Hash, error) {
+func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
 	said, hash := path.Full.Hash, hashkv.At
 	for _, compaction := range compactions {
 		if comparable(path.Full, compaction.Compacted) {

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -26,7 +26,7 @@ func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
-	w := newWorld(t, s, &seal.Keys{})
+	w := newWorld(t, s, &format.Keys{})
 	w.put(60) // more than bbolt keeps within the page above, which it does not check
 	w.decay = func(database []byte) []byte {
 		for at := bytes.Index(database, revisionKey(5)); at >= 0; at = bytes.Index(database, revisionKey(5)) {
@@ -47,7 +47,7 @@ func revisionKey(revision int64) []byte {
 }
 
 func TestADatabaseWhosePagesAreGoneFails(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte {
 		clear(database[2*os.Getpagesize():]) // all but the two that bbolt reads first
@@ -58,7 +58,7 @@ func TestADatabaseWhosePagesAreGoneFails(t *testing.T) {
 }
 
 func TestADatabaseThatHasLostPagesFails(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte { return withoutFreelist(t, database) }
 	w.putFull(withoutHash)

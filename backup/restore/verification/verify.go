@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/internal/steady"
@@ -87,7 +86,7 @@ func instead(ctx context.Context, a *archive.Archive, path archive.Path, err err
 // failed tells whether an error is about the backup. An object that is missing is, unless the backup was deleted meanwhile:
 // its manifest goes first.
 func failed(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
-	for _, about := range []error{errDiffers, restore.ErrDamaged, seal.ErrDamaged, seal.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
+	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {
 			return true
 		}
@@ -133,6 +132,6 @@ func reserve(dir string) int64 {
 }
 
 // ofCompaction is etcd's hash of a compaction, in the words of a manifest.
-func ofCompaction(hash segment.CompactionHash) *archive.Hash {
+func ofCompaction(hash format.CompactionHash) *archive.Hash {
 	return &archive.Hash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash}
 }

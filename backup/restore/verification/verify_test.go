@@ -8,15 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/seal/sealtest"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
 func TestAFullIsVerified(t *testing.T) {
-	w := newWorld(t, memory.New(), sealtest.New(t).Load(t))
+	w := newWorld(t, memory.New(), formattest.NewKeys(t).Load(t))
 	w.put(7)
 	w.compact()
 	w.put(6)
@@ -35,7 +34,7 @@ func TestAFullIsVerified(t *testing.T) {
 }
 
 func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull(func(full *archive.Full) { full.Hash = nil })
 	result, err := w.verify(w.ofFull())
@@ -46,7 +45,7 @@ func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
 
 // etcd answers with what it hashed when it compacted at that revision, of rows that are gone now.
 func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.compact()
 	full := w.putFull()
@@ -58,7 +57,7 @@ func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
 }
 
 func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
 	w.put(8)
@@ -85,10 +84,10 @@ func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
 
 // All digests are right, and only etcd's own hash knows.
 func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
-	w.alter = func(row *segment.Row) { row.Value[len(row.Value)-1]++ }
+	w.alter = func(row *format.Row) { row.Value[len(row.Value)-1]++ }
 	w.put(8)
 	w.putSegment()
 	w.compact()
@@ -103,7 +102,7 @@ func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
 		"and etcd's was ":                        func(full *archive.Full) { full.Hash.Hash++ },
 		"the database ends before that revision": func(full *archive.Full) { full.Hash.Revision += 50 },
 	} {
-		w := newWorld(t, memory.New(), &seal.Keys{})
+		w := newWorld(t, memory.New(), &format.Keys{})
 		w.put(7)
 		w.putFull(change)
 		w.requireFailed(w.ofFull(), why)
@@ -112,7 +111,7 @@ func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
 
 func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 	s := memory.New()
-	w := newWorld(t, s, &seal.Keys{})
+	w := newWorld(t, s, &format.Keys{})
 	w.put(7)
 	full := w.putFull()
 	name := archive.DataName(1, full.Name())
@@ -134,7 +133,7 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 
 func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 	s := memory.New()
-	w := newWorld(t, s, &seal.Keys{})
+	w := newWorld(t, s, &format.Keys{})
 	w.put(7)
 	older := w.putFull()
 	w.put(5)
@@ -154,7 +153,7 @@ func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 }
 
 func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	s := memory.New()
 	w := newWorld(t, s, pair.Load(t))
 	w.put(7)
@@ -163,13 +162,13 @@ func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
 	_, err := w.verify(w.ofFull())
 	require.ErrorIs(t, err, store.ErrDenied)
 	s.Heal()
-	w.Archive = archive.New(s, sealtest.Load(t, seal.Files{Recipients: pair.Recipients, SigningKey: pair.SigningKey}))
+	w.Archive = archive.New(s, formattest.LoadKeys(t, format.KeyFiles{Recipients: pair.Recipients, SigningKey: pair.SigningKey}))
 	_, err = w.verify(w.ofFull())
-	require.ErrorIs(t, err, seal.ErrNoIdentity)
+	require.ErrorIs(t, err, format.ErrNoIdentity)
 }
 
 func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
-	w := newWorld(t, memory.New(), &seal.Keys{})
+	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull()
 	scratch := filepath.Join(t.TempDir(), "scratch")

@@ -16,9 +16,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
-	"etcd-wrapper/backup/format/segment/segmenttest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -32,17 +31,17 @@ type world struct {
 	server *embed.Etcd
 	client *clientv3.Client
 	full   archive.Full
-	next   segment.Start
-	alter  func(*segment.Row)           // what a broken writer does
+	next   format.Start
+	alter  func(*format.Row)            // what a broken writer does
 	decay  func(database []byte) []byte // what a broken disk has done to it
 	hashed int64                        // the newest compaction whose hash was kept
 }
 
-func newWorld(t *testing.T, s store.Store, keys *seal.Keys) *world {
+func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "live.etcd"))
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
-	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*segment.Row) {}, decay: bytes.Clone}
+	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*format.Row) {}, decay: bytes.Clone}
 	_, err = w.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(t, err)
 	return w
@@ -72,7 +71,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	hash, _, err := w.server.Server.KV().HashStorage().HashByRev(revision)
 	require.NoError(w.t, err)
 	full := archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a test", Chain: segment.Seed(cluster, 1, revision),
+		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a test", Chain: format.Seed(cluster, 1, revision),
 		Hash: &archive.Hash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash}, Compacted: max(w.server.Server.KV().FirstRev(), 0),
 	}
 	for _, change := range change {
@@ -92,21 +91,21 @@ func (w *world) putSegment() {
 	last := mvcc.RevToBytes(mvcc.Revision{Main: math.MaxInt64}, mvcc.NewRevBytes())
 	keys, values := tx.UnsafeRange(schema.Key, first, last, 0)
 	tx.RUnlock()
-	builder, err := segment.NewBuilder(w.Keys(), w.next)
+	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
 	require.NoError(w.t, err)
 	for i := range keys {
-		row := segment.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])}
+		row := format.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])}
 		w.alter(&row)
 		require.NoError(w.t, builder.Row(row))
 	}
-	require.NoError(w.t, builder.Marker(segment.Marker{Revision: builder.End(), Time: segmenttest.At(builder.End())}))
+	require.NoError(w.t, builder.Marker(format.Marker{Revision: builder.End(), Time: formattest.At(builder.End())}))
 	for _, hash := range w.server.Server.KV().HashStorage().Hashes() {
 		if hash.Revision > w.hashed {
-			require.NoError(w.t, builder.CompactionHash(segment.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
+			require.NoError(w.t, builder.CompactionHash(format.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
 			w.hashed = hash.Revision
 		}
 	}
-	object, err := builder.Finish(segment.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
+	object, err := builder.Finish(format.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
 	require.NoError(w.t, err)
 	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w, object))
 	w.next = object.Start()

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // small are all buckets of etcd's but that of the rows.
@@ -23,7 +23,7 @@ func SmallBuckets() (names []string) {
 }
 
 // readBuckets copies the small buckets.
-func readBuckets(tx backend.UnsafeReader) (found []*segment.Bucket) {
+func readBuckets(tx backend.UnsafeReader) (found []*format.Bucket) {
 	for _, bucket := range small {
 		found = append(found, readBucket(tx, bucket))
 	}
@@ -33,8 +33,8 @@ func readBuckets(tx backend.UnsafeReader) (found []*segment.Bucket) {
 // readBucket copies a bucket in the order of its keys. etcd visits first what is in the file, in order, and then what waits
 // for the next commit; the latter may have a key twice, of which the later one counts. Only what is out of order takes more
 // memory than its bytes: a bucket may have a million leases.
-func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket {
-	copied, late := segment.NewBucket(string(bucket.Name())), map[string][]byte{}
+func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
+	copied, late := format.NewBucket(string(bucket.Name())), map[string][]byte{}
 	var last []byte
 	_ = tx.UnsafeForEach(bucket, func(k, v []byte) error {
 		if len(late) == 0 && (last == nil || bytes.Compare(k, last) > 0) {
@@ -52,8 +52,8 @@ func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *segment.Bucket 
 }
 
 // merged is a bucket with entries that were added or replaced.
-func merged(bucket *segment.Bucket, late map[string][]byte) *segment.Bucket {
-	all := segment.NewBucket(bucket.Name)
+func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
+	all := format.NewBucket(bucket.Name)
 	keys := slices.Sorted(maps.Keys(late))
 	for key, value := range bucket.Entries() {
 		for len(keys) > 0 && keys[0] < string(key) {
@@ -77,11 +77,11 @@ var ofItself = [][]byte{
 }
 
 // Digest tells whether a small bucket was changed, other than by etcd's own bookkeeping of how far it is.
-func Digest(bucket *segment.Bucket) segment.Digest {
+func Digest(bucket *format.Bucket) format.Digest {
 	if bucket.Name != string(schema.Meta.Name()) {
 		return bucket.Digest()
 	}
-	changed := segment.NewBucket(bucket.Name)
+	changed := format.NewBucket(bucket.Name)
 	for key, value := range bucket.Entries() {
 		if !slices.ContainsFunc(ofItself, func(own []byte) bool { return bytes.Equal(own, key) }) {
 			changed.Add(key, value)

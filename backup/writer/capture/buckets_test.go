@@ -10,16 +10,16 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-func digests(t *testing.T, r *Reader, etcd *etcdtest.Etcd) map[string]segment.Digest {
+func digests(t *testing.T, r *Reader, etcd *etcdtest.Etcd) map[string]format.Digest {
 	t.Helper()
 	rows, err := r.Since(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all, Beyond: true, Buckets: true})
 	require.NoError(t, err)
 	require.Len(t, rows.Buckets, len(schema.AllBuckets)-1)
-	found := map[string]segment.Digest{}
+	found := map[string]format.Digest{}
 	for _, bucket := range rows.Buckets {
 		found[bucket.Name] = Digest(bucket)
 	}
@@ -57,8 +57,8 @@ func TestTheDigestOfASmallBucketTellsThatItWasChanged(t *testing.T) {
 }
 
 func TestEtcdsOwnBookkeepingIsNoChangeOfTheMetaBucket(t *testing.T) {
-	meta := func(index, version string) segment.Digest {
-		bucket := segment.NewBucket("meta")
+	meta := func(index, version string) format.Digest {
+		bucket := format.NewBucket("meta")
 		bucket.Add([]byte("confState"), []byte("1"))
 		for _, key := range []string{"consistent_index", "finishedCompactRev", "scheduledCompactRev"} {
 			bucket.Add([]byte(key), []byte(index))

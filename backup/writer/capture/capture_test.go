@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
@@ -39,7 +39,7 @@ func put(t testing.TB, etcd *etcdtest.Etcd, key, value string) int64 {
 }
 
 // stored are the rows of a database file, read by bbolt alone.
-func stored(t *testing.T, path string) (rows []segment.Row) {
+func stored(t *testing.T, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func stored(t *testing.T, path string) (rows []segment.Row) {
 			require.NoError(t, err)
 		}
 		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
-			rows = append(rows, segment.Row{Key: append([]byte(nil), k...), Value: append([]byte(nil), v...)})
+			rows = append(rows, format.Row{Key: append([]byte(nil), k...), Value: append([]byte(nil), v...)})
 			return nil
 		})
 	}))
@@ -70,7 +70,7 @@ func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 }
 
 // requireSame compares without printing megabytes.
-func requireSame(t *testing.T, want, got []segment.Row) {
+func requireSame(t *testing.T, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {
 		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)
@@ -114,7 +114,7 @@ func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) 
 	written := make(chan struct{})
 	go func() { writers.Wait(); close(written) }()
 
-	var rows []segment.Row
+	var rows []format.Row
 	random, from, finished := rand.New(rand.NewPCG(9, 9)), int64(1), false
 	for last := false; !finished || !last; {
 		select {

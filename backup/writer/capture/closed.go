@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // lockPatience bounds the wait for a database that somebody else has open.
@@ -82,7 +82,7 @@ func (e *Closed) ClusterID() string { return e.Identity.ClusterID }
 func (e *Closed) Members() int { return e.Identity.Members }
 
 // Hashes are none: etcd has forgotten them.
-func (*Closed) Hashes() []segment.CompactionHash { return nil }
+func (*Closed) Hashes() []format.CompactionHash { return nil }
 
 // Hash is an error.
 func (*Closed) Hash(int64) (archive.Hash, error) { return archive.Hash{}, errClosed }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -83,8 +83,8 @@ func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
 	assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "but for the two meta pages, of which bbolt writes its own")
 }
 
-func digests(buckets []*segment.Bucket) map[string]segment.Digest {
-	found := map[string]segment.Digest{}
+func digests(buckets []*format.Bucket) map[string]format.Digest {
+	found := map[string]format.Digest{}
 	for _, bucket := range buckets {
 		found[bucket.Name] = capture.Digest(bucket)
 	}

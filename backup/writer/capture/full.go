@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Snapshot is the whole database at one revision. As long as it is open, etcd reuses none of the pages it had then, and
@@ -58,10 +58,10 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 }
 
 // Digests are those of the small buckets in the snapshot, by name. It must be open.
-func (s *Snapshot) Digests() map[string]segment.Digest {
-	digests := map[string]segment.Digest{}
+func (s *Snapshot) Digests() map[string]format.Digest {
+	digests := map[string]format.Digest{}
 	for _, bucket := range small {
-		content := segment.NewBucket(string(bucket.Name()))
+		content := format.NewBucket(string(bucket.Name()))
 		if found := s.snapshot.(boltTx).Bucket(bucket.Name()); found != nil {
 			_ = found.ForEach(func(k, v []byte) error { content.Add(k, v); return nil })
 		}

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 )
 
 // Request is what a capture is to read.
@@ -24,13 +24,13 @@ type Request struct {
 
 // Rows is what one read transaction saw.
 type Rows struct {
-	Rows      []segment.Row     // in order
-	Bytes     int               // of the rows
-	End       int64             // the last revision with rows; From-1 if there are none
-	More      bool              // the limit ended it before UpTo
-	Compacted int64             // the revision that etcd has compacted up to, or is about to; 0 if it never did
-	Buckets   []*segment.Bucket // all small ones, those without content included; none unless they were asked for and read
-	Held      time.Duration     // how long the transaction was open
+	Rows      []format.Row     // in order
+	Bytes     int              // of the rows
+	End       int64            // the last revision with rows; From-1 if there are none
+	More      bool             // the limit ended it before UpTo
+	Compacted int64            // the revision that etcd has compacted up to, or is about to; 0 if it never did
+	Buckets   []*format.Bucket // all small ones, those without content included; none unless they were asked for and read
+	Held      time.Duration    // how long the transaction was open
 }
 
 // The rows of so many revisions are looked up at once. They cost 48 bytes each until they are copied, and a look-up under
@@ -97,7 +97,7 @@ func (r *Rows) take(key, value []byte, limit int, copies *arena) bool {
 	if revision != r.End && r.Bytes >= limit {
 		return false
 	}
-	r.Rows = append(r.Rows, segment.Row{Key: copies.copy(key), Value: copies.copy(value)})
+	r.Rows = append(r.Rows, format.Row{Key: copies.copy(key), Value: copies.copy(value)})
 	r.Bytes += len(key) + len(value)
 	r.End = revision
 	return true
@@ -153,7 +153,7 @@ func (a *arena) copy(from []byte) []byte {
 
 // Left reads the rows of a revision, or what compaction has left of them: whole tells that they are all there. Errors are Since's, but
 // for the gap.
-func (r *Reader) Left(revision int64) (rows []segment.Row, whole bool, err error) {
+func (r *Reader) Left(revision int64) (rows []format.Row, whole bool, err error) {
 	var found Rows
 	_, err = r.view(func(tx backend.UnsafeReader) {
 		found.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)

@@ -15,8 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/preserved"
 )
@@ -29,9 +28,9 @@ const Reserve = 256 << 20
 
 // Entry is a segment that waits.
 type Entry struct {
-	Position segment.Position
-	Next     segment.Position // where the segment behind it begins
-	Size     int64            // bytes
+	Position format.Position
+	Next     format.Position // where the segment behind it begins
+	Size     int64           // bytes
 }
 
 // Spool is a directory of segments. Its methods may be called from any goroutine.
@@ -53,7 +52,7 @@ const (
 
 // Open makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
-func Open(dir string, limit int64, keys *seal.Keys) (s *Spool, torn []error, err error) {
+func Open(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
@@ -96,7 +95,7 @@ func (s *Spool) Limit() int64 { return s.limit }
 
 // Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
-func (s *Spool) Put(object segment.Object, synced bool) error {
+func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.room(object.Size()); err != nil {
 		return err
 	}
@@ -171,10 +170,10 @@ func (s *Spool) Sync() error {
 }
 
 // Open reads a segment that waits. The file must be closed.
-func (s *Spool) Open(position segment.Position) (*os.File, error) { return os.Open(s.path(position)) }
+func (s *Spool) Open(position format.Position) (*os.File, error) { return os.Open(s.path(position)) }
 
 // Remove drops all segments that begin before the position.
-func (s *Spool) Remove(before segment.Position) error {
+func (s *Spool) Remove(before format.Position) error {
 	return s.drop(func(e Entry) bool { return e.Position.Compare(before) < 0 })
 }
 
@@ -207,12 +206,12 @@ func (s *Spool) Create(name string) (*os.File, error) {
 	return file, nil
 }
 
-func (s *Spool) path(position segment.Position) string {
+func (s *Spool) path(position format.Position) string {
 	return filepath.Join(s.dir, segments, position.String())
 }
 
 // recover takes up the segments that lie there, and sets aside what is none.
-func (s *Spool) recover(keys *seal.Keys) (torn []error, err error) {
+func (s *Spool) recover(keys *format.Keys) (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segments))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the spool: %w", err)
@@ -236,7 +235,7 @@ func (s *Spool) recover(keys *seal.Keys) (torn []error, err error) {
 
 // Last is what the newest segment in a directory's spool says of itself. It reads no more than that; false if it cannot be read, or there
 // is none.
-func Last(dir string, keys *seal.Keys) (last segment.Manifest, known bool) {
+func Last(dir string, keys *format.Keys) (last format.Manifest, known bool) {
 	names, err := os.ReadDir(filepath.Join(dir, segments)) // in order
 	if err != nil || len(names) == 0 {
 		return last, false
@@ -246,29 +245,29 @@ func Last(dir string, keys *seal.Keys) (last segment.Manifest, known bool) {
 }
 
 // examine reads all of a segment and compares it with its digests.
-func examine(path string, keys *seal.Keys) (segment.Manifest, int64, error) {
+func examine(path string, keys *format.Keys) (format.Manifest, int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return segment.Manifest{}, 0, err
+		return format.Manifest{}, 0, err
 	}
 	defer file.Close()
-	reader := segment.NewReader(file, keys)
+	reader := format.NewSegmentReader(file, keys)
 	manifest, err := reader.Next()
 	if err != nil {
-		return segment.Manifest{}, 0, err
+		return format.Manifest{}, 0, err
 	}
 	if _, err := reader.Next(); !errors.Is(err, io.EOF) {
-		return segment.Manifest{}, 0, fmt.Errorf("it does not end where it should: %w", err)
+		return format.Manifest{}, 0, fmt.Errorf("it does not end where it should: %w", err)
 	}
 	information, err := file.Stat()
 	if err != nil {
-		return segment.Manifest{}, 0, err
+		return format.Manifest{}, 0, err
 	}
 	return manifest, information.Size(), nil
 }
 
 // Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
-func (s *Spool) Examine(position segment.Position, keys *seal.Keys) error {
+func (s *Spool) Examine(position format.Position, keys *format.Keys) error {
 	manifest, _, err := examine(s.path(position), keys)
 	if err == nil && manifest.Position != position {
 		err = fmt.Errorf("it is segment %s", manifest.Position)
@@ -277,17 +276,17 @@ func (s *Spool) Examine(position segment.Position, keys *seal.Keys) error {
 }
 
 // Manifest reads that of a segment that waits.
-func (s *Spool) Manifest(position segment.Position, keys *seal.Keys) (segment.Manifest, error) {
+func (s *Spool) Manifest(position format.Position, keys *format.Keys) (format.Manifest, error) {
 	return manifest(s.path(position), keys)
 }
 
-func manifest(path string, keys *seal.Keys) (segment.Manifest, error) {
+func manifest(path string, keys *format.Keys) (format.Manifest, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return segment.Manifest{}, err
+		return format.Manifest{}, err
 	}
 	defer file.Close()
-	return segment.NewReader(file, keys).Next()
+	return format.NewSegmentReader(file, keys).Next()
 }
 
 func free(dir string) (int64, error) {

@@ -12,32 +12,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/internal/preserved"
 )
 
 const limit = 1 << 20
 
-var keys = &seal.Keys{}
+var keys = &format.Keys{}
 
 // made is a segment of one row.
-func made(t *testing.T, start segment.Start) segment.Object {
+func made(t *testing.T, start format.Start) format.Object {
 	t.Helper()
-	builder, err := segment.NewBuilder(keys, start)
+	builder, err := format.NewSegmentBuilder(keys, start)
 	require.NoError(t, err)
 	key := mvcc.RevToBytes(mvcc.Revision{Main: start.Position.Revision}, mvcc.NewRevBytes())
-	require.NoError(t, builder.Row(segment.Row{Key: key, Value: []byte("value")}))
-	require.NoError(t, builder.Marker(segment.Marker{Revision: start.Position.Revision, Time: time.Unix(1, 0)}))
-	object, err := builder.Finish(segment.Source{Member: "1"})
+	require.NoError(t, builder.Row(format.Row{Key: key, Value: []byte("value")}))
+	require.NoError(t, builder.Marker(format.Marker{Revision: start.Position.Revision, Time: time.Unix(1, 0)}))
+	object, err := builder.Finish(format.Source{Member: "1"})
 	require.NoError(t, err)
 	return object
 }
 
 // chain is so many segments from revision 5 on.
-func chain(t *testing.T, count int) (objects []segment.Object) {
+func chain(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
-	start := segment.Start{Cluster: "c", Generation: 1, Position: segment.After(4), Before: segment.Seed("c", 1, 4)}
+	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
 	for range count {
 		objects = append(objects, made(t, start))
 		start = objects[len(objects)-1].Start()
@@ -52,7 +51,7 @@ func open(t *testing.T, dir string) (*Spool, []error) {
 	return s, dropped
 }
 
-func filled(t *testing.T, dir string, objects []segment.Object) *Spool {
+func filled(t *testing.T, dir string, objects []format.Object) *Spool {
 	t.Helper()
 	s, dropped := open(t, dir)
 	require.Empty(t, dropped)

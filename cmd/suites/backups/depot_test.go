@@ -16,8 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
 )
@@ -49,7 +48,7 @@ func (d depot) store(t *testing.T) store.Store {
 
 func (d depot) archive(t *testing.T) *archive.Archive {
 	t.Helper()
-	return archive.New(d.store(t), &seal.Keys{})
+	return archive.New(d.store(t), &format.Keys{})
 }
 
 // objects are all that there are, with their sizes.
@@ -91,7 +90,7 @@ func (d depot) requireSound(t *testing.T) []archive.Chain {
 		path, err := d.archive(t).Find(t.Context(), archive.Target{Revision: chain.To})
 		require.NoError(t, err)
 		path.Full = chain.Fulls[0].Full // the longest way there is
-		_, err = d.archive(t).Read(t.Context(), path, func(segment.Row) error { return nil })
+		_, err = d.archive(t).Read(t.Context(), path, func(format.Row) error { return nil })
 		require.NoError(t, err, "the chain from %d to %d can be read", chain.From, chain.To)
 		for _, full := range chain.Fulls {
 			d.requireReadable(t, full.Full)
@@ -112,7 +111,7 @@ func (d depot) requireReadable(t *testing.T, full archive.Full) {
 
 func (d depot) requireDisjoint(t *testing.T, kept archive.Generational) {
 	t.Helper()
-	var next segment.Position
+	var next format.Position
 	for _, object := range kept.Objects {
 		if object.Level != archive.Segment {
 			continue
@@ -137,7 +136,7 @@ func (d depot) keys(t *testing.T, target archive.Target) state {
 	path, err := from.Find(t.Context(), target)
 	require.NoError(t, err)
 	had := d.ofFull(t, path.Full)
-	_, err = from.Read(t.Context(), path, func(row segment.Row) error { return had.take(row.Key, row.Value) })
+	_, err = from.Read(t.Context(), path, func(row format.Row) error { return had.take(row.Key, row.Value) })
 	require.NoError(t, err)
 	return had
 }

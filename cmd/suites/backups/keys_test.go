@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 // sealedBy are the flags for a pair of keys.
-func sealedBy(pair sealtest.Pair) []string {
+func sealedBy(pair formattest.Keys) []string {
 	return []string{
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
 		"--backup-signing-key=" + pair.SigningKey, "--backup-trusted-keys=" + pair.TrustedKeys,
@@ -20,7 +20,7 @@ func sealedBy(pair sealtest.Pair) []string {
 
 func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	ours, others := sealtest.New(t), sealtest.New(t)
+	ours, others := formattest.NewKeys(t), formattest.NewKeys(t)
 	m := newMember(t)
 	plain := m.Flags
 	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)

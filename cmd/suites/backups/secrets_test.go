@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -34,7 +34,7 @@ func indiscreet(w http.ResponseWriter, r *http.Request) {
 // What lets somebody into the store is told nowhere, whatever a server says of it.
 func TestCredentialsAreToldNowhere(t *testing.T) {
 	t.Parallel()
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	identity, err := os.ReadFile(pair.Identities)
 	require.NoError(t, err)
 	keys := []string{

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 // The tools that everybody has are enough: what is said of that in the documentation is done here.
@@ -21,7 +21,7 @@ func TestAFullComesBackWithoutThisProgram(t *testing.T) {
 			t.Skipf("SKIPPED: there is no %s here", tool)
 		}
 	}
-	pair := sealtest.New(t)
+	pair := formattest.NewKeys(t)
 	for name, flags := range map[string][]string{
 		"encrypted": {"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities},
 		"plain":     nil,

@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/restoretest"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/harness"
@@ -58,7 +57,7 @@ type lostVolume struct {
 	pod         *harness.Pod
 	store, full string
 	archive     *archive.Archive
-	end         segment.Start // of what is backed up
+	end         format.Start // of what is backed up
 }
 
 // fill makes a full with so many revisions of 1 KB.
@@ -67,7 +66,7 @@ func (l *lostVolume) fill(revisions int64) {
 	require.NoError(l.t, os.Mkdir(l.store, 0o700))
 	in, err := folder.New(l.store)
 	require.NoError(l.t, err)
-	l.archive = archive.New(in, &seal.Keys{})
+	l.archive = archive.New(in, &format.Keys{})
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 

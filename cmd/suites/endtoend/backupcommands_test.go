@@ -14,8 +14,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format/seal"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -25,7 +24,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	dir := p.T.TempDir()
 	opened, err := folder.New(dir)
 	require.NoError(p.T, err)
-	kept := archive.New(opened, &seal.Keys{})
+	kept := archive.New(opened, &format.Keys{})
 	_, err = kept.Found(p.T.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
 	require.NoError(p.T, err)
 	database, err := os.Open(p.Database())
@@ -33,7 +32,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	defer database.Close()
 	revision := lastRevision(p)
 	_, err = archivetest.PutFull(p.T.Context(), kept, archive.Full{
-		Cluster: "c1", Generation: 1, Revision: revision, Time: time.Now(), Chain: segment.Seed("c1", 1, revision), Member: "m", Reason: "begin",
+		Cluster: "c1", Generation: 1, Revision: revision, Time: time.Now(), Chain: format.Seed("c1", 1, revision), Member: "m", Reason: "begin",
 	}, database)
 	require.NoError(p.T, err)
 	return "--backup-store=file://" + dir

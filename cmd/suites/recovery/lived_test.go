@@ -13,7 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -74,7 +74,7 @@ var stores = map[string]func(l *lived){
 		}
 	},
 	"not trusted": func(l *lived) {
-		keys := sealtest.New(l.T)
+		keys := formattest.NewKeys(l.T)
 		l.Flags = append(l.Flags, "--backup-signing-key="+keys.SigningKey, "--backup-trusted-keys="+keys.TrustedKeys)
 	},
 	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },

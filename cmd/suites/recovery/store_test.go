@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format/seal"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/storetest/servers"
 	"etcd-wrapper/cmd/suites/harness"
@@ -59,7 +59,7 @@ func (d depot) archive() *archive.Archive {
 	d.t.Helper()
 	in, err := folder.New(d.dir)
 	require.NoError(d.t, err)
-	return archive.New(in, &seal.Keys{})
+	return archive.New(in, &format.Keys{})
 }
 
 func (d depot) generations() []archive.Generation {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/archive/identity"
-	"etcd-wrapper/backup/format/segment"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/cmd/suites/harness"
@@ -170,7 +170,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()})
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
-		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: segment.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
+		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: format.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
 	}, bytes.NewReader(database))
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/format/seal/sealtest"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -49,9 +49,9 @@ func at(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339
 // one is not damaged, so that nothing older comes back.
 func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
 	t.Parallel()
-	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), sealtest.New(t), sealtest.New(t)
+	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	p.Flags = append(p.Flags, d.flag())
-	both := sealtest.Joined(t, former.TrustedKeys, present.TrustedKeys)
+	both := formattest.Joined(t, former.TrustedKeys, present.TrustedKeys)
 	keys := func(signing, trusted string) []string {
 		return []string{"--backup-signing-key=" + signing, "--backup-trusted-keys=" + trusted}
 	}

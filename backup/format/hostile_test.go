@@ -1,0 +1,224 @@
+package format_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
+)
+
+// empty is the manifest of a segment without rows.
+func empty() format.Manifest {
+	begin := start()
+	return format.Manifest{
+		Cluster: begin.Cluster, Generation: 1, Position: begin.Position, End: 6, Before: begin.Before, After: begin.Before,
+	}
+}
+
+func forged(t testing.TB, manifest format.Manifest, records string) io.Reader {
+	t.Helper()
+	object, err := format.Forge(&format.Keys{}, manifest, []byte(records))
+	require.NoError(t, err)
+	return object.Reader()
+}
+
+// record is one with numbers.
+func record(kind string, numbers ...uint64) string {
+	bytes := []byte(kind)
+	for _, n := range numbers {
+		bytes = binary.AppendUvarint(bytes, n)
+	}
+	return string(bytes)
+}
+
+func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
+	key := string(Row(7, 0, "").Key)
+	for name, records := range map[string]string{
+		"nothing":                         "",
+		"no end":                          record("M", 7, 1),
+		"a wrong count":                   record("Z", 1),
+		"something behind the end":        record("Z", 0) + record("Z", 0),
+		"an unknown type":                 record("X", 0) + record("Z", 1),
+		"a row that no manifest promised": record("R", 17) + key + record("", 0) + record("Z", 1),
+		"a bucket that nobody promised":   record("B", 1) + "a" + record("", 0, 0) + record("Z", 1),
+		"a marker that nobody promised":   record("M", 7, 1) + record("Z", 1),
+		"a key that is too long":          record("R", 19) + key + "tt" + record("", 0) + record("Z", 1),
+		"a value that is not there":       record("R", 17) + key + record("", 1<<27),
+		"a value beyond all bounds":       record("R", 17) + key + record("", 1<<62),
+		"a bucket beyond all bounds":      record("B", 1) + "a" + record("", 1, 1<<40),
+		"a bucket with a long name":       record("B", 1<<20),
+		"a bucket of other entries":       record("B", 1) + "a" + record("", 2, 2) + record("", 0, 0) + record("Z", 1),
+		"a bucket that is cut":            record("B", 1) + "a" + record("", 1, 2) + record("", 0, 9) + record("Z", 1),
+		"a number without end":            "M" + strings.Repeat("\xff", 30),
+		"a negative number":               record("M", 1<<63, 1) + record("Z", 1),
+		"a hash of 33 bits":               record("H", 1, 1, 1<<32) + record("Z", 1),
+		"too many hashes":                 strings.Repeat(record("H", 1, 1, 1), 5000) + record("Z", 5000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readAll(forged(t, empty(), records), &format.Keys{})
+			assert.ErrorIs(t, err, format.ErrDamaged)
+			assert.ErrorContains(t, err, "segment 0000000000000000007.000000: ")
+		})
+	}
+	_, err := readAll(forged(t, empty(), record("Z", 0)), &format.Keys{})
+	assert.NoError(t, err, "that's what it takes")
+	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &format.Keys{})
+	assert.ErrorIs(t, err, format.ErrDamaged, "fewer bytes than promised")
+}
+
+func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
+	zeros := strings.Repeat("\x00", 64<<20)
+	for name, object := range map[string]io.Reader{
+		"a value":                forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
+		"a bucket":               forged(t, empty(), record("B", 1)+"a"+record("", 1, 200<<20)),
+		"a bucket's name":        forged(t, empty(), record("B", 60<<20)+zeros),
+		"more than was promised": forgedOf(t, 100, record("B", 1)+"a"+record("", 1, 60<<20)+zeros),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := readAll(object, &format.Keys{})
+			runtime.ReadMemStats(&after)
+			assert.ErrorIs(t, err, format.ErrDamaged)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(24<<20))
+		})
+	}
+}
+
+// forgedOf is forged with a manifest that speaks of so many bytes of records.
+func forgedOf(t testing.TB, raw int64, records string) io.Reader {
+	manifest := empty()
+	manifest.RawBytes = raw
+	return forged(t, manifest, records)
+}
+
+func TestAManifestThatContradictsItselfIsDamage(t *testing.T) {
+	for name, change := range map[string]func(*format.Manifest){
+		"no cluster":             func(m *format.Manifest) { m.Cluster = "" },
+		"no generation":          func(m *format.Manifest) { m.Generation = 0 },
+		"no position":            func(m *format.Manifest) { m.Position = format.Position{} },
+		"negative rows":          func(m *format.Manifest) { m.Rows = -1 },
+		"rows without revision":  func(m *format.Manifest) { m.Rows = 1 },
+		"revision without rows":  func(m *format.Manifest) { m.End = 9 },
+		"a digest that moved":    func(m *format.Manifest) { m.After = format.Digest{} },
+		"records beyond measure": func(m *format.Manifest) { m.RawBytes = 1 << 60 },
+		"records less than none": func(m *format.Manifest) { m.RawBytes = -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			manifest := empty()
+			change(&manifest)
+			_, err := readAll(forged(t, manifest, record("Z", 0)), &format.Keys{})
+			assert.ErrorIs(t, err, format.ErrDamaged)
+		})
+	}
+}
+
+func TestAManifestOfOtherRecordsIsDamage(t *testing.T) {
+	right := example(t, &format.Keys{})
+	records := recordsOf(t, right)
+	for name, change := range map[string]func(*format.Manifest){
+		"another digest":         func(m *format.Manifest) { m.After[0]++ },
+		"another chain":          func(m *format.Manifest) { m.Before[0]++ },
+		"another last revision":  func(m *format.Manifest) { m.Last[0]++ },
+		"another end":            func(m *format.Manifest) { m.End++ },
+		"more rows":              func(m *format.Manifest) { m.Rows++ },
+		"no buckets":             func(m *format.Manifest) { m.Buckets = nil },
+		"another first time":     func(m *format.Manifest) { m.From = At(1) },
+		"another last time":      func(m *format.Manifest) { m.To = At(100) },
+		"another position":       func(m *format.Manifest) { m.Position.Revision = 8 },
+		"none, for all is right": func(*format.Manifest) {},
+	} {
+		manifest := right.Manifest
+		change(&manifest)
+		_, err := readAll(forged(t, manifest, records), &format.Keys{})
+		if name == "none, for all is right" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorIs(t, err, format.ErrDamaged, name)
+		}
+	}
+}
+
+// recordsOf are those of a segment that is not encrypted.
+func recordsOf(t testing.TB, object format.Object) string {
+	t.Helper()
+	plain, err := new(format.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
+	require.NoError(t, err)
+	defer plain.Close()
+	records, err := io.ReadAll(plain)
+	require.NoError(t, err)
+	return string(records)
+}
+
+func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
+	value := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
+	row := Row(7, 0, string(value))
+	keys := &format.Keys{}
+	Build(t, keys, start(), nil) // zstd's tables are kept
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	object := Build(t, keys, start(), []format.Row{row})
+	runtime.ReadMemStats(&after)
+	assert.Greater(t, object.Size(), int64(len(value)))
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(value)+len(value)/2))
+}
+
+func TestASegmentOfANewerFormatSaysSo(t *testing.T) {
+	manifest := empty()
+	manifest.Heading = format.Heading{Format: 2, Kind: format.SegmentKind}
+	line, err := new(format.Keys).Sign(manifest)
+	require.NoError(t, err)
+	_, err = readAll(bytes.NewReader(line), &format.Keys{})
+	assert.EqualError(t, err, "made by a newer etcd-wrapper: format 2")
+}
+
+func FuzzSegment(f *testing.F) {
+	f.Add(contents(example(f, &format.Keys{})))
+	f.Add([]byte("{}\n"))
+	f.Fuzz(func(t *testing.T, object []byte) {
+		_, err := readAll(bytes.NewReader(object), &format.Keys{})
+		known(t, err)
+	})
+}
+
+// FuzzRecords puts records under a manifest that fits them, as far as its checksums go.
+func FuzzRecords(f *testing.F) {
+	seed := example(f, &format.Keys{})
+	f.Add([]byte(recordsOf(f, seed)))
+	f.Add([]byte(record("Z", 0)))
+	f.Fuzz(func(t *testing.T, records []byte) {
+		for _, manifest := range []format.Manifest{empty(), seed.Manifest} {
+			manifest.RawBytes = 0
+			read, err := readAll(forged(t, manifest, string(records)), &format.Keys{})
+			known(t, err)
+			if err == nil && manifest.Rows > 0 {
+				assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
+			}
+		}
+	})
+}
+
+// known requires that what is wrong with hostile input is said by one of the words for that.
+func known(t *testing.T, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	for _, word := range []error{format.ErrDamaged, format.ErrNewer, format.ErrNoIdentity} {
+		if errors.Is(err, word) {
+			return
+		}
+	}
+	assert.NoError(t, err)
+}

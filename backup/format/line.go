@@ -1,0 +1,155 @@
+package format
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+const (
+	// MaxLine is the length of the longest signed line in bytes, with its newline.
+	MaxLine = 1 << 20
+	// Format is the version of everything that backups consist of.
+	Format = 1
+
+	checksum = `,"sha256":"` // begins the end of every line: it covers all bytes before it
+	tail     = len(checksum) + 2*sha256.Size + len("\"}\n")
+)
+
+// Heading is how every statement begins.
+type Heading struct {
+	Format int    `json:"format"`
+	Kind   string `json:"kind"` // what is stated
+}
+
+// envelope is a line.
+type envelope struct {
+	Statement json.RawMessage `json:"statement"`
+	Signature []byte          `json:"signature,omitempty"` // ed25519 over the bytes of Statement
+	Key       string          `json:"key,omitempty"`       // what made it: the first 8 bytes of the public key's sha256, hex
+}
+
+// Sign makes the line that states something. A statement is an object of JSON that begins as [Heading] does.
+func (k *Keys) Sign(statement any) ([]byte, error) {
+	stated, err := json.Marshal(statement)
+	if err != nil {
+		return nil, err
+	}
+	line := envelope{Statement: stated}
+	key, err := k.signing.key()
+	if err != nil {
+		return nil, err
+	}
+	if key != nil {
+		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
+	}
+	written, err := json.Marshal(line)
+	if err != nil {
+		return nil, err
+	}
+	if len(written)+tail > MaxLine {
+		return nil, fmt.Errorf("a line of %d bytes is longer than %d", len(written)+tail, MaxLine)
+	}
+	return withChecksum(written[:len(written)-1]), nil
+}
+
+// withChecksum ends a line that lacks its closing brace.
+func withChecksum(line []byte) []byte {
+	sum := sha256.Sum256(line)
+	return fmt.Appendf(line, "%s%x\"}\n", checksum, sum)
+}
+
+// Check reads what a line states into a pointer, if it is of that kind and believable.
+func (k *Keys) Check(line []byte, kind string, into any) error {
+	if len(line) > MaxLine || len(line) < tail {
+		return fmt.Errorf("%w: a line of %d bytes", ErrDamaged, len(line))
+	}
+	begin := line[:len(line)-tail]
+	if !bytes.Equal(withChecksum(bytes.Clone(begin)), line) {
+		return fmt.Errorf("%w: a line's checksum is wrong", ErrDamaged)
+	}
+	var read envelope
+	if err := json.Unmarshal(append(bytes.Clone(begin), '}'), &read); err != nil {
+		return Damaged(err)
+	}
+	if err := k.trust(read); err != nil {
+		return err
+	}
+	if err := checkHeading(read.Statement, kind); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(read.Statement, into); err != nil {
+		return Damaged(err)
+	}
+	return nil
+}
+
+func checkHeading(statement []byte, kind string) error {
+	var heading Heading
+	if err := json.Unmarshal(statement, &heading); err != nil {
+		return Damaged(err)
+	}
+	if heading.Format > Format {
+		return fmt.Errorf("%w: format %d", ErrNewer, heading.Format)
+	}
+	if heading.Format != Format || heading.Kind != kind {
+		return fmt.Errorf("%w: states a %q of format %d instead of a %q", ErrDamaged, heading.Kind, heading.Format, kind)
+	}
+	return nil
+}
+
+// Signed tells whether a line that was checked carries a signature, whoever's it is.
+func Signed(line []byte) bool {
+	var read envelope
+	return json.Unmarshal(line, &read) == nil && read.Signature != nil
+}
+
+func (k *Keys) trust(line envelope) error {
+	if !k.Trusts() {
+		return nil
+	}
+	keys, err := k.trusted.keys()
+	if err != nil {
+		return err
+	}
+	key, known := keys[line.Key]
+	switch {
+	case line.Signature == nil:
+		return fmt.Errorf("%w: it has no signature", ErrUntrusted)
+	case !known:
+		return fmt.Errorf("%w: its key is %.16q", ErrUntrusted, line.Key)
+	case !ed25519.Verify(key, line.Statement, line.Signature):
+		return fmt.Errorf("%w: the signature is another's", ErrUntrusted)
+	}
+	return nil
+}
+
+// ReadLine reads a line with its newline. It returns io.EOF if there is nothing more to read.
+func ReadLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > MaxLine:
+			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrDamaged, MaxLine)
+		case err == nil:
+			return line, nil
+		case Ended(err) && len(line) > 0:
+			return nil, fmt.Errorf("%w: it ends within a line", ErrDamaged)
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// keyName names a public key in a line.
+func keyName(key ed25519.PublicKey) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:8])
+}

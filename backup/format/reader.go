@@ -1,0 +1,396 @@
+package format
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"time"
+)
+
+// Reader reads segments, one after the other. It checks everything that can be known without the ones before: what was read
+// of a segment counts only when its end was reached without an error. One goroutine owns it.
+//
+// Errors wrap those of package seal where something is wrong with what was read; what reading itself failed with comes
+// through. After an error every call returns it again.
+type SegmentReader struct {
+	keys   *Keys
+	source *bufio.Reader
+
+	manifest Manifest
+	body     *body    // what is left of the present segment; nil before the first one
+	records  *records // nil before the first record of a segment
+	ended    bool     // the end of the present segment's records was reached
+	err      error
+}
+
+// NewReader reads from r, in bounded memory, whatever r holds.
+func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
+	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// Next goes on to the next segment. What is left of the one before is read and compared with its digest, but not opened, so a
+// caller who wants no records needs no identity. io.EOF says that there is no further one.
+func (r *SegmentReader) Next() (Manifest, error) {
+	if r.err == nil {
+		r.err = r.next()
+	}
+	if r.err != nil {
+		return Manifest{}, r.err
+	}
+	return r.manifest, nil
+}
+
+func (r *SegmentReader) next() error {
+	if err := r.finish(); err != nil {
+		return err
+	}
+	line, err := ReadLine(r.source)
+	if err != nil {
+		return err
+	}
+	manifest, err := ReadManifest(line, r.keys)
+	if err != nil {
+		return err
+	}
+	r.manifest, r.body, r.ended = manifest, newBody(r.source, manifest.Body), false
+	return nil
+}
+
+// ReadManifest reads the line that a segment begins with.
+func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
+	var manifest Manifest
+	if err := keys.Check(line, SegmentKind, &manifest); err != nil {
+		return Manifest{}, err
+	}
+	if err := manifest.check(); err != nil {
+		return Manifest{}, fmt.Errorf("segment %s: %w", manifest.Position, Damaged(err))
+	}
+	return manifest, nil
+}
+
+// finish reads what is left of the present segment.
+func (r *SegmentReader) finish() error {
+	if r.body == nil {
+		return nil
+	}
+	r.close()
+	_, err := io.Copy(io.Discard, r.body)
+	r.body = nil
+	return r.named(err)
+}
+
+// Record returns the next record of the segment, which is valid until the next call. io.EOF says that the segment ended, and
+// that all of it was as its manifest says.
+func (r *SegmentReader) Record() (Record, error) {
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case r.body == nil || r.ended:
+		return nil, io.EOF
+	}
+	record, err := r.record()
+	if Ended(err) {
+		r.ended = true
+		return nil, io.EOF
+	}
+	r.err = r.named(err)
+	return record, r.err
+}
+
+func (r *SegmentReader) record() (Record, error) {
+	if r.records == nil {
+		plain, err := r.keys.Open(r.body, r.manifest.Encrypted)
+		if err != nil {
+			return nil, err
+		}
+		r.records = newRecords(plain, r.manifest)
+	}
+	record, err := r.records.next()
+	if !Ended(err) {
+		return record, err
+	}
+	r.close()
+	if err := r.body.check(); err != nil {
+		return nil, err
+	}
+	return nil, io.EOF
+}
+
+func (r *SegmentReader) close() {
+	if r.records != nil {
+		_ = r.records.plain.Close()
+		r.records = nil
+	}
+}
+
+func (r *SegmentReader) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
+}
+
+// records reads those of a segment.
+type records struct {
+	plain    io.ReadCloser
+	limited  *limited
+	buffered *bufio.Reader
+	promised Manifest
+	sequence *sequence
+	count    int64
+
+	row    Row
+	marker Marker
+	hash   CompactionHash
+}
+
+func newRecords(plain io.ReadCloser, promised Manifest) *records {
+	start := promised
+	if promised.Rows > 0 {
+		start.Last = Digest{} // its own, which the records show
+	}
+	limited := &limited{source: plain, left: promised.RawBytes}
+	return &records{
+		plain: plain, limited: limited, buffered: bufio.NewReaderSize(limited, 32<<10),
+		promised: promised, sequence: newSequence(start),
+	}
+}
+
+// next returns io.EOF behind the last one.
+func (r *records) next() (Record, error) {
+	kind, err := r.buffered.ReadByte()
+	if err != nil {
+		return nil, early(err)
+	}
+	if kind == typeEnd {
+		if err := r.end(); err != nil {
+			return nil, err
+		}
+		return nil, io.EOF
+	}
+	r.count++
+	record, err := r.read(kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.follow(record); err != nil {
+		return nil, Damaged(err)
+	}
+	return record, nil
+}
+
+func (r *records) read(kind byte) (Record, error) {
+	switch kind {
+	case typeRow:
+		return r.readRow()
+	case typeMarker:
+		return r.readMarker()
+	case typeHash:
+		return r.readHash()
+	case typeBucket:
+		return r.readBucket()
+	default:
+		return nil, fmt.Errorf("%w: a record has the type %#x", ErrDamaged, kind)
+	}
+}
+
+// follow checks that the record may stand where it does.
+func (r *records) follow(record Record) error {
+	switch record := record.(type) {
+	case *Row:
+		return r.sequence.row(*record)
+	case *Marker:
+		return r.sequence.marker(*record)
+	case *CompactionHash:
+		return r.sequence.hash(*record)
+	case *Bucket:
+		return r.sequence.bucket(record)
+	default:
+		return fmt.Errorf("unknown record %T", record)
+	}
+}
+
+func (r *records) readRow() (_ Record, err error) {
+	if r.row.Key, err = r.bytes(r.row.Key, tombstoneKey); err != nil {
+		return nil, err
+	}
+	r.row.Value, err = r.bytes(r.row.Value, maxRecord)
+	return &r.row, err
+}
+
+func (r *records) readMarker() (Record, error) {
+	numbers, err := r.numbers(2)
+	r.marker = Marker{Revision: numbers[0], Time: time.UnixMilli(numbers[1]).UTC()}
+	return &r.marker, err
+}
+
+func (r *records) readHash() (Record, error) {
+	numbers, err := r.numbers(3)
+	if err == nil && numbers[2] > math.MaxUint32 {
+		err = fmt.Errorf("%w: a hash has more than 32 bits", ErrDamaged)
+	}
+	r.hash = CompactionHash{Revision: numbers[0], Compacted: numbers[1], Hash: uint32(numbers[2])}
+	return &r.hash, err
+}
+
+// readBucket returns one that the caller may keep.
+func (r *records) readBucket() (Record, error) {
+	name, err := r.bytes(nil, 1<<10)
+	if err != nil {
+		return nil, err
+	}
+	count, err := r.number()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := r.bytes(nil, maxRecord)
+	return &Bucket{Name: string(name), count: uint64(count), entries: entries}, err
+}
+
+// end checks what only the end shows.
+func (r *records) end() error {
+	count, err := r.number()
+	if err != nil {
+		return err
+	}
+	if count != r.count {
+		return fmt.Errorf("%w: it has %d records instead of %d", ErrDamaged, r.count, count)
+	}
+	if _, err := r.buffered.ReadByte(); !Ended(err) {
+		return errors.Join(err, fmt.Errorf("%w: something follows its last record", ErrDamaged))
+	}
+	if r.limited.left != 0 {
+		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, r.limited.left)
+	}
+	return r.sequence.agrees(r.promised)
+}
+
+func (r *records) numbers(n int) (numbers [3]int64, err error) {
+	for i := range n {
+		if numbers[i], err = r.number(); err != nil {
+			return numbers, err
+		}
+	}
+	return numbers, nil
+}
+
+func (r *records) number() (int64, error) {
+	n, err := binary.ReadUvarint(r.buffered)
+	switch {
+	case err != nil && r.limited.failed != nil:
+		return 0, err
+	case err != nil: // too many bytes, or none are left
+		return 0, Damaged(err)
+	case n > math.MaxInt64:
+		return 0, fmt.Errorf("%w: a number is too large", ErrDamaged)
+	}
+	return int64(n), nil
+}
+
+// bytes reads a length and as many bytes, into room if that is enough.
+func (r *records) bytes(room []byte, most int64) ([]byte, error) {
+	length, err := r.number()
+	if err != nil {
+		return nil, err
+	}
+	if length > most {
+		return nil, fmt.Errorf("%w: something of %d bytes is larger than %d", ErrDamaged, length, most)
+	}
+	room = room[:0]
+	for int64(len(room)) < length { // piece by piece, since the length may be a lie
+		have := len(room)
+		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
+		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
+			return nil, early(err)
+		}
+	}
+	return room, nil
+}
+
+func early(err error) error {
+	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
+		return fmt.Errorf("%w: its records end early", ErrDamaged)
+	}
+	return err
+}
+
+// limited fails if there are more bytes than were promised, so that a little cannot become very much.
+type limited struct {
+	source io.Reader
+	left   int64
+	failed error
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.source.Read(p)
+	l.left -= int64(n)
+	if l.left < 0 {
+		err = fmt.Errorf("%w: it has more records than its manifest says", ErrDamaged)
+	}
+	if err != nil && !Ended(err) {
+		l.failed = err
+	}
+	return n, err
+}
+
+// Body is what a statement says of bytes.
+type Body struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 Digest `json:"sha256"`
+}
+
+// Reader reads what the statement speaks of from source, and no more. It returns io.EOF only if all of that was there and as
+// stated; else ErrDamaged, or what source fails with.
+func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
+
+type body struct {
+	source   io.Reader
+	left     int64
+	hash     hash.Hash
+	promised Digest
+}
+
+func newBody(source io.Reader, promised Body) *body {
+	return &body{source: source, left: promised.Bytes, hash: sha256.New(), promised: promised.SHA256}
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, b.end()
+	}
+	n, err := b.source.Read(p[:min(int64(len(p)), b.left)])
+	b.hash.Write(p[:n])
+	b.left -= int64(n)
+	switch {
+	case err == nil:
+		return n, nil
+	case !Ended(err):
+		return n, err
+	case b.left > 0:
+		return n, fmt.Errorf("%w: %d bytes are missing at its end", ErrDamaged, b.left)
+	}
+	return n, b.end()
+}
+
+func (b *body) end() error {
+	if Digest(b.hash.Sum(nil)) != b.promised {
+		return fmt.Errorf("%w: its bytes are not those of its manifest", ErrDamaged)
+	}
+	return io.EOF
+}
+
+// check says whether all was read, and is what was promised.
+func (b *body) check() error {
+	if b.left > 0 {
+		return fmt.Errorf("%w: its records end %d bytes before it", ErrDamaged, b.left)
+	}
+	if err := b.end(); !Ended(err) {
+		return err
+	}
+	return nil
+}

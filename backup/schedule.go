@@ -1,0 +1,106 @@
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cron "github.com/netresearch/go-cron"
+)
+
+// scheduleFlag is what every error begins with.
+const scheduleFlag = "--backup-full-schedule"
+
+const (
+	shiftSpread   = time.Hour   // the shifts of clusters lie within it
+	shortestEvery = time.Minute // @every
+	longestEvery  = 366 * 24 * time.Hour
+	searchYears   = 9 // from 2096 to 2104 no year has a 29 February
+)
+
+// shorthands are the schedules that have a name.
+var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
+
+// cronFields are the classic ones. As in every crontab, a day is meant if day of month or day of week fit, where both are given.
+var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
+	WithMaxSearchYears(searchYears)
+
+// Schedule says when full snapshots are due: --backup-full-schedule, in UTC. The zero value is not valid; ParseSchedule makes one.
+// It never changes, so it may be used by several goroutines.
+type Schedule struct {
+	text  string
+	times interface{ Next(time.Time) time.Time }
+	shift time.Duration
+}
+
+// ParseSchedule reads five fields of cron (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly, or @every with
+// a duration between a minute and a year, such as @every 6h, which counts from 00:00 UTC of 1 January 1970. Times are UTC.
+// The error is one sentence that begins with the flag.
+func ParseSchedule(text string) (Schedule, error) {
+	times, err := parseSchedule(strings.TrimSpace(text))
+	if err != nil {
+		return Schedule{}, fmt.Errorf("%s: %q %w", scheduleFlag, text, err)
+	}
+	return Schedule{text: text, times: times}, nil
+}
+
+var errScheduleUsage = errors.New("is neither five cron fields (minute, hour, day of month, month, day of week) nor @hourly, @daily, " +
+	"@weekly or @every with a duration, such as @every 6h")
+
+func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) {
+	if period, is := strings.CutPrefix(text, "@every "); is {
+		return parseEvery(strings.TrimSpace(period))
+	}
+	if known, is := shorthands[text]; is {
+		text = known
+	}
+	if len(strings.Fields(text)) != 5 || strings.HasPrefix(text, "@") {
+		return nil, errScheduleUsage
+	}
+	times, err := cronFields.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("is wrong: %w", err)
+	}
+	if times.Next(time.Unix(0, 0).UTC()).IsZero() {
+		return nil, errors.New("never comes: no such day is in any month")
+	}
+	return times, nil
+}
+
+func parseEvery(text string) (every, error) {
+	period, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return 0, errors.New("has no duration behind @every, such as 6h or 90m")
+	case period < shortestEvery || period > longestEvery:
+		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
+	default:
+		return every(period), nil
+	}
+}
+
+// For returns the schedule with the shift of a cluster: a whole number of seconds within the hour, always the same for
+// its id. It keeps clusters that share a store or a machine from making their fulls all at once.
+func (s Schedule) For(cluster uint64) Schedule {
+	s.shift = time.Duration(cluster%uint64(shiftSpread/time.Second)) * time.Second
+	return s
+}
+
+// Next is the first time after a given one at which a full is due, in UTC.
+func (s Schedule) Next(after time.Time) time.Time {
+	return s.times.Next(after.UTC().Add(-s.shift)).Add(s.shift)
+}
+
+// String is the text that it was made from.
+func (s Schedule) String() string { return s.text }
+
+// every is a period; what it repeats began in 1970.
+type every time.Duration
+
+// Next is the first multiple of the period after a given time.
+func (e every) Next(after time.Time) time.Time {
+	period := time.Duration(e)
+	since := after.Sub(time.Unix(0, 0))
+	return time.Unix(0, 0).UTC().Add((since/period + 1) * period)
+}

@@ -1,0 +1,159 @@
+package backup
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func at(t testing.TB, text string) time.Time {
+	t.Helper()
+	parsed, err := time.Parse("2006-01-02 15:04:05", text)
+	require.NoError(t, err)
+	return parsed
+}
+
+func TestTheNextFullComesWhenTheScheduleSays(t *testing.T) {
+	for _, example := range []struct{ schedule, after, next string }{
+		{"0 * * * *", "2026-11-22 00:00:00", "2026-11-22 01:00:00"},
+		{"@hourly", "2026-11-22 00:59:59", "2026-11-22 01:00:00"},
+		{"@daily", "2026-12-31 00:00:00", "2027-01-01 00:00:00"},
+		{"@weekly", "2026-11-22 00:00:00", "2026-11-29 00:00:00"}, // a Sunday
+		{"30 3 * * 7", "2026-11-23 00:00:00", "2026-11-29 03:30:00"},
+		{"0 0 31 * *", "2021-01-31 00:00:00", "2021-03-31 00:00:00"},
+		{"0 0 31 * *", "2026-08-31 00:00:00", "2026-10-31 00:00:00"},
+		{"0 0 29 2 *", "2026-03-01 00:00:00", "2028-02-29 00:00:00"},
+		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // 2100 is no leap year
+		{"*/7 * * * *", "2026-11-22 00:56:00", "2026-11-22 01:00:00"},
+		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // the 1st, and each Monday
+		{"15,45 8-10/2 * jan-mar *", "2026-11-22 00:00:00", "2027-01-01 08:15:00"},
+		{"@every 6h", "2026-11-22 00:00:00", "2026-11-22 06:00:00"},
+		{"@every 90m", "2026-11-22 01:29:59", "2026-11-22 01:30:00"},
+		{"  @every   36h ", "2026-11-22 12:00:00", "2026-11-24 00:00:00"},
+	} {
+		schedule, err := ParseSchedule(example.schedule)
+		require.NoError(t, err, example.schedule)
+		assert.Equal(t, at(t, example.next), schedule.Next(at(t, example.after)), "%s after %s", example.schedule, example.after)
+	}
+}
+
+// Where a clock stands in the reader's zone makes no difference, also in the night in which an hour comes twice.
+func TestTimesAreUTC(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip("no time zones on this machine")
+	}
+	schedule, err := ParseSchedule("30 2 * * *")
+	require.NoError(t, err)
+	next := schedule.Next(at(t, "2026-10-25 00:45:00").In(berlin))
+	assert.Equal(t, at(t, "2026-10-25 02:30:00"), next)
+}
+
+func TestAScheduleThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
+	for text, why := range map[string]string{
+		"":                        "neither five cron fields",
+		"0 * * *":                 "neither five cron fields",
+		"0 0 * * * *":             "neither five cron fields",
+		"@fortnightly":            "neither five cron fields",
+		"@every":                  "neither five cron fields",
+		"TZ=Asia/Tokyo 0 3 * * *": "neither five cron fields",
+		"TZ=Asia/Tokyo 0 3 * *":   "wrong",
+		"60 * * * *":              "wrong",
+		"0 24 * * *":              "wrong",
+		"0 0 0 * *":               "wrong",
+		"0 0 * 13 *":              "wrong",
+		"0 0 * * 8":               "wrong",
+		"*/0 * * * *":             "wrong",
+		"a * * * *":               "wrong",
+		"0 0 L * *":               "wrong",
+		"0 0 31 2 *":              "never comes",
+		"0 0 30 feb *":            "never comes",
+		"0 0 31 4,6,9,11 *":       "never comes",
+		"@every 6":                "no duration",
+		"@every -6h":              "between",
+		"@every 1s":               "between",
+		"@every 20000h":           "between",
+	} {
+		_, err := ParseSchedule(text)
+		require.ErrorContains(t, err, "--backup-full-schedule: ", text)
+		assert.ErrorContains(t, err, why, text)
+		assert.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestEachClusterHasAShiftOfItsOwnWithinTheHour(t *testing.T) {
+	hourly, err := ParseSchedule("@hourly")
+	require.NoError(t, err)
+	shifts := map[time.Duration]bool{}
+	ids := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		cluster := ids.Uint64()
+		shift := hourly.For(cluster).shift
+		shifts[shift] = true
+		assert.Less(t, shift, time.Hour)
+		assert.Equal(t, shift, hourly.For(cluster).shift, "it stays the same")
+	}
+	assert.Greater(t, len(shifts), 500)
+	shifted := hourly.For(90)
+	assert.Equal(t, at(t, "2026-11-22 00:01:30"), shifted.Next(at(t, "2026-11-22 00:00:00")))
+	assert.Equal(t, at(t, "2026-11-22 01:01:30"), shifted.Next(at(t, "2026-11-22 00:01:30")))
+	assert.Equal(t, "@hourly", shifted.String())
+}
+
+// The library is held against the definition, minute by minute.
+func TestNextIsTheFirstMinuteThatFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		minutes, hours := rapid.SliceOfNDistinct(rapid.IntRange(0, 59), 1, 4, rapid.ID).Draw(t, "minutes"), rapid.IntRange(-1, 23).Draw(t, "hour")
+		day, month, weekday := rapid.IntRange(0, 28).Draw(t, "day"), rapid.IntRange(0, 12).Draw(t, "month"), rapid.IntRange(-1, 6).Draw(t, "weekday")
+		text := fmt.Sprintf("%s %s %s %s %s", join(minutes), field(hours, -1), field(day, 0), field(month, 0), field(weekday, -1))
+		schedule, err := ParseSchedule(text)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		after := time.Unix(rapid.Int64Range(1.7e9, 2.0e9).Draw(t, "after"), 0).UTC()
+		next := schedule.Next(after)
+		if !next.After(after) || next.Second() != 0 {
+			t.Fatalf("%s after %s: %s", text, after, next)
+		}
+		onDay := func(m time.Time) bool {
+			days := (day == 0 || m.Day() == day) && (weekday < 0 || int(m.Weekday()) == weekday)
+			if day != 0 && weekday >= 0 {
+				days = m.Day() == day || int(m.Weekday()) == weekday
+			}
+			return days && (month == 0 || int(m.Month()) == month)
+		}
+		fits := func(m time.Time) bool {
+			return slices.Contains(minutes, m.Minute()) && (hours < 0 || m.Hour() == hours) && onDay(m)
+		}
+		if !fits(next) {
+			t.Fatalf("%s after %s: %s does not fit", text, after, next)
+		}
+		for m := after.Truncate(time.Minute).Add(time.Minute); m.Before(next); m = m.Add(time.Minute) {
+			if !onDay(m) {
+				m = m.Truncate(24 * time.Hour).Add(24*time.Hour - time.Minute) // on to the next day
+				continue
+			}
+			if fits(m) {
+				t.Fatalf("%s after %s: %s, although %s fits", text, after, next, m)
+			}
+		}
+	})
+}
+
+func field(n, any int) string {
+	if n == any {
+		return "*"
+	}
+	return fmt.Sprint(n)
+}
+
+func join(numbers []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]")
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
+	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/exitcode"
+)
+
+// etcd's own tools, etcdctl and etcdutl, are within this program: a distroless image has no other place for them. Both may end the
+// process themselves when they fail, as their own main functions do.
+
+// etcdctlCommand is etcd's own client.
+type etcdctlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
+}
+
+func (c *etcdctlCommand) execute(s streams) exitcode.Code {
+	return ofTool(runEtcdctl(c.Args, s.logger()))
+}
+
+// etcdutlCommand is etcd's own tool for files.
+type etcdutlCommand struct {
+	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
+}
+
+func (c *etcdutlCommand) execute(s streams) exitcode.Code {
+	return ofTool(runEtcdutl(c.Args, s.out))
+}
+
+// ofTool is the exit status of a tool, which has said what went wrong.
+func ofTool(err error) exitcode.Code {
+	if err != nil {
+		return exitcode.ToolFailed
+	}
+	return exitcode.Clean
+}
+
+// runEtcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
+// filled in unless it is given. etcdctl has printed the error already.
+func runEtcdctl(args []string, log zerolog.Logger) error {
+	known, err := etcdctlSettings()
+	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
+	if err != nil && !toldWhere && needsMember(args) {
+		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
+	}
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // the tool reads them there and nowhere else
+	return ctlv3.Start()
+}
+
+// needsMember reports whether etcdctl will talk to etcd, as far as its arguments show.
+func needsMember(args []string) bool {
+	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
+	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
+}
+
+// setting is a flag of etcdctl with its value.
+type setting struct{ flag, value string }
+
+// clientAccess is what etcd's configuration says about reaching the member.
+type clientAccess struct {
+	Advertised string `json:"advertise-client-urls"`
+	Security   struct {
+		CertFile      string `json:"cert-file"`
+		KeyFile       string `json:"key-file"`
+		TrustedCAFile string `json:"trusted-ca-file"`
+	} `json:"client-transport-security"`
+}
+
+// etcdctlSettings are what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
+func etcdctlSettings() ([]setting, error) {
+	var access clientAccess
+	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
+	if err == nil {
+		err = yaml.Unmarshal(content, &access)
+	}
+	if err != nil {
+		err = fmt.Errorf("cannot use the stored configuration: %w", err)
+	}
+	known := []setting{{"endpoints", access.endpoints()}}
+	if !strings.HasPrefix(known[0].value, "http:") {
+		known = append(known,
+			setting{"cacert", access.Security.TrustedCAFile},
+			// etcd's own certificate, where no other is known.
+			setting{"cert", ownSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
+			setting{"key", ownSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
+	}
+	return known, err
+}
+
+// ownSetting is a setting of start-etcd, by its name in the environment. It cannot be given as a flag here: all flags are
+// etcdctl's.
+func ownSetting(name, otherwise string) string {
+	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
+}
+
+func (a clientAccess) endpoints() string {
+	name := ownSetting("ETCD_SERVER_NAME", "")
+	if name == "" {
+		return a.Advertised
+	}
+	scheme := "http://"
+	if ownSetting("ETCD_CLIENT_CERT_PATH", a.Security.CertFile) != "" {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
+}
+
+// missingFlags are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
+// not allow a value to be given twice.
+func missingFlags(known []setting, args []string) []string {
+	var flags []string
+	for _, s := range known {
+		flag := "--" + s.flag
+		given := slices.ContainsFunc(args, func(arg string) bool { return arg == flag || strings.HasPrefix(arg, flag+"=") })
+		if _, set := os.LookupEnv("ETCDCTL_" + strings.ToUpper(s.flag)); !given && !set && s.value != "" {
+			flags = append(flags, flag+"="+s.value)
+		}
+	}
+	return flags
+}
+
+// runEtcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. The tool has printed the error already.
+func runEtcdutl(args []string, out io.Writer) error {
+	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
+	// The same as its own main package adds, which cannot be imported.
+	root.AddCommand(
+		etcdutl.NewDefragCommand(),
+		etcdutl.NewSnapshotCommand(),
+		etcdutl.NewHashKVCommand(),
+		etcdutl.NewVersionCommand(),
+		etcdutl.NewCompletionCommand(),
+		etcdutl.NewMigrateCommand(),
+	)
+	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
+	root.SetOut(out)                          // what was asked for; unasked-for usage goes where errors go
+	root.SetErr(os.Stderr)
+	command, err := root.ExecuteC()
+	if err != nil {
+		root.PrintErrln(command.UsageString())
+	}
+	return err
+}

@@ -1,0 +1,27 @@
+package kubernetes
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/docs"
+)
+
+func TestEveryReasonWithAWayOutIsDocumented(t *testing.T) {
+	var told []string
+	for _, row := range docs.Table(t, "`a lease is not renewed`, and the reason is", "what to do") {
+		told = append(told, row[0])
+	}
+	all := strings.Join(told, "\n")
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusInternalServerError} {
+		reason, _, _ := strings.Cut((&Refusal{Status: status, Kind: leaseObjects}).Error(), ":")
+		reason, _, _ = strings.Cut(strings.TrimPrefix(reason, "the API server "), " Internal")
+		assert.Contains(t, all, reason)
+	}
+	for _, reason := range []error{ErrSilent, errNoLeader, errOthers} {
+		assert.Contains(t, all, reason.Error())
+	}
+}

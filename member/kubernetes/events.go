@@ -1,0 +1,220 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Event is something that happened.
+type Event struct {
+	Reason  string // one word in camel case, by which people filter
+	Subject string // what it is about, where a reason has several subjects
+	Warning bool
+	Note    string // a sentence
+	At      time.Time
+}
+
+// EventPod is what events are about.
+type EventPod struct {
+	Name string
+	UID  string // without it `kubectl get events` shows them, and `kubectl describe pod` does not
+}
+
+const (
+	// room is how many events may wait. More are dropped.
+	queueRoom = 64
+	// pause is how long after an event the next one of its reason and subject is held back. The latest is then posted, with their number.
+	repeatPause = 5 * time.Minute
+	// goodbye bounds how long the end of a run may post what still waits.
+	goodbye = time.Second
+	// longest is how many bytes a note may have; the API server refuses more.
+	longestNote = 1024
+)
+
+// Poster posts events in one goroutine, which begins with NewPoster and ends with End. Tell may be called from any goroutine.
+type Poster struct {
+	post  func(context.Context, Event) error
+	log   zerolog.Logger
+	queue chan Event
+	stop  chan struct{}
+	over  chan struct{}
+
+	// The goroutine's.
+	recent  map[string]*repeated
+	refused string // why the API server took none, as the log has heard
+}
+
+// repeated is what came after an event, and is too early to be posted.
+type repeated struct {
+	until  time.Time
+	latest Event
+	times  int
+}
+
+// NewPoster begins to post events about a pod, as its service account.
+func NewPoster(account Account, pod EventPod, log zerolog.Logger) *Poster {
+	server := NewServer(account)
+	return startPoster(func(ctx context.Context, e Event) error {
+		namespace, err := account.Namespace()
+		if err != nil {
+			return err
+		}
+		return server.Create(ctx, eventKind, newEventObject(namespace, pod, e))
+	}, log)
+}
+
+func startPoster(post func(context.Context, Event) error, log zerolog.Logger) *Poster {
+	p := &Poster{
+		post: post, log: log, queue: make(chan Event, queueRoom), stop: make(chan struct{}), over: make(chan struct{}),
+		recent: map[string]*repeated{},
+	}
+	go p.run()
+	return p
+}
+
+// Tell has an event posted soon. It never waits.
+func (p *Poster) Tell(e Event) {
+	select {
+	case p.queue <- e:
+	default:
+		p.log.Debug().Str("event", e.Reason).Msg("too many events wait for the API server: one is dropped")
+	}
+}
+
+// End posts what waits, for a moment, and returns when nothing is asked of the API server any more. Nothing is told after it.
+func (p *Poster) End() {
+	close(p.stop)
+	<-p.over
+}
+
+func (p *Poster) run() {
+	defer close(p.over)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // a post that is under way gets a moment, too
+		select {
+		case <-p.stop:
+			time.AfterFunc(goodbye, cancel)
+		case <-ctx.Done():
+		}
+	}()
+	clock := time.NewTicker(repeatPause / 10)
+	defer clock.Stop()
+	for {
+		select {
+		case e := <-p.queue:
+			p.take(ctx, e)
+		case <-clock.C:
+			p.postHeld(ctx, false)
+		case <-p.stop:
+			for len(p.queue) > 0 {
+				p.take(ctx, <-p.queue)
+			}
+			p.postHeld(ctx, true)
+			return
+		}
+	}
+}
+
+// take posts an event, or holds it back if one of its kind was posted a short time ago.
+func (p *Poster) take(ctx context.Context, e Event) {
+	key := e.Reason + "/" + e.Subject
+	if before := p.recent[key]; before != nil {
+		before.latest = e
+		before.times++
+		return
+	}
+	p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
+	p.send(ctx, e)
+}
+
+// postHeld posts what was held back for long enough, or all of it.
+func (p *Poster) postHeld(ctx context.Context, all bool) {
+	for key, held := range p.recent {
+		switch {
+		case !all && time.Now().Before(held.until):
+			continue
+		case held.times == 0:
+			delete(p.recent, key)
+			continue
+		case held.times > 1:
+			held.latest.Note += fmt.Sprintf(" (%d times within %s)", held.times, repeatPause)
+		}
+		p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
+		p.send(ctx, held.latest)
+	}
+}
+
+// send posts one event. What the API server does not take is given up; the log hears each reason once.
+func (p *Poster) send(ctx context.Context, e Event) {
+	within, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	err := p.post(within, e)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+	case err == nil:
+		p.refused = ""
+	case err.Error() != p.refused:
+		p.refused = err.Error()
+		p.log.Warn().Str("event", e.Reason).Str("reason", p.refused).Msg("Kubernetes is not told what happens: an event is not posted; etcd serves all the same")
+	}
+}
+
+var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
+
+// eventObject is an Event as events.k8s.io/v1 has it.
+type eventObject struct {
+	APIVersion          string        `json:"apiVersion"`
+	Kind                string        `json:"kind"`
+	Metadata            eventMetadata `json:"metadata"`
+	EventTime           string        `json:"eventTime"`
+	ReportingController string        `json:"reportingController"`
+	ReportingInstance   string        `json:"reportingInstance"`
+	Action              string        `json:"action"`
+	Reason              string        `json:"reason"`
+	Regarding           reference     `json:"regarding"`
+	Note                string        `json:"note"`
+	Type                string        `json:"type"`
+}
+
+type eventMetadata struct {
+	GenerateName string `json:"generateName"`
+	Namespace    string `json:"namespace"`
+}
+
+type reference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	Namespace  string `json:"namespace"`
+	UID        string `json:"uid,omitempty"`
+}
+
+// reporter names the program among all that post events.
+const reporter = "etcd-wrapper"
+
+func newEventObject(namespace string, pod EventPod, e Event) eventObject {
+	severity := "Normal"
+	if e.Warning {
+		severity = "Warning"
+	}
+	return eventObject{
+		APIVersion: eventKind.Group, Kind: eventKind.Noun, Metadata: eventMetadata{GenerateName: pod.Name + "-", Namespace: namespace},
+		EventTime: e.At.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), ReportingController: reporter, ReportingInstance: pod.Name,
+		Action: e.Reason, Reason: e.Reason, Note: shortened(e.Note), Type: severity,
+		Regarding: reference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, Namespace: namespace, UID: pod.UID},
+	}
+}
+
+func shortened(note string) string {
+	if len(note) <= longestNote {
+		return note
+	}
+	const end = "…"
+	return strings.ToValidUTF8(note[:longestNote-len(end)], "") + end
+}

@@ -1,0 +1,180 @@
+package kubernetes
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/internal/logtest"
+)
+
+// inMemory lets a handler answer without a network, so that a test can have a clock of its own. A request ends with its
+// context, as over a network.
+type inMemory struct{ http.Handler }
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	answered := make(chan *http.Response, 1)
+	go func() {
+		recorder := httptest.NewRecorder()
+		m.ServeHTTP(recorder, r)
+		answered <- recorder.Result()
+	}()
+	select {
+	case response := <-answered:
+		return response, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// within are leases of a member that asks a server in this process.
+func within(t *testing.T, handler http.Handler, backups func() (LeasedBackups, bool)) (*Leases, *logtest.Lines) {
+	t.Helper()
+	l, log := over(t, handler, backups)
+	l.server.Client = &http.Client{Transport: inMemory{handler}}
+	return l, log
+}
+
+// tick is how often a test looks, in its own time.
+const tick = 100 * time.Millisecond
+
+// gaps are how long after the one before each request came, in seconds.
+func (a *api) gaps() (all []float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := 1; i < len(a.at); i++ {
+		all = append(all, a.at[i].Sub(a.at[i-1]).Seconds())
+	}
+	return all
+}
+
+func TestAMembersLeaseIsRenewedEveryTenSeconds(t *testing.T) {
+	there := newAPI("etcd-main-0")
+	l, log := within(t, there, nil)
+	synctest.Test(t, func(t *testing.T) {
+		l.Begin()
+		<-time.After(45 * time.Second)
+		l.End()
+		assert.Equal(t, []float64{10, 10, 10, 10}, there.gaps())
+		<-time.After(time.Minute)
+		assert.Len(t, there.asked, 5, "and no more after the end")
+	})
+	assert.Equal(t, 1, strings.Count(log.String(), "\n"), "it is said once")
+}
+
+func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T) {
+	there := newAPI("etcd-main-0")
+	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusInternalServerError)
+		return true
+	}
+	l, log := within(t, there, nil)
+	synctest.Test(t, func(t *testing.T) {
+		l.Begin()
+		<-time.After(5 * time.Minute)
+		gaps := there.gaps()
+		assert.Less(t, gaps[0], 1.4)
+		for _, gap := range gaps {
+			assert.LessOrEqual(t, gap, longestPause.Seconds(), "the operator takes a member for lost after a minute")
+		}
+		assert.Greater(t, gaps[len(gaps)-1], 13.0)
+		assert.Equal(t, 1, strings.Count(log.String(), "not renewed"))
+		trouble := l.fact(t, OfMember).Trouble
+		assert.Equal(t, len(there.asked), trouble.Times)
+		assert.WithinRange(t, trouble.NextTry, time.Now(), time.Now().Add(longestPause))
+
+		there.becomes(nil)
+		<-time.After(longestPause)
+		assert.Nil(t, l.fact(t, OfMember).Trouble)
+		assert.Contains(t, log.String(), "renewed again")
+
+		there.becomes(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
+		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Trouble {
+			<-time.After(tick)
+		}
+		assert.Equal(t, 1, trouble.Times)
+		assert.Less(t, trouble.NextTry.Sub(trouble.Since), 1400*time.Millisecond, "it begins anew")
+		l.End()
+	})
+}
+
+func TestAnAPIServerThatAsksForQuietGetsIt(t *testing.T) {
+	there := newAPI("etcd-main-0")
+	after := "7"
+	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", after)
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}
+	l, _ := over(t, there, nil)
+	assert.Equal(t, 7*time.Second, l.once(t, OfMember))
+	after = "86400"
+	assert.Equal(t, longestPause, l.once(t, OfMember), "but not for as long as it likes")
+}
+
+func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
+	there := newAPI("etcd-main-0")
+	there.trouble = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
+	l, log := within(t, there, nil)
+	synctest.Test(t, func(t *testing.T) {
+		l.Begin()
+		<-time.After(Patience + time.Millisecond)
+		assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "not answered within 5s")
+		<-time.After(2 * time.Second)
+		began := time.Now()
+		l.End()
+		assert.Zero(t, time.Since(began), "the end does not wait for it")
+		select {
+		case <-l.over:
+		default:
+			assert.Fail(t, "but for the one that asks")
+		}
+	})
+	assert.Equal(t, 1, strings.Count(log.String(), "not renewed"))
+}
+
+func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
+	there := newAPI("etcd-main-0")
+	l, _ := over(t, there, nil)
+	l.options.Member = func() (LeasedMember, bool) { return LeasedMember{Name: "etcd-main-0"}, false }
+	l.once(t, OfMember)
+	assert.Empty(t, there.asked)
+	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Trouble.Message)
+}
+
+func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
+	there := newAPI("etcd-main-delta-snap")
+	there.set("etcd-main-delta-snap", "somebody", noon)
+	var backups made
+	backups.Store(&LeasedBackups{Stored: 5, UpTo: noon})
+	l, _ := over(t, there, backups.facts)
+	l.once(t, OfDelta)
+	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
+	assert.Contains(t, l.fact(t, OfDelta).Trouble.Message, "is no revision")
+}
+
+func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
+	there := newAPI("etcd-main-0", "etcd-main-delta-snap")
+	var backups made
+	backups.Store(&LeasedBackups{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
+	l, _ := within(t, there, backups.facts)
+	l.options.Log = zerolog.Nop()
+	synctest.Test(t, func(*testing.T) {
+		l.Begin()
+		<-time.After(time.Minute)
+		l.End()
+	})
+	facts := l.Facts()
+	require.Len(t, facts, 3)
+	for _, fact := range facts {
+		assert.Equal(t, fact.Kind == OfFull, fact.Trouble != nil, fact.Kind)
+	}
+	assert.Equal(t, "5", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
+}

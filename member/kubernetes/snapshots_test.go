@@ -1,0 +1,79 @@
+package kubernetes
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// made is a member that makes the backups.
+type made struct{ atomic.Pointer[LeasedBackups] }
+
+func (m *made) facts() (LeasedBackups, bool) {
+	is := m.Load()
+	if is == nil {
+		return LeasedBackups{}, false
+	}
+	return *is, true
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 123_456_789, time.UTC)
+
+func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
+	there := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
+	var backups made
+	l, _ := over(t, there, backups.facts)
+	full := func() leaseSpec { l.once(t, OfFull); return there.lease("etcd-main-full-snap").Spec }
+	delta := func() leaseSpec { l.once(t, OfDelta); return there.lease("etcd-main-delta-snap").Spec }
+
+	assert.Zero(t, full(), "another member makes the backups")
+	assert.Zero(t, delta())
+	assert.Empty(t, there.asked)
+	assert.Empty(t, l.Facts())
+
+	backups.Store(&LeasedBackups{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
+	assert.Equal(t, leaseSpec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
+	asked := len(there.asked)
+	full()
+	assert.Equal(t, []string{"GET etcd-main-full-snap"}, there.asked[asked:], "what is said already is not written again")
+	assert.Equal(t, "41", l.fact(t, OfFull).Holder)
+
+	backups.Store(&LeasedBackups{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
+
+	there.set("etcd-main-full-snap", "100", noon)
+	there.set("etcd-main-delta-snap", "100", noon)
+	assert.Equal(t, "100", full().HolderIdentity, "no revision goes back")
+	assert.Equal(t, microTime{noon}, full().RenewTime, "and what names a later one is left alone")
+	assert.Equal(t, leaseSpec{"100", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, delta())
+
+	backups.Store(nil)
+	full()
+	assert.Empty(t, l.Facts()[1:], "what has become another member's business is not told of")
+	l.once(t, OfDelta)
+	assert.Empty(t, l.Facts())
+}
+
+func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing.T) {
+	there := newAPI("etcd-main-full-snap")
+	times := 0
+	there.before = func(name string) {
+		if times++; times <= 2 {
+			there.set(name, map[int]string{1: "10", 2: "20"}[times], noon)
+		}
+	}
+	var backups made
+	backups.Store(&LeasedBackups{Full: 15, FullTime: noon})
+	l, _ := over(t, there, backups.facts)
+	l.once(t, OfFull)
+	assert.Equal(t, "20", there.lease("etcd-main-full-snap").Spec.HolderIdentity)
+	assert.Nil(t, l.fact(t, OfFull).Trouble)
+
+	there.before = func(name string) { there.set(name, "1", noon) }
+	there.set("etcd-main-full-snap", "", time.Time{})
+	l.once(t, OfFull)
+	assert.Contains(t, l.fact(t, OfFull).Trouble.Message, "others write it all the time")
+}
