@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
-	"etcd-wrapper/readiness/page/chromium"
+	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
 
 // The page in a real browser, which all of these share.
 func TestInABrowserThePage(t *testing.T) {
-	tab := chromium.Open(t)
+	tab := chromiumtest.Open(t)
 	for _, story := range []struct {
 		name string
 		play func(browser)
@@ -63,7 +63,7 @@ func TestInABrowserThePage(t *testing.T) {
 
 // browser is the shared one in the hands of one test.
 type browser struct {
-	*chromium.Tab
+	*chromiumtest.Tab
 	t *testing.T
 }
 

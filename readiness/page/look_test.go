@@ -5,7 +5,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/readiness/page/chromium"
+	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -52,8 +52,8 @@ func useTheKeyboard(b browser) {
 func fitTheScreen(b browser) {
 	p := b.open(serving())
 	b.show(member)
-	for _, size := range []chromium.Size{chromium.Desk, chromium.Wide, chromium.Phone} {
-		b.Look(size, chromium.Light)
+	for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Wide, chromiumtest.Phone} {
+		b.Look(size, chromiumtest.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 	}
@@ -61,8 +61,8 @@ func fitTheScreen(b browser) {
 		d.State, d.Ready, d.Reason = "StartEtcd", false, "etcd can run with its configuration"
 	})
 	b.Shows("#state", "StartEtcd")
-	for _, size := range []chromium.Size{chromium.Desk, chromium.Wide, chromium.Phone} {
-		b.Look(size, chromium.Light)
+	for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Wide, chromiumtest.Phone} {
+		b.Look(size, chromiumtest.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 		require.True(b.t, b.Is(`document.querySelector("#diagram svg").getBoundingClientRect().bottom <= innerHeight`), "the first screen has all of it at %d", size.Width)
@@ -75,7 +75,7 @@ func fitTheScreen(b browser) {
 	}
 	b.Run(chromedp.Click("#edge_Terminating_Terminated", chromedp.ByQuery))
 	b.Holds(`document.querySelector("#edge_Terminating_Terminated").getBoundingClientRect().bottom <= document.querySelector("#details").getBoundingClientRect().top`)
-	b.Look(chromium.Desk, chromium.Light)
+	b.Look(chromiumtest.Desk, chromiumtest.Light)
 }
 
 func beLegible(b browser) {
@@ -114,9 +114,9 @@ func beLegible(b browser) {
 // contrast sees that every text can be read.
 func (b browser) contrast(when string) {
 	b.t.Helper()
-	for _, preference := range []string{chromium.Light, chromium.Dark} {
-		b.Look(chromium.Desk, preference)
+	for _, preference := range []string{chromiumtest.Light, chromiumtest.Dark} {
+		b.Look(chromiumtest.Desk, preference)
 		require.Empty(b.t, b.Faint(), "%s, %s", when, preference)
 	}
-	b.Look(chromium.Desk, chromium.Light)
+	b.Look(chromiumtest.Desk, chromiumtest.Light)
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/readiness/page/chromium"
+	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
 // The whole life of a member, seen through the page.
 func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	t.Parallel()
-	tab := chromium.Open(t)
+	tab := chromiumtest.Open(t)
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
 	run := p.Start()
@@ -39,6 +39,6 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 }
 
 // shows waits for a state and for what the page says about readiness.
-func shows(tab *chromium.Tab, state, ready string) {
+func shows(tab *chromiumtest.Tab, state, ready string) {
 	tab.Holds(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

@@ -133,6 +133,9 @@ func value(given *flag.FlagSet, f *flag.Flag) any {
 	case flag.Getter:
 		return typed.Get()
 	}
+	if f.Name == "max-concurrent-streams" { // of a type of etcd's own
+		return json.Number(f.Value.String())
+	}
 	return f.Value.String()
 }
 

@@ -36,6 +36,7 @@ var different = map[string]string{
 	"TestEtcdPeerMultiCNAuth":                           founding,
 	"TestEtcdPeerNameAuth":                              founding,
 	"TestEtcdPeerLocalAddr":                             founding,
+	"TestEtcdDeprecatedFlags":                           "it waits for a warning about etcd's command line, which the program does not read",
 	"TestNoMetricsMissing":                              "it wants the metrics of etcd's gRPC proxy, which is no part of the program",
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }

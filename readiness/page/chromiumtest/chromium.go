@@ -1,5 +1,5 @@
-// Package chromium is the browser in which tests look at the page. Nothing but tests imports it.
-package chromium
+// Package chromiumtest is the browser in which tests look at the page. Nothing but tests imports it.
+package chromiumtest
 
 import (
 	"context"

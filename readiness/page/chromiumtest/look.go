@@ -1,4 +1,4 @@
-package chromium
+package chromiumtest
 
 import (
 	"bytes"
