@@ -225,6 +225,43 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
+// A copy of a volume, as from a snapshot of it, names the session of the process that still runs on the volume itself. What that session
+// has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
+func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+	w.copyVolume()
+	w.put("after the copy")
+	w.backUp(1)
+	w.endsWith(format.Source{Session: "this"})
+	w.rollBack()
+	clock, waited := time.Now(), 0
+	w.still, w.now = 90*time.Second, func() time.Time { return clock }
+	w.store.Now = w.now
+	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	require.NoError(t, w.run())
+	assert.Equal(t, 3, waited)
+	keys, _ := w.keys()
+	assert.Contains(t, keys, "after the copy")
+}
+
+// A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
+// cluster with a new name.
+func TestDataOfAnotherNameWaitForTheOwnerOfTheStore(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.options.Owner = func(token string) string { return "second/" + token }
+	clock, waited := time.Now(), 0
+	w.still, w.now = 90*time.Second, func() time.Time { return clock }
+	w.store.Now = w.now
+	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	require.NoError(t, w.run())
+	assert.Equal(t, 3, waited)
+	assert.Empty(t, w.asides())
+	assert.Len(t, w.generations(), 1)
+}
+
 func TestAPersonsWordReplacesAGenerationAtOnce(t *testing.T) {
 	w, _ := lost(t)
 	w.options.Adopt = ours

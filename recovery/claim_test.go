@@ -343,8 +343,7 @@ func some(apart int) int {
 func stricken(t *testing.T, disaster string) *world {
 	w := newWorld(t)
 	w.used()
-	w.older = filepath.Join(t.TempDir(), "older")
-	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("a")
 	w.backUp(1)
 	disasters[disaster].happens(w)

@@ -61,7 +61,7 @@ const (
 	StoreFounded    StoreState = "founded"         // as empty, but for the cluster manifest, which names this owner
 	StoreOurs       StoreState = "ours"            // there is a backup to go back to
 	StoreBare       StoreState = "ours, no backup" // a cluster was founded, and what is wanted is not kept
-	StoreNotOwned   StoreState = "another owner's" // the volume has no data, and the store's owner is another one
+	StoreNotOwned   StoreState = "another owner's" // the volume has no data, or less than the store, and the store's owner is another one
 	StoreUnclaimed  StoreState = "unclaimed"       // the volume names no cluster, and the store has one
 	StoreAdopted    StoreState = "adopted"         // a person has named its cluster, for the data on the volume to go on in it
 	StoreOthers     StoreState = "another's"       //
@@ -168,7 +168,7 @@ var rules = []rule{
 	// What rules out everything else.
 	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here",
 		"point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to; or, if the data are to go on in that store, say so once with --adopt and the id of its cluster")},
-	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("an empty volume does not take the store of another owner",
+	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("a volume that is empty, or behind the store, does not take the store of another owner",
 		"point --backup-store at this cluster's own place; or give --cluster-name, if it has another name by now; or, if what the store has is to come back here, say so once with --adopt and the id of its cluster")},
 	{nil, nil, []StoreState{StoreUnclaimed}, nil, refuse("the volume names no cluster, as one of a plain etcd or of etcdutl snapshot restore, and the store has one",
 		"if these data are to go on in that store, say so once with --adopt and the id of its cluster; or point --backup-store at a place of their own; or move the data directory away, and what the store has comes back")},

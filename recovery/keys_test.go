@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -156,8 +155,7 @@ func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
 	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	w.sealedBy(pair.Load(t))
 	w.used()
-	w.older = filepath.Join(t.TempDir(), "older")
-	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("a")
 	w.sealedBy(successor(t, pair, other))
 	w.backUp(1)

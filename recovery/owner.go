@@ -21,7 +21,7 @@ const (
 	Founded   Owner = "founded"    // as nobody's, but for the cluster manifest, which names this owner
 	Ours      Owner = "ours"       // this cluster's
 	Adopted   Owner = "adopted"    // a person says that it is to be, with the data on the volume
-	NotOwned  Owner = "not owned"  // the volume has no data of use, and the store's owner is another one
+	NotOwned  Owner = "not owned"  // the volume has no data of use, or less than the store, and the store's owner is another one
 	Unclaimed Owner = "unclaimed"  // the volume is valid and names no cluster
 	Unknown   Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
 	Others    Owner = "of another" // the volume is another cluster's

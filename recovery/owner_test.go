@@ -115,6 +115,27 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	assert.Contains(t, w.refused(), "is second/etcd-cluster's", "the store is the other's by now")
 }
 
+// It may be a copy of the owner's volume.
+func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.copyVolume()
+	w.put("after the copy")
+	w.backUp(1)
+	w.rollBack()
+	w.options.Owner = func(token string) string { return "second/" + token }
+	said := w.refused()
+	assert.Contains(t, said, "is etcd-cluster's, of cluster "+ours+", and this member is second/etcd-cluster's")
+	assert.Empty(t, w.asides())
+	assert.Len(t, w.generations(), 1)
+
+	w.options.Adopt = ours
+	require.NoError(t, w.run())
+	require.Len(t, w.generations(), 2)
+	assert.Equal(t, "second/etcd-cluster", w.generations()[1].Owner)
+	assert.Empty(t, w.asides(), "it goes on with its own data")
+}
+
 func TestDataThatNoStoreKnowsFoundOneAndDoNotGoOnInAnotherOne(t *testing.T) {
 	w := newWorld(t)
 	w.plain()

@@ -178,7 +178,7 @@ func (l lot) sensible() bool {
 	case Founded:
 		return l.found != Valid && !l.kept && !l.behind
 	case NotOwned:
-		return l.found != Valid
+		return l.found != Valid || l.behind
 	case Unclaimed:
 		return l.found == Valid && !l.behind
 	case Adopted:

@@ -98,6 +98,9 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
+	if owner == Ours && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
+		owner = NotOwned // a copy of the owner's volume, it may be
+	}
 	err = r.find(ctx, &now)
 	return now, owner, err
 }
@@ -308,21 +311,21 @@ func (r *run) leftBehind() string {
 		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
 }
 
-// mayTakeItsPlace is false of a valid member of several, which starts beside whoever makes the backups: that is one of the others.
+// mayTakeItsPlace is false of a valid member of several while one of the others has data of use: it starts beside that one, which makes
+// the backups.
 func (r *run) mayTakeItsPlace() bool {
 	f := r.core.Facts
-	return f.Alone || f.Condition != Valid || r.asked
+	return f.Alone || f.Condition != Valid || r.asked || f.nobodyHas()
 }
 
-// lives says that the process that writes the newest generation may be alive: it has not released the generation, this volume neither was
-// its own nor has everything that it wrote, no person has said otherwise, and it has not been silent for long enough. The end of the
-// generation keeps the data in any case; this keeps people from two clusters.
+// lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
+// volume, no person has said otherwise, and it has not been silent for long enough. The end of the generation keeps the data in any case;
+// this keeps people from two clusters.
 func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = time.Time{}
 	head := now.head
 	ended := head.Released() || head.Ending() != nil
-	wasHere := r.core.Facts.Condition == Valid && !r.behind(now) || r.identity.Session != "" && r.identity.Session == head.Session()
-	if r.stillness == 0 || ended || wasHere || now.adopted {
+	if r.stillness == 0 || ended || now.adopted || r.ranHere(now) {
 		return nil, nil
 	}
 	added, err := r.options.Archive.LastAdded(ctx, now.newest, head)
@@ -350,4 +353,13 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = until
 	return fmt.Errorf("generation %d of %s was added to at %s by the store's clock, by cluster %s: nothing takes its place before %s",
 		now.newest.Number, r.options.Archive, added.UTC().Format(time.TimeOnly), now.newest.Cluster, until.UTC().Format(time.TimeOnly)), nil
+}
+
+// ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has
+// stored are a copy, or older: etcd had that on its disk before it was stored.
+func (r *run) ranHere(now inStore) bool {
+	if r.core.Facts.Condition == Valid {
+		return !r.behind(now) && now.owner == r.owns()
+	}
+	return r.identity.Session != "" && r.identity.Session == now.head.Session()
 }

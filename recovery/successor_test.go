@@ -212,8 +212,7 @@ func once(t *testing.T) (*world, *others) {
 // goesOn has the store get revisions that the volume does not have.
 func (w *world) goesOn() {
 	w.t.Helper()
-	w.older = filepath.Join(w.t.TempDir(), "older")
-	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("a")
 	w.backUp(1)
 	w.rollBack()

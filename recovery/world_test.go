@@ -198,6 +198,13 @@ func (w *world) spoil() {
 	require.NoError(w.t, err)
 }
 
+// copyVolume keeps the data directory as it is now, for rollBack.
+func (w *world) copyVolume() {
+	w.t.Helper()
+	w.older = filepath.Join(w.t.TempDir(), "older")
+	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+}
+
 // rollBack puts the volume back to the copy.
 func (w *world) rollBack() {
 	w.t.Helper()

@@ -102,6 +102,20 @@ func TestADamagedEndIsNoticedWhileTheMemberRuns(t *testing.T) {
 	s.requireAllKept()
 }
 
+// Somebody who may create objects takes the name that comes next. What is known of the end of the chain would hold for minutes.
+func TestWhatCannotBeReadAtTheNextPositionOfAMemberThatRunsIsAnsweredAtOnce(t *testing.T) {
+	s := begun(t)
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.store.SetContent(archive.SegmentName(1, format.After(s.etcd.Revision())), make([]byte, 100))
+	s.put("a", "2")
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil && f.Trouble == nil }, "a full is made")
+	s.awaitStored(s.put("a", "3"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireAllKept()
+	s.requireChains(2)
+}
+
 func TestWhereNoFullCanBeBelievedAnotherBeginsAnew(t *testing.T) {
 	s := stopped(t, func(s *stand) { s.put("a", "2") })
 	s.damage(archive.ManifestName(1, s.head().Full.Name()))

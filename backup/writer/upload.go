@@ -129,7 +129,7 @@ func (w *Writer) advance(which waiting) {
 // is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users.
 func (w *Writer) collided(ctx context.Context, which waiting, winner format.Manifest, err error) {
 	w.answered()
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
+	if err != nil && !archive.Unusable(err) { // what cannot be used the next look finds
 		w.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
 		return
 	}
@@ -140,8 +140,8 @@ func (w *Writer) collided(ctx context.Context, which waiting, winner format.Mani
 		w.secondTo(own)
 		return
 	}
-	w.options.Log.Debug().Str("segment", which.position.String()).Str("member", winner.Member).
-		Msg("backups: another member was first; this one goes on behind its segment")
+	w.options.Log.Debug().Err(err).Str("segment", which.position.String()).Str("member", winner.Member).
+		Msg("backups: somebody else was first")
 	w.take(ctx, collided, payload{})
 }
 
