@@ -66,7 +66,7 @@ func TestAClusterWhoseVolumesAreLateIsNotRestored(t *testing.T) {
 	r.now = func() time.Time { return now }
 	_, err := r.prepare(t.Context(), w.member, w.examine)
 	require.NoError(t, err)
-	assert.Contains(t, w.log.String(), "volumes that are mounted late come back within 10 s")
+	assert.Contains(t, w.log.String(), "one that is mounted late comes back within 10 s")
 	assert.Len(t, w.generations(), 1, "nothing is restored")
 }
 

@@ -166,8 +166,9 @@ func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, e
 	return full, nil
 }
 
-// OpenFull reads a full's data as a stock snapshot: the database, and 32 bytes that are its SHA-256. io.EOF says that all of it
-// was as the manifest says; what was read before another error counts for nothing. What is missing or damaged is a Fault.
+// OpenFull reads a full's data as a stock snapshot: the database, and 32 bytes that are its SHA-256. io.EOF says that what is stored, and
+// these 32 bytes, are as the manifest says; that they are the database's whoever reads it compares, as with any snapshot. What was read
+// before another error counts for nothing. What is missing or damaged is a Fault.
 func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := r.fetch(ctx, name, 0, nil)
@@ -180,7 +181,7 @@ func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error)
 		return nil, errors.Join(faulty(r.named(name, err), name, format.Position{}), content.Close())
 	}
 	trailer := format.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
-	all := io.MultiReader(full.Database.Reader(plain), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
+	all := io.MultiReader(io.LimitReader(plain, full.Database.Bytes), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
 	return &snapshot{reader: r, name: name, all: all, closers: []io.Closer{plain, content}}, nil
 }
 

@@ -344,6 +344,9 @@ func CheckRoom(dir string, source Source, options Options) error {
 // wave is after how many bytes of rows the kernel is asked to write.
 const wave = 32 << 20
 
+// page is a multiple of how many bytes the kernel writes at a time.
+const page = 64 << 10
+
 // writer is how a full gets into the file.
 func writer(file *os.File, scratch bool) io.Writer {
 	if scratch {
@@ -352,16 +355,19 @@ func writer(file *os.File, scratch bool) io.Writer {
 	return &early{File: file}
 }
 
-// early has the kernel begin to write at once.
+// early has the kernel begin to write at once, but for the page that the next write may change.
 type early struct {
 	*os.File
-	size int64
+	size, begun int64
 }
 
 func (e *early) Write(p []byte) (int, error) {
 	n, err := e.File.Write(p)
-	steady.Begin(e.File, e.size, int64(n))
 	e.size += int64(n)
+	if whole := e.size / page * page; whole-e.begun >= chunk {
+		steady.Begin(e.File, e.begun, whole-e.begun)
+		e.begun = whole
+	}
 	return n, err
 }
 

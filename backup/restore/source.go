@@ -105,14 +105,24 @@ func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, err
 	return database.verify()
 }
 
-// readAhead has another goroutine read, so that opening what was sealed and writing it take two cores. stop waits for
+// readAhead has another goroutine read whole chunks, so that opening what was sealed and writing it take two cores. stop waits for
 // that goroutine.
 func readAhead(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, err := io.CopyBuffer(struct{ io.Writer }{writer}, struct{ io.Reader }{r}, make([]byte, chunk))
+		var err error
+		for chunk := make([]byte, chunk); err == nil; {
+			filled, n := 0, 0
+			for filled < len(chunk) && err == nil {
+				n, err = r.Read(chunk[filled:])
+				filled += n
+			}
+			if _, gone := writer.Write(chunk[:filled]); gone != nil {
+				return
+			}
+		}
 		_ = writer.CloseWithError(err) // never fails
 	}()
 	return reader, func() {

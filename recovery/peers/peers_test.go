@@ -171,17 +171,19 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		happens func(*town)
 		says    string
 	}{
-		"it was not":               {volume(0xabc, own, 3), func(*town) {}, ""},
-		"of another member":        {volume(0xabc, 0xc1, 3), func(*town) {}, "they are those of m-1, which is in the cluster beside this one: volumes were mixed up"},
-		"of a former life":         {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
-		"of before the others":     {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
-		"of before it was removed": {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},
-		"removed since":            {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "they are of member c2, which the cluster has no more"},
-		"of another cluster":       {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
-		"of one that was renamed":  {volume(0xabc, 0xc1, 3), func(w *town) { w.list = without(w.list) }, ""},
-		"behind its own word":      {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
-		"not behind it":            {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
-		"behind another's word":    {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
+		"it was not":                       {volume(0xabc, own, 3), func(*town) {}, ""},
+		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "they are those of m-1, which is in the cluster beside this one: volumes were mixed up"},
+		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
+		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
+		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},
+		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "they are of member c9, which was replaced by c2"},
+		"added, and cut off as it began":   {volume(0xabc, own, 3), func(w *town) { w.list = unstarted(own)(w.list) }, ""},
+		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "they are of member c2, which the cluster has no more"},
+		"of another cluster":               {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
+		"of one that was renamed":          {volume(0xabc, 0xc1, 3), func(w *town) { w.list = without(w.list) }, ""},
+		"behind its own word":              {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"not behind it":                    {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
+		"behind another's word":            {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

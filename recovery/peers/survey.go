@@ -256,7 +256,7 @@ func (c *Survey) named(id uint64) string {
 // former says why the data of a volume are not those that this member had last, as far as the list of members tells. Data of a
 // time when this member alone had a vote would be a cluster by themselves.
 func former(self Self, c *Survey) error {
-	known, count := c.Listing == Started, len(voters(c.Members))
+	known, count := c.Listing == Started || c.Listing == Added, len(voters(c.Members))
 	switch {
 	case self.MemberID == 0 || strconv.FormatUint(self.ClusterID, 16) != c.Cluster || !known && c.Listing != Unlisted:
 		return nil

@@ -2,12 +2,16 @@ package recovery_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/cmd/suites/harness"
 )
 
 // condition is what may hold while a misfortune happens to a member. Two that a cluster survives one by one may be too much
@@ -35,6 +39,30 @@ var conditions = []condition{
 		return goesOn(func(ctx context.Context, dice *rand.Rand) {
 			rest(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
 			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // it may have been killed
+		}, c.dice)
+	}},
+	{"its disk is slow", func(c *trio, victim *member) func() { // from its next start on, until the one after this is over
+		before := victim.Under
+		victim.Under = slices.Concat(before, slowDisk)
+		return func() { victim.Under = before }
+	}},
+	{"values are huge", func(c *trio, _ *member) func() {
+		return goesOn(func(ctx context.Context, _ *rand.Rand) {
+			for value := strings.Repeat("huge", 300<<10); ctx.Err() == nil; rest(ctx, 250*time.Millisecond) {
+				_, _ = c.etcd.Put(ctx, "brief/huge", value) // there may be no quorum
+			}
+		}, c.dice)
+	}},
+	{"a member that never comes is added, and removed", func(c *trio, _ *member) func() { // nobody is replaced meanwhile
+		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
+			asked, cancel := context.WithTimeout(ctx, patience)
+			_, _ = c.etcd.MemberAddAsLearner(asked, []string{nowhere}) // there may be no quorum
+			cancel()
+			rest(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
+			for watch := harness.StartWatch(); c.remove(nowhere) != nil && watch.Took() < returning; {
+				rest(context.Background(), time.Second) // not before that is done
+			}
 		}, c.dice)
 	}},
 	{"another leads every moment", func(c *trio, _ *member) func() {
@@ -73,8 +101,11 @@ var conditions = []condition{
 // from its store.
 func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()) {
 	also := conditions[c.dice.IntN(len(conditions))]
+	for !strings.Contains(also.name, *while) {
+		also = conditions[c.dice.IntN(len(conditions))]
+	}
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
-	if drawn.restores || itself || c.dice.IntN(2) == 0 {
+	if drawn.restores || itself || *while == "" && c.dice.IntN(2) == 0 {
 		return drawn.name, func() {}
 	}
 	sum.add(func(f *figures) { f.disasters["of three, while "+also.name]++ })
@@ -101,6 +132,26 @@ func rest(ctx context.Context, pause time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(pause):
 	}
+}
+
+// slowDisk runs a program for which everything that is to be on the disk takes 20 ms longer. What strace says itself is not the program's.
+var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
+	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
+
+// remove takes the member with a peer URL out of the cluster.
+func (c *trio) remove(at string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	list, err := c.etcd.MemberList(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range list.Members {
+		if slices.Contains(m.PeerURLs, at) {
+			_, err = c.etcd.MemberRemove(ctx, m.ID)
+		}
+	}
+	return err
 }
 
 // handOver has the leader, if there is one, make another the leader.

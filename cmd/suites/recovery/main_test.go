@@ -15,6 +15,7 @@ var (
 	rounds = flag.Int("rounds", 3, "how many disasters the chaos run has")
 	seeded = flag.Uint64("seed", 1, "of what the chaos run draws; 0 draws something else each time")
 	only   = flag.String("disaster", "", "have only disasters with this in their names")
+	while  = flag.String("while", "", "have each disaster of three members happen while something with this in its name holds")
 	whole  = flag.Bool("whole", false, "run what takes longer, too")
 )
 

@@ -195,10 +195,12 @@ func (c *trio) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
 	require.NoError(c.t, err)
-	_, err = etcdserverpb.NewMaintenanceClient(c.etcd.ActiveConnection()).Alarm(c.t.Context(), &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: id,
+	harness.Eventually(c.t, "the alarm is raised", func() bool { // there may be no leader for a moment
+		_, err := etcdserverpb.NewMaintenanceClient(c.etcd.ActiveConnection()).Alarm(c.t.Context(), &etcdserverpb.AlarmRequest{
+			Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: id,
+		})
+		return err == nil
 	})
-	require.NoError(c.t, err)
 }
 
 // writeUntilStored has clients write until the store is beyond a revision.

@@ -20,6 +20,7 @@ func TestWhateverHappensToThreeMembers(t *testing.T) {
 	if !*whole {
 		t.Skip("skipped: part of make test-recovery")
 	}
+	harness.NeedStrace(t) // for slow disks
 	rollOut(t, func(t *testing.T, dice *rand.Rand, disasters int) {
 		c := newTrio(t, dice)
 		for range disasters {

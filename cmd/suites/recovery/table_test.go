@@ -137,7 +137,7 @@ func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
 	delete(l.Config, "initial-cluster")
 	l.Config["discovery-srv"] = "cluster.invalid"
 	l.WriteConfigFile()
-	l.requireRefused("it is not begun anew, and the members that may have the data are not named")
+	l.requireRefused("founded before, and the members that may have its data are not named")
 }
 
 // A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.
