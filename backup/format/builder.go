@@ -50,7 +50,7 @@ func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
 // Reader reads it from its beginning. There may be several.
 func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Line), o.data.reader()) }
 
-// Builder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
+// SegmentBuilder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
 // buckets last. After an error it is good for nothing more. One goroutine owns it.
 type SegmentBuilder struct {
 	keys     *Keys
@@ -63,7 +63,7 @@ type SegmentBuilder struct {
 	scratch []byte
 }
 
-// NewBuilder begins a segment.
+// NewSegmentBuilder begins a segment.
 func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Reader reads segments, one after the other. It checks everything that can be known without the ones before: what was read
+// SegmentReader reads segments, one after the other. It checks everything that can be known without the ones before: what was read
 // of a segment counts only when its end was reached without an error. One goroutine owns it.
 //
 // Errors wrap those of package seal where something is wrong with what was read; what reading itself failed with comes
@@ -28,7 +28,7 @@ type SegmentReader struct {
 	err      error
 }
 
-// NewReader reads from r, in bounded memory, whatever r holds.
+// NewSegmentReader reads from r, in bounded memory, whatever r holds.
 func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
 	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }

@@ -277,7 +277,7 @@ func (c *Chain) End() (digest, last Digest) {
 	return c.digest, c.last
 }
 
-// Kind is that of a segment's statement.
+// SegmentKind is that of a segment's statement.
 const SegmentKind = "segment"
 
 // Manifest is the statement that every segment begins with.

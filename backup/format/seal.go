@@ -26,7 +26,7 @@ func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, ca
 // Ended tells whether err is io.EOF, the end of what was read. An error that wraps it is none: a connection may be lost by one.
 func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
 
-// Files are the paths of key files; an empty one is not given.
+// KeyFiles are the paths of key files; an empty one is not given.
 type KeyFiles struct {
 	Recipients  string // --backup-recipients: age recipients, one a line; what is written is encrypted to all of them
 	Identities  string // --backup-identities: age identities, one a line; what is read is opened with any of them
@@ -46,7 +46,7 @@ type Keys struct {
 	trusted    trusted
 }
 
-// Load reads the files for the first time. Its errors begin with the name of the flag.
+// LoadKeys reads the files for the first time. Its errors begin with the name of the flag.
 func LoadKeys(files KeyFiles) (*Keys, error) {
 	keys := &Keys{}
 	keys.recipients.path = files.Recipients
