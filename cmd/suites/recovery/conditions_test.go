@@ -41,7 +41,7 @@ var conditions = []condition{
 			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // it may have been killed
 		}, c.dice)
 	}},
-	{"its disk is slow", func(c *trio, victim *member) func() { // from its next start on, until the one after this is over
+	{"its disk is slow", func(_ *trio, victim *member) func() { // from its next start on, until the one after this is over
 		before := victim.Under
 		victim.Under = slices.Concat(before, slowDisk)
 		return func() { victim.Under = before }
