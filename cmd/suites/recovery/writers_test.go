@@ -67,7 +67,9 @@ func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if w.dice.IntN(100) == 0 {
-		_, _ = w.etcd.Compact(ctx, w.book.highest()-w.dice.Int64N(50)) // what is too new or too old is refused
+		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd does so at 0, too, and tells the hash of that in the place of the newest
+			_, _ = w.etcd.Compact(ctx, at) // what is too new or too old is refused
+		}
 		return
 	}
 	key := fmt.Sprintf("%d/%d", w.name, w.dice.IntN(keys))
