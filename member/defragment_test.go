@@ -103,7 +103,10 @@ func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
 	ask := func() string {
 		before := members[1].Maintenance().Last
 		require.NoError(t, members[1].Defragment())
-		require.Eventually(t, func() bool { return members[1].Maintenance().Last != before }, patience, tick)
+		require.Eventually(t, func() bool { // until it has caught up, the next one is refused
+			is := members[1].Maintenance()
+			return is.Last != before && is.Phase == maintenance.Idle
+		}, patience, tick)
 		return members[1].Maintenance().Last.Error
 	}
 	grant(t, members[1], reservedID(turnKind, 1, 77))
