@@ -223,5 +223,5 @@ func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
 	w.options.Pause = func(context.Context, int) { lists.forgets = false }
 	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { lists.forgets = true; return nil })))
 	assert.Len(t, w.generations(), 2)
-	assert.Contains(t, w.log.String(), "does not list generation 2 yet")
+	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")
 }

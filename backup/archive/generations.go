@@ -171,7 +171,7 @@ func (r *Reader) newestOf(all []Generation, founder, cluster string) (Generation
 func (r *Reader) Generations(ctx context.Context) (all []Generation, err error) {
 	for number, nameless := 0, 0; ; {
 		if number, err = r.generationAfter(ctx, number); err != nil || number == 0 {
-			return all, cmp.Or(err, r.checkNames(ctx, all, nameless))
+			return all, cmp.Or(err, r.checkNames(ctx, all, nameless), r.checkListing(ctx, all))
 		}
 		generation, err := r.generation(ctx, number)
 		if errors.Is(err, store.ErrNotFound) {
@@ -209,6 +209,27 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	return r.named(generationName(nameless), why)
 }
 
+// checkListing is a store.ErrUnavailable if the generation after the last one is there all the same: its listing lacks it, and nothing is
+// begun on the strength of that.
+func (r *Reader) checkListing(ctx context.Context, all []Generation) error {
+	next := 1
+	if len(all) > 0 {
+		next = all[len(all)-1].Number + 1
+	}
+	_, err := r.generation(ctx, next)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err == nil || NotVerified(err):
+		return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, which is there", generationName(next))}
+	default:
+		return err
+	}
+}
+
+// mostGenerations is how many numbers names have room for.
+const mostGenerations = 999999
+
 // generationAfter is the number of the next generation of which there is anything; 0 if there is none.
 func (r *Reader) generationAfter(ctx context.Context, number int) (int, error) {
 	after := ""
@@ -221,7 +242,7 @@ func (r *Reader) generationAfter(ctx context.Context, number int) (int, error) {
 		}
 		var next int
 		directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
-		if _, err := fmt.Sscanf(directory, "%d", &next); err == nil && next > number && strings.HasPrefix(object.Name, GenerationPrefix(next)) {
+		if _, err := fmt.Sscanf(directory, "%d", &next); err == nil && next > number && next <= mostGenerations && strings.HasPrefix(object.Name, GenerationPrefix(next)) {
 			return next, nil
 		}
 	}
@@ -242,10 +263,15 @@ func (r *Reader) generation(ctx context.Context, number int) (Generation, error)
 	name := generationName(number)
 	line, err := r.signed(ctx, name, generationKind, &generation)
 	generation.signed = format.Signed(line)
-	if err == nil && (generation.Number != number || generation.Cluster == "") {
+	if err == nil && (generation.Number != number || generation.Cluster == "" || generation.contradictsItself()) {
 		err = r.damaged(name)
 	}
 	return generation, err
+}
+
+// contradictsItself tells whether no restore begins such a generation.
+func (g Generation) contradictsItself() bool {
+	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
 
 // mostRestored is how many ids of restores a generation tells.

@@ -1,6 +1,8 @@
 package archive_test
 
 import (
+	"context"
+	"iter"
 	"math"
 	"strings"
 	"sync"
@@ -209,6 +211,49 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	generations, err = w.Generations(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, generations, 2)
+}
+
+// listless answers every request, and lists nothing for now.
+type listless struct{ *memory.Store }
+
+func (listless) List(context.Context, string, string) iter.Seq2[store.Object, error] {
+	return func(func(store.Object, error) bool) {}
+}
+
+// A new cluster would be begun beside all that there is.
+func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
+	w := begin(t, &format.Keys{})
+	_, err := archive.New(listless{w.store}, &format.Keys{}).Generations(t.Context())
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, "its listing lacks gen/000001/generation.json")
+}
+
+func TestAGenerationThatContradictsItselfIsDamaged(t *testing.T) {
+	for name, g := range map[string]archive.Generation{
+		"its own parent":              {Parent: 2},
+		"a later parent":              {Parent: 3},
+		"a negative parent":           {Parent: -1},
+		"a negative revision":         {Parent: 1, ParentRevision: -1},
+		"a revision without a parent": {ParentRevision: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, &format.Keys{})
+			g.Number, g.Cluster = 2, cluster
+			require.NoError(t, w.BeginGeneration(t.Context(), g))
+			_, err := w.Generations(t.Context())
+			require.ErrorIs(t, err, format.ErrDamaged)
+			require.ErrorContains(t, err, "gen/000002/generation.json")
+		})
+	}
+}
+
+// The one after it would have no name.
+func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
+	w := begin(t, &format.Keys{})
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
+	all, err := w.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, all, 1)
 }
 
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
