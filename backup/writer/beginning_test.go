@@ -143,6 +143,7 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]
 	member.run()
+	c.requireEventuallyStored(c.put("a", "perhaps within the full already"))
 	c.requireEventuallyStored(c.put("a", "1"))
 	require.NoError(t, member.Flush(t.Context()))
 	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
