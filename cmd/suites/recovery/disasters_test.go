@@ -3,10 +3,12 @@ package recovery_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -50,6 +52,7 @@ var disasters = []disaster{
 		return c.back()
 	}},
 	{"volume rolled back", (*cluster).hasCopy, func(c *cluster, stop func()) ended {
+		c.awaitNewerThanCopy()
 		c.kill(stop)
 		putBack(c.Pod, c.old)
 		return c.back()
@@ -106,6 +109,18 @@ func (c *cluster) perhapsCopy() {
 	if c.dice.IntN(2) == 0 {
 		c.old = keep(c.Pod)
 	}
+}
+
+// awaitNewerThanCopy waits until the store has what the copy of the volume lacks. Before, nothing anywhere tells a volume that is
+// rolled back to that copy from one that was killed when the copy was made.
+func (c *cluster) awaitNewerThanCopy() {
+	c.T.Helper()
+	copied, err := datadir.ReadPosition(filepath.Join(c.old, filepath.Base(c.DataDir())))
+	require.NoError(c.T, err)
+	harness.Eventually(c.T, "the store has what the copy lacks", func() bool {
+		c.ask()
+		return c.must > copied.HighestRevision
+	})
 }
 
 // stopInOrder has the clients stop first: the store then has everything that was acknowledged.
