@@ -3,12 +3,10 @@ package recovery_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -115,11 +113,10 @@ func (c *cluster) perhapsCopy() {
 // rolled back to that copy from one that was killed when the copy was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
-	copied, err := datadir.ReadPosition(filepath.Join(c.old, filepath.Base(c.DataDir())))
-	require.NoError(c.T, err)
+	copied := highestIn(c.Pod, c.old)
 	harness.Eventually(c.T, "the store has what the copy lacks", func() bool {
 		c.ask()
-		return c.must > copied.HighestRevision
+		return c.must > copied
 	})
 }
 

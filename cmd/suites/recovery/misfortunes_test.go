@@ -2,14 +2,12 @@ package recovery_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -174,9 +172,7 @@ func (c *trio) rollBack(victims ...*member) {
 		if each.old == "" {
 			each.old = keep(each.Pod)
 		}
-		stands, err := datadir.ReadPosition(filepath.Join(each.old, filepath.Base(each.DataDir())))
-		require.NoError(c.t, err)
-		highest = max(highest, stands.HighestRevision)
+		highest = max(highest, highestIn(each.Pod, each.old))
 	}
 	for _, each := range victims {
 		each.run = each.Start(quiet)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -30,6 +31,14 @@ func keep(p *harness.Pod) (old string) {
 	require.NoError(p.T, os.RemoveAll(old))
 	copyDirectory(p, p.Volume, old)
 	return old
+}
+
+// highestIn is the highest revision in a copy of the volume, its log included.
+func highestIn(p *harness.Pod, old string) int64 {
+	p.T.Helper()
+	position, err := datadir.ReadPosition(filepath.Join(old, filepath.Base(p.DataDir())))
+	require.NoError(p.T, err)
+	return position.HighestRevision
 }
 
 // putBack has the volume be as it was.
