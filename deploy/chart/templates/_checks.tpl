@@ -23,6 +23,17 @@
 {{- if ne (not $v.restore.to) (not $v.restore.id) -}}
 {{- fail "restore: restore.to says what to go back to and restore.id names that restore, so that it is done once: set both or neither" -}}
 {{- end -}}
+{{- if and $v.store.encryption.secret (not $v.store.encryption.recipients) -}}
+{{- fail "store.encryption: without a file of recipients nothing would be encrypted: set store.encryption.recipients" -}}
+{{- end -}}
+{{- if and $v.store.signing.secret (not (or $v.store.signing.key $v.store.signing.trusted)) -}}
+{{- fail "store.signing: neither a key to sign with nor trusted ones are named: set store.signing.key, store.signing.trusted or both" -}}
+{{- end -}}
+{{- range $key, $_ := $v.etcdConfig -}}
+{{- if has (lower $key) (list "data-dir" "wal-dir") -}}
+{{- fail (printf "etcdConfig: %s is the chart's own: leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- $needed := div (mul 11 (add (mul 3 (include "etcd.bytes" $v.quota | int64)) 2147483648)) 10 -}}
 {{- if lt (include "etcd.bytes" $v.volume.size | int64) $needed -}}
 {{- fail (printf "volume.size: %s is too small for a quota of %s: three times the quota, 2Gi and a tenth are %dMi" $v.volume.size $v.quota (div $needed 1048576)) -}}
@@ -43,10 +54,13 @@
 {{- if $v.leases -}}
 {{- fail "leases: with sidecar.enabled=true the sidecar renews them: leave leases out" -}}
 {{- end -}}
-{{- range $key, $set := dict "restore" $v.restore.to "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
+{{- range $key, $set := dict "restore" $v.restore.to "restore.adopt" $v.restore.adopt "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
 {{- if $set -}}
 {{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
 {{- end -}}
+{{- end -}}
+{{- if eq $v.dataVersion "3.6" -}}
+{{- fail "dataVersion: the sidecar's etcd 3.5 has to be able to read the data: leave dataVersion out" -}}
 {{- end -}}
 {{- if or (contains "?" $v.store.url) (hasPrefix "file:" $v.store.url) -}}
 {{- fail "store.url: the sidecar takes s3://, gs:// or azblob:// with a bucket and a prefix, and reads all else from its Secret" -}}
