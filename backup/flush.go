@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
@@ -144,7 +143,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 	if err := b.bringFrom(ctx, closed, Data{Dir: dataDir}, former{wrote: true}); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, identity.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
+	return b.FlushSpool(ctx, archive.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
 }
 
 const (
@@ -172,7 +171,7 @@ type spooled struct {
 // time before Begin, and may be repeated: it goes on where it ended. What lies behind a part that cannot be read, or belongs to
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
-func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach int64) error {
+func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}

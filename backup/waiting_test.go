@@ -13,7 +13,6 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
@@ -70,7 +69,7 @@ func (w *waiting) head() archive.Head {
 	return head
 }
 
-func (w *waiting) flush() error { return w.FlushSpool(w.Context(), identity.Identity{}, 0) }
+func (w *waiting) flush() error { return w.FlushSpool(w.Context(), archive.Identity{}, 0) }
 
 // requireLeft says which segments are in the spool, and which are aside.
 func (w *waiting) requireLeft(waits, moved []format.Object) {

@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/backup/writer/spool"
@@ -105,7 +104,7 @@ type Writer struct {
 	remote    remote
 	chain     chain
 	fulls     fulls
-	identity  identity.Identity // of etcd's data, as the volume tells
+	identity  archive.Identity // of etcd's data, as the volume tells
 	merging   merging
 	reserving reserving
 
@@ -145,7 +144,7 @@ func New(options Options) (*Writer, error) {
 	}
 	w.work = w.actions()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
-	if w.identity, err = identity.Read(options.DataDir); err != nil {
+	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
 		return nil, err
 	}
 	if former := options.Former; former != nil {
