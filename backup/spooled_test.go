@@ -16,7 +16,7 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/backup/writer"
 )
 
 func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
@@ -159,7 +159,7 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 
 	w.dir = filepath.Join(t.TempDir(), "spool")
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
-	filled, _, err := spool.Open(w.dir, 1<<20, unsealed)
+	filled, _, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
 	for _, rows := range [][]format.Row{nil, nil, Rows(11, 13), nil} {
 		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))

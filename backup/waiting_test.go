@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/internal/preserved"
 )
 
@@ -40,7 +40,7 @@ func newWaiting(t *testing.T) *waiting {
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
 	w.found("c")
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
-	filled, torn, err := spool.Open(w.dir, 1<<20, unsealed)
+	filled, torn, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
 	require.Empty(t, torn)
 	for last := int64(13); last < 20; last += 3 {

@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/statemachine"
 )
 
@@ -84,7 +83,7 @@ type Writer struct {
 	options Options
 	pace    pace
 	reader  *capture.Reader
-	spool   *spool.Spool
+	spool   *Spool
 	room    func(size int64) error // says whether the volume has so many bytes to spare
 
 	superseded chan error  // has one error once the generation has ended
@@ -172,8 +171,8 @@ func (w *Writer) inherit(former *Writer) {
 }
 
 // openSpool takes up the newest that waits.
-func openSpool(options Options) (*spool.Spool, error) {
-	waiting, useless, err := spool.Open(options.SpoolDir, options.SpoolLimit, options.Keys)
+func openSpool(options Options) (*Spool, error) {
+	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Keys)
 	if err != nil {
 		return nil, err
 	}
