@@ -41,7 +41,7 @@ func deployCommands(t *testing.T) string {
 func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main"} // which the README makes
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // which the README makes
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
