@@ -14,13 +14,13 @@ var (
 )
 
 // packages writes what package managers read: a formula for Homebrew, and a manifest for krew, by which the program is
-// `kubectl etcd`.
+// `kubectl etcd`: krew wants a manifest to be named after its plugin.
 func (r release) packages(archives []archive) error {
 	data := map[string]any{
 		"Version": r.version, "Number": r.number(), "Home": r.repository, "Archives": archives,
 		"Download": r.repository + "/releases/download/" + r.version + "/",
 	}
-	for name, text := range map[string]string{program + ".rb": formula, program + ".krew.yaml": krew} {
+	for name, text := range map[string]string{program + ".rb": formula, "etcd.yaml": krew} {
 		var filled bytes.Buffer
 		parsed, err := template.New(name).Option("missingkey=error").Parse(text)
 		if err != nil {

@@ -100,7 +100,7 @@ func TestAReleaseHoldsAllThatIsPublishedAndTheSameEachTime(t *testing.T) {
 	for name := range first {
 		names = append(names, name)
 	}
-	want := []string{"etcd-wrapper_v1.2.3_image.tar", "etcd-1.2.3.tgz", "etcd-wrapper.rb", "etcd-wrapper.krew.yaml", "provenance.intoto.json", "SHA256SUMS"}
+	want := []string{"etcd-wrapper_v1.2.3_image.tar", "etcd-1.2.3.tgz", "etcd-wrapper.rb", "etcd.yaml", "provenance.intoto.json", "SHA256SUMS"}
 	for _, platform := range platforms {
 		want = append(want, "etcd-wrapper_v1.2.3_"+platform+".tar.gz", "etcd-wrapper_v1.2.3_"+platform+".cdx.json")
 	}
@@ -197,8 +197,8 @@ func TestTheFormulaAndTheManifestNameEachArchiveWithItsSum(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, yaml.UnmarshalStrict([]byte(all["etcd-wrapper.krew.yaml"]), &map[string]any{}))
-	require.NoError(t, yaml.Unmarshal([]byte(all["etcd-wrapper.krew.yaml"]), &manifest))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(all["etcd.yaml"]), &map[string]any{}))
+	require.NoError(t, yaml.Unmarshal([]byte(all["etcd.yaml"]), &manifest))
 	require.Len(t, manifest.Spec.Platforms, len(platforms))
 	for i, platform := range platforms {
 		name := "etcd-wrapper_v1.2.3_" + platform + ".tar.gz"

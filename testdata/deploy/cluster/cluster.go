@@ -124,7 +124,7 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
 }
 
-// startControllers runs what turns a StatefulSet into pods and a PodDisruptionBudget into a number. What looks after
+// startControllers runs what turns a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number. What looks after
 // nodes is left out: nothing here sends their heartbeats.
 func (c *Cluster) startControllers(manager, scheduler int) error {
 	return errors.Join(
@@ -132,7 +132,7 @@ func (c *Cluster) startControllers(manager, scheduler int) error {
 			fmt.Sprintf("--secure-port=%d", manager), "--cert-dir="+filepath.Join(c.dir, "controllers"), "--leader-elect=false",
 			"--service-account-private-key-file="+filepath.Join(c.dir, "accounts.key"),
 			"--root-ca-file="+filepath.Join(c.dir, "apiserver", "apiserver.crt"),
-			"--controllers=statefulset-controller,disruption-controller,endpointslice-controller,serviceaccount-controller,"+
+			"--controllers=statefulset-controller,job-controller,cronjob-controller,disruption-controller,endpointslice-controller,serviceaccount-controller,"+
 				"root-ca-certificate-publisher-controller,persistentvolumeclaim-protection-controller,persistentvolume-binder-controller,"+
 				"garbage-collector-controller,namespace-controller"),
 		c.begin(Tool("kube-scheduler"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",

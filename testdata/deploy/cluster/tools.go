@@ -28,7 +28,7 @@ const stamp = "-s -w -X k8s.io/component-base/version.gitVersion=" + release +
 	" -X k8s.io/component-base/version.gitTreeState=clean"
 
 // Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are built
-// from, runc, a server of S3's protocol, the scripted sidecar and the project's image. The first time takes a quarter of an
+// from, runc, a server of S3's protocol, the scripted sidecar, the project's image and what is published of it. The first time takes a quarter of an
 // hour on two cores; what Go has cached, seconds. With TEST_DEPLOY_BUILT nothing is built: bin/test-deploy and bin/image then hold
 // what an earlier run has left there, or programs of Kubernetes from elsewhere.
 func Build() error {
@@ -45,6 +45,7 @@ func Build() error {
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
 		run("testdata/crds", nil, "go", "mod", "download"),
 		run(".", nil, "make", "image", "VERSION="+Version),
+		run("deploy/release", nil, "go", "run", ".", "-out", Published(), "-version", Version, Wrapper()),
 	)
 }
 
@@ -78,6 +79,9 @@ func Released() []string {
 	}
 	return charts
 }
+
+// Published is the folder of a release, for this machine's platform: the one that Build made, or any that was put there.
+func Published() string { return filepath.Join(tools(), "dist") }
 
 // Tool is the path of a program that Build made.
 func Tool(name string) string { return filepath.Join(tools(), name) }

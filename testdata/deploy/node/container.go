@@ -33,13 +33,14 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container again and again until ctx ends, and returns when it has ended for good.
+// keep runs the container, again and again until ctx ends unless it is a Job's, and returns when it has ended for good.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
 		state := c.once(ctx, folders)
-		c.settle(state)
-		if ctx.Err() != nil {
+		again := c.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways
+		c.settle(state, again)
+		if ctx.Err() != nil || !again {
 			return
 		}
 		if time.Since(began) > time.Minute {
@@ -108,13 +109,15 @@ func (c *container) began(at metav1.Time) {
 	c.status.ContainerID = "runc://" + c.id
 }
 
-func (c *container) settle(ended *corev1.ContainerStateTerminated) {
+func (c *container) settle(ended *corev1.ContainerStateTerminated, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.State = corev1.ContainerState{Terminated: ended}
-	c.status.LastTerminationState = corev1.ContainerState{Terminated: ended}
 	c.status.Ready = false
-	c.status.RestartCount++
+	if again {
+		c.status.LastTerminationState = corev1.ContainerState{Terminated: ended}
+		c.status.RestartCount++
+	}
 }
 
 func (c *container) setReady(ready bool) {

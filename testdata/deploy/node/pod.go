@@ -135,7 +135,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	}
 	before := latest.Status.DeepCopy()
 	status := &latest.Status
-	status.Phase, status.PodIP, status.PodIPs, status.StartTime = corev1.PodRunning, pod.Status.PodIP, pod.Status.PodIPs, pod.Status.StartTime
+	status.Phase, status.PodIP, status.PodIPs, status.StartTime = phase(pod, containers), pod.Status.PodIP, pod.Status.PodIPs, pod.Status.StartTime
 	status.HostIP, status.HostIPs, status.ContainerStatuses = resolver, []corev1.HostIP{{IP: resolver}}, nil
 	ready := corev1.ConditionTrue
 	for _, c := range containers {
@@ -158,6 +158,20 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
 		n.log("the status of %s is not taken: %v", pod.Name, err)
 	}
+}
+
+// phase is that of a pod that runs, or, if it is a Job's, has run.
+func phase(pod *corev1.Pod, containers []*container) corev1.PodPhase {
+	result := corev1.PodSucceeded
+	for _, c := range containers {
+		switch ended := c.current().State.Terminated; {
+		case ended == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+			return corev1.PodRunning
+		case ended.ExitCode != 0:
+			result = corev1.PodFailed
+		}
+	}
+	return result
 }
 
 func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value corev1.ConditionStatus) {

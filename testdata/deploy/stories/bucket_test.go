@@ -36,7 +36,7 @@ var credentials = map[string]string{
 func (w *world) offerBucket() {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
-	for _, bucket := range []string{"my-bucket", "second-bucket"} {
+	for _, bucket := range []string{"my-bucket", "another-bucket"} {
 		require.NoError(w.t, os.Mkdir(filepath.Join(data, bucket), 0o700), "to the server, every folder here is a bucket")
 	}
 	command := exec.Command(cluster.Tool("versitygw"), "--access", accessKey, "--secret", secretKey, "--quiet",

@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/assert"
@@ -42,7 +41,7 @@ func deployCommands(t *testing.T) string {
 func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main"} // which the README makes
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // which the README makes
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
@@ -62,7 +61,7 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 }
 
 // follow runs commands in the checkout, as a person does who has the credentials of the bucket in a file, and takes away the
-// file that they have made. kubectl exec goes past the API server: no kubelet listens that it could ask.
+// file that they have made.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
@@ -76,19 +75,8 @@ func (w *world) follow(commands string) (said string) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(home, "aws.env"), []byte(secrets), 0o600))
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*cluster.Patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, "bash", "-euvc", `kubectl() {
-	if [ "$3" = exec ]; then
-		uid=$(command kubectl -n "$2" get pod "$4" -o "jsonpath={.metadata.uid}")
-		shift 5
-		"$RUNC" --root "$RUNC_STATE" exec "$uid-etcd" "$@"
-	else
-		command kubectl "$@"
-	fi
-}
-`+commands)
-	command.Dir, command.WaitDelay = cluster.Checkout(), time.Second // kubectl may hold its output open
-	command.Env = append(w.Environment(), "HOME="+home, "VERSION="+cluster.Version, "RUNC="+cluster.Tool("runc"), "RUNC_STATE="+w.node.State())
-	command.Env = append(command.Env, built(w.t)...)
+	command := w.shell(ctx, cluster.Checkout(), commands)
+	command.Env = append(append(command.Env, "HOME="+home, "VERSION="+cluster.Version), built(w.t)...)
 	out, err := command.CombinedOutput()
 	w.t.Logf("%s", out)
 	require.NoError(w.t, err)

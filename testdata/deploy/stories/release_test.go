@@ -10,25 +10,6 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket.
-func TestTwoReleasesLiveBesideEachOther(t *testing.T) {
-	w := newWorldWithBucket(t)
-	w.secret("other-backup-credentials", credentials)
-	other := *w
-	other.release = "other"
-	const values = "{replicas: 3, spread: {nodes: none}, store: {url: s3://my-bucket}}"
-	w.apply(values)
-	other.apply(values)
-	w.awaitReady(3)
-	other.awaitReady(3)
-	w.greet()
-	assert.Empty(t, other.get("greeting").Kvs)
-	assert.NotEqual(t, w.clusterID(), other.clusterID())
-	assert.ElementsMatch(t, []string{"other-0", "other-1", "other-2"}, other.voters())
-	w.checkBackups("etcd-main-0", w.startWriter())
-	other.checkBackups("other-1", other.startWriter())
-}
-
 // What an upgrade has broken `helm rollback` puts back, and nothing is left behind.
 func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)

@@ -29,7 +29,8 @@ type world struct {
 	t         *testing.T
 	node      *node.Node
 	namespace string
-	release   string // of the chart
+	release   string      // of the chart
+	image     *node.Image // what members run, which a registry or a release may give instead
 
 	identity *tls.Config // of clients; nil without TLS
 }
@@ -40,7 +41,7 @@ var stories atomic.Int32
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1)), release: "etcd-main"}
+	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1)), release: "etcd-main", image: wrapper}
 	w.restricted()
 	return w
 }
@@ -64,7 +65,7 @@ func needsRoot(t *testing.T) {
 // run begins to run pods.
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
-	images := map[string]*node.Image{"etcd-wrapper": wrapper, sidecarImage: scriptedSidecar(w.t)}
+	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
 	w.node = node.Start(w.t, w.Client, w.namespace, cluster.Tool("runc"), images, options...)
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }

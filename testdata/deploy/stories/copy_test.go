@@ -1,0 +1,41 @@
+package stories
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// A Job copies the store at once, the CronJob by its schedule, and the members go on with the copy when the first bucket is given up.
+func TestTheStoreIsCopiedToASecondBucketInWhichTheClusterGoesOn(t *testing.T) {
+	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
+	w := newWorldWithBucket(t)
+	w.apply(three, nightly)
+	w.awaitReady(3)
+	w.greet()
+	w.awaitVerified("etcd-main-0")
+	assert.Contains(t, w.recipe("docs/operations.md", "create job", three), "verified")
+
+	w.apply(three, each)
+	cluster.Eventually(t, "the schedule has it copied, too", func() error {
+		jobs, err := w.Client.BatchV1().Jobs(w.namespace).List(t.Context(), metav1.ListOptions{})
+		for _, job := range jobs.Items {
+			if _, scheduled := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]; job.Status.Succeeded == 1 && scheduled {
+				return err
+			}
+		}
+		return errors.Join(err, errNotYet)
+	})
+	before := w.clusterID()
+	w.apply(three, `store: {url: "s3://another-bucket/etcd-main"}`)
+	w.awaitReady(3)
+	require.True(t, w.greeted())
+	assert.Equal(t, before, w.clusterID())
+	w.checkBackups("etcd-main-1", w.startWriter())
+}

@@ -1,0 +1,77 @@
+package stories
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+	"etcd-wrapper/testdata/deploy/node"
+)
+
+// Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket. Nothing of the checkout is
+// used: the image is loaded into the nodes from its file, as docs/deploy.md says, and kubectl's plugin is
+// the program of the archive.
+func TestTheFilesOfAReleaseAloneGiveTwoClustersWithVerifiedBackups(t *testing.T) {
+	needsRoot(t)
+	folder := t.TempDir()
+	require.NoError(t, os.CopyFS(folder, os.DirFS(cluster.Published())))
+	within(t, folder, "sha256sum", "--check", "--strict", "SHA256SUMS")
+	within(t, folder, "tar", "-xzf", only(t, folder, "etcd-wrapper_*_linux_"+runtime.GOARCH+".tar.gz"))
+	require.NoError(t, os.Symlink("etcd-wrapper", filepath.Join(folder, "kubectl-etcd")))
+	layout := filepath.Join(folder, "layout")
+	require.NoError(t, os.Mkdir(layout, 0o700))
+	within(t, layout, "tar", "-xf", only(t, folder, "etcd-wrapper_*_image.tar"))
+	image, err := node.Unpack(layout, filepath.Join(folder, "image"))
+	require.NoError(t, err)
+
+	w := newNamespace(t)
+	w.image = image
+	w.run()
+	w.offerBucket()
+	chart := only(t, folder, "etcd-*.tgz")
+	other := *w
+	other.release = "other"
+	releases := []*world{w, &other}
+	for _, r := range releases {
+		w.secret(r.release+"-backup-credentials", credentials)
+		out, err := w.Helm("install", r.release, chart, "--namespace", w.namespace, "--set", "replicas=3,store.url=s3://my-bucket")
+		require.NoError(t, err, out)
+	}
+	for _, r := range releases {
+		r.awaitReady(3)
+		member := r.release + "-1"
+		r.checkBackups(member, r.startWriter())
+		asked, err := r.shell(t.Context(), folder, fmt.Sprintf(`PATH=.:$PATH
+for what in status members "backup list"; do kubectl etcd -n %s --release=%s $what; done`, r.namespace, r.release)).CombinedOutput()
+		require.NoError(t, err, "%s", asked)
+		assert.NoError(t, contains(string(asked), r.release+"-0", member, r.release+"-2", "verified"))
+	}
+	w.greet()
+	assert.Empty(t, other.get("greeting").Kvs)
+	assert.NotEqual(t, w.clusterID(), other.clusterID())
+	assert.ElementsMatch(t, []string{"other-0", "other-1", "other-2"}, other.voters())
+}
+
+func within(t *testing.T, folder, name string, args ...string) {
+	t.Helper()
+	command := exec.Command(name, args...)
+	command.Dir = folder
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// only is the one file of a folder that a pattern fits.
+func only(t *testing.T, folder, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(folder, pattern))
+	require.NoError(t, err)
+	require.Len(t, found, 1, pattern)
+	return found[0]
+}
