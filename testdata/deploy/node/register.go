@@ -25,10 +25,10 @@ func Register(ctx context.Context, client kubernetes.Interface) error {
 
 // offerStorage makes a class of volumes the cluster's default.
 func offerStorage(ctx context.Context, client kubernetes.Interface) error {
-	immediately := storagev1.VolumeBindingImmediate
+	immediately, grows := storagev1.VolumeBindingImmediate, true
 	_, err := client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
-		Provisioner: "test.invalid/" + class, VolumeBindingMode: &immediately,
+		Provisioner: "test.invalid/" + class, VolumeBindingMode: &immediately, AllowVolumeExpansion: &grows,
 	}, metav1.CreateOptions{})
 	return err
 }

@@ -1,0 +1,74 @@
+package stories
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/testdata/deploy/cluster"
+)
+
+// A version's chart is installed as it was published, upgraded to the present one with a new tag of the image, rolled back and upgraded
+// again, while a client writes.
+func TestEveryEarlierChartIsUpgradedRolledBackAndUpgradedAgain(t *testing.T) {
+	for _, chart := range cluster.Released() {
+		t.Run(filepath.Base(chart), func(t *testing.T) {
+			w := newWorldWithBucket(t)
+			out, err := w.Helm("install", w.release, chart, "-n", w.namespace, "--values="+w.file("former.yaml", three))
+			require.NoError(t, err, out)
+			w.awaitReady(3)
+			before, writes := w.clusterID(), w.startWriter()
+			w.apply(three, "image: {tag: v2}")
+			w.awaitImage("etcd-wrapper:v2")
+			out, err = w.Helm("rollback", w.release, "-n", w.namespace)
+			require.NoError(t, err, out)
+			w.awaitImage("etcd-wrapper")
+			w.apply(three, "image: {tag: v2}")
+			w.awaitImage("etcd-wrapper:v2")
+			w.checkBackups("etcd-main-2", writes)
+			assert.Equal(t, before, w.clusterID())
+		})
+	}
+}
+
+// awaitImage waits until three members are ready that run an image.
+func (w *world) awaitImage(image string) {
+	w.t.Helper()
+	w.awaitReady(3)
+	for name, pod := range w.pods() {
+		assert.Equal(w.t, image, pod.Spec.Containers[0].Image, name)
+	}
+}
+
+// The objects are there without Helm, as by kubectl apply, and the command of docs/upgrade.md has it take them over.
+func TestWhatWasAppliedByHandIsTakenOverByARelease(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.strictly(three)
+	w.awaitReady(3)
+	before, writes := w.clusterID(), w.startWriter()
+	const configured = three + "\netcdConfig: {snapshot-count: 12345}"
+	w.recipe("docs/upgrade.md", "--take-ownership", configured)
+	w.awaitReady(3)
+	assert.Contains(t, w.log("etcd-main-0"), `"snapshot-count":12345`)
+	assert.Equal(t, before, w.clusterID())
+	w.apply(configured)
+	w.checkBackups("etcd-main-0", writes)
+}
+
+// Variables are read when a process starts, so members that wait for the store are deleted once the Secret is right.
+func TestAMistakeInTheSecretIsMendedByDeletingThePods(t *testing.T) {
+	w := newWorld(t)
+	w.offerBucket()
+	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})
+	w.apply(three)
+	cluster.Eventually(t, "it is said", func() error {
+		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		return contains(out, "SignatureDoesNotMatch")
+	})
+	w.renew("etcd-main-backup-credentials", credentials)
+	w.recipe("docs/operations.md", "-n etcd delete pod", three)
+	w.awaitReady(3)
+	w.checkBackups("etcd-main-0", w.startWriter())
+}
