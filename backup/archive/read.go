@@ -149,12 +149,12 @@ func (w *walk) ended(object Object, next format.Position) error {
 // belongs checks what doesn't depend on the segments before.
 func (w *walk) belongs(manifest format.Manifest, at format.Position) error {
 	generation := w.path.Generation
-	if manifest.Cluster != generation.Cluster || manifest.Generation != generation.Number {
-		return fmt.Errorf("it is %w: of cluster %s and generation %d instead of %s and %d",
-			ErrForeign, manifest.Cluster, manifest.Generation, generation.Cluster, generation.Number)
-	}
-	if manifest.Position != at {
-		return fmt.Errorf("%w: segment %s stands where %s should", format.ErrDamaged, manifest.Position, at)
+	switch {
+	case manifest.Cluster != generation.Cluster:
+		return fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, generation.Cluster)
+	case manifest.Generation != generation.Number || manifest.Position != at:
+		return fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
+			format.ErrDamaged, manifest.Position, manifest.Generation, at, generation.Number)
 	}
 	return nil
 }

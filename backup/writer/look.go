@@ -499,7 +499,7 @@ func (f *found) begun(ctx context.Context, begin bool) (archive.Generation, erro
 	case err != nil:
 		return archive.Generation{}, err
 	case !f.own.Known():
-		return archive.Generation{}, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.archive, archive.ErrForeign, there.Cluster, there.Cluster)
+		return archive.Generation{}, fmt.Errorf("%s is %w, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.archive, archive.ErrForeign, there.Cluster)
 	case f.own.Cluster != there.Cluster:
 		return archive.Generation{}, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
 	}

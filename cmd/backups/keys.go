@@ -79,6 +79,7 @@ type Form string
 // The forms.
 const (
 	AsText   Form = "text"   // a line for the key and one for its value, as etcdctl get does
+	AsShown  Form = "shown"  // that for a terminal, which obeys none of it
 	AsJSON   Form = "json"   // a line for each
 	AsScript Form = "script" // commands for a shell that put them back
 )
@@ -117,6 +118,8 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 			_, err = io.WriteString(to, command)
 		}
 		return err
+	case AsShown:
+		kv = &mvccpb.KeyValue{Key: printable.Shown(kv.Key), Value: printable.Shown(kv.Value)}
 	case AsText:
 	}
 	_, err := fmt.Fprintf(to, "%s\n%s\n", kv.Key, kv.Value)

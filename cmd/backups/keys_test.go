@@ -76,6 +76,13 @@ func TestWhatIsPrintedAsAScriptPutsKeysBackAsTheyWere(t *testing.T) {
 	assert.ErrorContains(t, AsScript.print(&bytes.Buffer{}, &mvccpb.KeyValue{Key: []byte("a\x00")}), "zero byte")
 }
 
+func TestATerminalObeysNoValue(t *testing.T) {
+	var out bytes.Buffer
+	kv := &mvccpb.KeyValue{Key: []byte("k\x1b[1m"), Value: []byte("a\n\tb \u2713 http://u:p@h\x1b]0;x\a\xff")}
+	require.NoError(t, AsShown.print(&out, kv))
+	assert.Equal(t, "k\\x1b[1m\na\n\tb \u2713 http://u:p@h\\x1b]0;x\\a\\xff\n", out.String())
+}
+
 func TestWhatChangedBetweenTwoMomentsIsPrinted(t *testing.T) {
 	l := live(t)
 	settings, out := l.keep(t), &bytes.Buffer{}

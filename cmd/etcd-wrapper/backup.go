@@ -177,7 +177,7 @@ type backupExportCommand struct {
 	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
 	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
 	acceptance  `embed:""`
-	File        string `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet."`
+	File        string `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet. One that begins with a dash comes behind --."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
@@ -210,7 +210,7 @@ type backupGetCommand struct {
 	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
 	Prefix      bool               `name:"prefix" env:"-" help:"All keys that begin with KEY."`
 	Script      bool               `name:"script" env:"-" help:"Print commands of a shell that put the keys back, without their leases."`
-	Key         string             `arg:"" name:"key" help:"The key."`
+	Key         string             `arg:"" name:"key" help:"The key. One that begins with a dash comes behind --."`
 }
 
 func (c *backupGetCommand) execute(s streams) exitcode.Code {
@@ -218,8 +218,11 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 		return s.failed(fmt.Errorf("--at: %w", err), exitcode.Usage)
 	}
 	form := backups.Form(c.Output)
-	if c.Script {
+	switch {
+	case c.Script:
 		form = backups.AsScript
+	case form == backups.AsText && s.shown:
+		form = backups.AsShown
 	}
 	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned

@@ -178,3 +178,8 @@ func TestEveryTargetThatCannotBeHadEndsWithASentence(t *testing.T) {
 		}
 	}
 }
+
+func TestTheChildTakesAFileThatBeginsWithADash(t *testing.T) {
+	_, err := parse(inspecting("-out.db.partial"), io.Discard)
+	assert.NoError(t, err)
+}

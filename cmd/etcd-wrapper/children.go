@@ -96,8 +96,11 @@ func inspectInChild() backups.Inspect {
 	if err != nil {
 		return nil
 	}
-	return restore.InspectInChild(executable, func(path string) []string { return []string{"inspect-database", path} })
+	return restore.InspectInChild(executable, inspecting)
 }
+
+// inspecting are that process's arguments.
+func inspecting(path string) []string { return []string{"inspect-database", "--", path} }
 
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
 // etcd, and a panic in it is an answer.

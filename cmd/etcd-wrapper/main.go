@@ -30,7 +30,7 @@ import (
 
 func main() {
 	log, flush := logstream.NeverWait(os.Stderr)
-	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), colour: terminal.Colourful(os.Stderr)}
+	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), shown: isatty.IsTerminal(os.Stdout.Fd()), colour: terminal.Colourful(os.Stderr)}
 	start := run
 	if isPlugin(os.Args[0]) {
 		start = runPlugin
@@ -45,6 +45,7 @@ type streams struct {
 	out      io.Writer
 	log      io.Writer
 	terminal bool   // somebody reads the log at a terminal
+	shown    bool   // somebody reads the results at a terminal
 	colour   bool   // which has colours
 	json     bool   // a program reads the log
 	command  string // that runs, for its errors; empty is backup

@@ -19,14 +19,19 @@ import (
 
 // Line returns text as one line: white space is one blank, everything else that is not printable is written as Go
 // escapes it, such as \x1b. What a URL says of user and password is replaced by "redacted".
-func Line(text string) string { return escaped(strings.Join(strings.Fields(text), " "), "") }
+func Line(text string) string {
+	return escaped(credentials.ReplaceAllString(strings.Join(strings.Fields(text), " "), redacted), "")
+}
 
 // Text is Line for a text of several lines, which it keeps, and its tabs.
-func Text(text string) string { return escaped(text, "\n\t") }
+func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
+
+// Shown is Text for what somebody has asked to see at a terminal: passwords stay.
+func Shown(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
 func escaped(text, kept string) string {
 	var b strings.Builder
-	for text = credentials.ReplaceAllString(text, redacted); len(text) > 0; {
+	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)
 		invalid := r == utf8.RuneError && size == 1
 		if !invalid && (unicode.IsPrint(r) || strings.ContainsRune(kept, r)) {

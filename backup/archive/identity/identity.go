@@ -54,7 +54,7 @@ func Read(dataDir string) (is Identity, err error) {
 		err = errors.New("it names no cluster")
 	}
 	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, File), err)
+		return Identity{}, fmt.Errorf("%s, which tells which cluster etcd's data are of, cannot be read: %w", filepath.Join(dataDir, File), err)
 	}
 	return is, nil
 }

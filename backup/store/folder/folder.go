@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -75,31 +76,29 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, context.Cause(ctx)
 	}
 	file, err := s.openFile(name)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, s.failed("cannot read "+name, err)
-	}
-	if length < 0 {
+	case file == nil:
+		return http.NoBody, nil
+	case length < 0:
 		length = 1<<62 - 1
 	}
 	return &reader{ctx: ctx, section: io.NewSectionReader(file, offset, length), file: file}, nil
 }
 
+// openFile returns nil for what is there and no regular file: a pipe, a directory, or a link, which could lead anywhere. Nobody can
+// create an object of its name, so it is one without content.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	// Without waiting: a pipe that somebody put there would keep us for ever.
-	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
+	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		_ = file.Close()
-		return nil, errors.Join(err, fs.ErrNotExist)
-	}
-	return file, nil
+	return root.Open(name)
 }
 
 // reader ends with its context, too.

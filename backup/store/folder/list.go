@@ -83,7 +83,11 @@ func (w *walk) entry(directory, key string) error {
 	if err != nil {
 		return err
 	}
-	if !w.yield(store.Object{Name: name, Size: info.Size(), Modified: info.ModTime()}, nil) {
+	object := store.Object{Name: name, Modified: info.ModTime()}
+	if info.Mode().IsRegular() {
+		object.Size = info.Size() // anything else can be read as empty
+	}
+	if !w.yield(object, nil) {
 		w.stopped = true
 		return errStopped
 	}
@@ -124,17 +128,15 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// keyOf is empty for what is neither a directory nor a regular file: a symbolic link, above all.
+// keyOf is empty for what no object is called.
 func keyOf(entry fs.DirEntry) string {
 	switch {
 	case strings.HasPrefix(entry.Name(), "."):
 		return ""
 	case entry.IsDir():
 		return entry.Name() + "/"
-	case entry.Type().IsRegular():
-		return entry.Name()
 	default:
-		return ""
+		return entry.Name()
 	}
 }
 

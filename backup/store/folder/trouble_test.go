@@ -3,6 +3,7 @@ package folder
 import (
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -47,22 +48,34 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
+// nothingToRead checks that a name is taken, by an object without content: whoever would create it is told so, and can read what is there.
+func nothingToRead(t *testing.T, s *Store, name string) {
+	t.Helper()
+	content, err := s.Get(t.Context(), name, 0, -1)
+	require.NoError(t, err, name)
+	read, err := io.ReadAll(content)
+	require.NoError(t, err, name)
+	assert.Empty(t, read, name)
+	require.NoError(t, content.Close())
+	_, err = store.PutOnce(t.Context(), s, name, strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists, name)
+}
+
 func TestASymbolicLinkLeadsNowhere(t *testing.T) {
 	s := open(t)
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("x"), 0o600))
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
-	require.NoError(t, os.Symlink(outside, filepath.Join(s.directory, "linked")))
-	require.NoError(t, os.Symlink(secret, filepath.Join(s.directory, "file")))
-	for _, name := range []string{"linked/secret", "file"} {
-		_, err := s.Get(t.Context(), name, 0, -1)
-		assert.Error(t, err, name)
-		assert.Error(t, s.Put(t.Context(), name, strings.NewReader("y")), name)
+	for name, target := range map[string]string{"linked": outside, "file": secret, "inside": "a", "dangling": "nothing"} {
+		require.NoError(t, os.Symlink(target, filepath.Join(s.directory, name)))
+		nothingToRead(t, s, name)
 	}
+	_, err := s.Get(t.Context(), "linked/secret", 0, -1)
+	assert.Error(t, err)
 	assert.Error(t, s.Put(t.Context(), "linked/new", strings.NewReader("y")))
 	assert.Error(t, s.Delete(t.Context(), "linked/secret"))
-	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
+	assert.Equal(t, []string{"a", "dangling", "file", "inside", "linked"}, list(t, s, "", ""))
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)
 	assert.Len(t, left, 1)
@@ -71,13 +84,22 @@ func TestASymbolicLinkLeadsNowhere(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-func TestAPipeIsNoObject(t *testing.T) {
+// If it were none, nobody could create the object of that name, nor learn why: what takes the next name in a chain would keep every
+// restore waiting.
+func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
-	_, err := s.Get(t.Context(), "pipe", 0, -1)
+	require.NoError(t, os.Mkdir(filepath.Join(s.directory, "directory"), 0o700))
+	nothingToRead(t, s, "pipe")
+	nothingToRead(t, s, "directory")
+	_, err := s.Get(t.Context(), "pipe/below", 0, -1)
 	assert.ErrorIs(t, err, store.ErrNotFound)
-	_, err = s.Get(t.Context(), "pipe/below", 0, -1)
-	assert.ErrorIs(t, err, store.ErrNotFound)
+	for object, err := range s.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		assert.Equal(t, "pipe", object.Name, "what is below a directory is listed, and not the directory")
+		assert.Zero(t, object.Size)
+	}
+	require.NoError(t, s.Delete(t.Context(), "pipe"))
 	assert.Empty(t, list(t, s, "", ""))
 }
 
