@@ -198,10 +198,9 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	for i, state := range lifecycle.States {
 		states[i] = string(state.Name)
 	}
-	table, _ := lifecycle.JSON(lifecycle.Table) // it is made of texts, so nothing can fail
 	served := map[string]http.Handler{
-		"GET /{$}":              page.Handler(lifecycle.Overview(), table),
-		"GET /statemachine.svg": page.Picture(lifecycle.SVG()),
+		"GET /{$}":              page.Handler(lifecycle.Overview(), lifecycle.Drawing.JSON()),
+		"GET /statemachine.svg": page.Picture(lifecycle.Drawing.SVG()),
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
