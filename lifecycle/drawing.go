@@ -10,25 +10,18 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// drawing is how the lifecycle is drawn.
-var drawing = statemachine.Drawing{
-	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", States: States, Initial: Query, Final: Terminated, Aside: Terminating,
+// Drawing is how the lifecycle is drawn.
+var Drawing = statemachine.Drawing{
+	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", Table: Table, States: States, Initial: Query, Final: Terminated, Aside: Terminating,
 	Shapes: map[State]string{
 		Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
 		Terminated: `peripheries=2, fillcolor="#f3f3f3", `,
 	},
-	Defaults: Elsewhere,
+	Defaults: Elsewhere, Picture: picture,
 }
 
-// DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
-// written into the state; what has no row is in the matrix, not in the picture.
-func DOT(table []Row) string { return drawing.DOT(table) }
-
-// Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README.
-func Mermaid(table []Row) string { return drawing.Mermaid(table) }
-
-// JSON is the table, its states and the answers where there is no row, for programs.
-func JSON(table []Row) (string, error) { return drawing.JSON(table) }
+//go:embed statemachine.svg
+var picture string
 
 // Overview is the machine at a glance, as an SVG that fits a phone: a box for each state with the id "state_NAME" and an
 // arrow for each way with the id "edge_FROM_TO", without guards, actions and reasons. Every arrow has a place for the
@@ -248,9 +241,3 @@ func line(through []spot) string {
 func (s spot) towards(other spot, by int) spot {
 	return spot{s.x + by*cmp.Compare(other.x, s.x), s.y + by*cmp.Compare(other.y, s.y)}
 }
-
-//go:embed statemachine.svg
-var picture string
-
-// SVG is the picture that Graphviz made of DOT when the table was last changed.
-func SVG() string { return statemachine.Picture(picture).SVG() }

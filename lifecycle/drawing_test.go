@@ -18,7 +18,7 @@ import (
 )
 
 func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../statemachine.dot", DOT(Table))
+	statemachinetest.AssertGenerated(t, "../statemachine.dot", Drawing.DOT())
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
@@ -30,28 +30,26 @@ func TestTheReadmesDiagramIsTheTables(t *testing.T) {
 	require.True(t, found, "the README has a Mermaid diagram")
 	_, after, found := strings.Cut(rest, "```\n")
 	require.True(t, found, "the README's Mermaid diagram ends")
-	statemachinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Mermaid(Table)+"```\n"+after)
+	statemachinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
 }
 
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "statemachine.svg", DOT(Table))
+	tested.AssertPicture(t, "statemachine.svg", Drawing.DOT())
 }
 
 func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
 	for range 20 {
-		require.Equal(t, DOT(Table), DOT(Table))
+		require.Equal(t, Drawing.DOT(), Drawing.DOT())
 	}
 }
 
 func TestTheJSONIsTheTable(t *testing.T) {
-	text, err := JSON(Table)
-	require.NoError(t, err)
 	var document struct {
 		States      []StateInfo
 		Transitions []Row
 		Elsewhere   []Default
 	}
-	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
 	assert.Equal(t, Table, document.Transitions)
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {

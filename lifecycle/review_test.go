@@ -93,7 +93,7 @@ func TestTheReviewPageShowsEverything(t *testing.T) {
 func newPage(t *testing.T) page {
 	t.Helper()
 	p := page{
-		Diagram: template.HTML(SVG()), Explored: len(explore(Table, Elsewhere).from), Mutants: tested.Mutants(),
+		Diagram: template.HTML(Drawing.SVG()), Explored: len(explore(Table, Elsewhere).from), Mutants: tested.Mutants(),
 	}
 	for _, promise := range promises {
 		p.Promises = append(p.Promises, promise.what)

@@ -236,7 +236,7 @@ func (l lot) putBack() bool {
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
 
 func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../docs/recovery.dot", DOT())
+	statemachinetest.AssertGenerated(t, "../docs/recovery.dot", Drawing.DOT())
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
@@ -244,16 +244,14 @@ func TestTheCommittedMatrixIsTheTables(t *testing.T) {
 }
 
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "recovery.svg", DOT())
+	tested.AssertPicture(t, "recovery.svg", Drawing.DOT())
 }
 
 func TestTheJSONIsTheTable(t *testing.T) {
-	text, err := JSON()
-	require.NoError(t, err)
 	var document struct{ Transitions []Row }
-	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
 	assert.Equal(t, Table, document.Transitions)
-	assert.True(t, strings.HasPrefix(Mermaid(), "stateDiagram-v2\n"))
+	assert.True(t, strings.HasPrefix(Drawing.Mermaid(), "stateDiagram-v2\n"))
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {

@@ -221,54 +221,8 @@ var written = []entry{
 	{working, Broke, always, Refused, nil, "it could not be done; the next run goes on from here, or begins again"},
 }
 
-const onlyDecide = "only Decide has verdicts"
-
-// Elsewhere answers where Table has no row, one line an event. In Ready every event is ignored.
-var Elsewhere = []statemachine.Default{
-	{On: Begun, Answer: statemachine.Reject, Why: "a run begins once"},
-	{On: NothingBegun, Answer: statemachine.Reject, Why: "only Resume reads the position"},
-	{On: ClaimFound, Answer: statemachine.Reject, Why: "only Resume reads the position"},
-	{On: InstallFound, Answer: statemachine.Reject, Why: "only Resume reads the position"},
-	{On: Examined, Answer: statemachine.Reject, Why: "only Examine validates the volume"},
-	{On: PeersTold, Answer: statemachine.Reject, Why: "only AskPeers asks them"},
-	{On: PeersSilent, Answer: statemachine.Reject, Why: "only Leave, Enter and Claim need all of them, or a quorum"},
-	{On: Left, Answer: statemachine.Reject, Why: "only Leave takes the member out"},
-	{On: Entered, Answer: statemachine.Reject, Why: "only Enter has it taken in"},
-	{On: Answered, Answer: statemachine.Reject, Why: "only AskStore asks what is kept"},
-	{On: StoreSilent, Answer: statemachine.Reject, Why: "only AskStore, Adopt, MakeRoom, Build and Claim need the store"},
-	{On: Stuck, Answer: statemachine.Reject, Why: "only FlushSpool brings what waits on the volume"},
-	{On: Alive, Answer: statemachine.Reject, Why: "only AskStore looks whether the backups go on"},
-	{On: Missing, Answer: statemachine.Reject, Why: "only TellLoss and BuildData look for what was told of"},
-	{On: KeysLacking, Answer: statemachine.Reject, Why: "only what reads the store needs keys"},
-	{On: Disbelieved, Answer: statemachine.Reject, Why: "only AskStore asks what is kept"},
-	{On: Flushed, Answer: statemachine.Reject, Why: "only Flush brings anything into the store"},
-	{On: RoomEnough, Answer: statemachine.Reject, Why: "only MakeRoom measures"},
-	{On: RoomLacking, Answer: statemachine.Reject, Why: "only MakeRoom and Build need room"},
-	{On: Built, Answer: statemachine.Reject, Why: "only Build builds"},
-	{On: Unbuildable, Answer: statemachine.Reject, Why: "only Build builds"},
-	{On: Grown, Answer: statemachine.Reject, Why: "only Build builds"},
-	{On: Proved, Answer: statemachine.Reject, Why: "only Prove validates what was built"},
-	{On: Unproved, Answer: statemachine.Reject, Why: "only Prove validates what was built"},
-	{On: Diverged, Answer: statemachine.Reject, Why: "only Prove compares what was built with the volume"},
-	{On: Taken, Answer: statemachine.Reject, Why: "only Adopt takes a store"},
-	{On: Claimed, Answer: statemachine.Reject, Why: "only Claim claims"},
-	{On: ClaimLost, Answer: statemachine.Reject, Why: "only Claim claims"},
-	{On: Moved, Answer: statemachine.Reject, Why: "only SetAside and GiveWay move what is replaced"},
-	{On: Installed, Answer: statemachine.Reject, Why: "only Install installs"},
-	{On: StartEtcd, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: FoundCluster, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: ConsultPeers, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: ConsultStore, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: Wait, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: FlushFirst, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: RestoreData, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: Rejoin, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: AdoptStore, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: Refuse, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: Decline, Answer: statemachine.Reject, Why: onlyDecide},
-	{On: Broke, Answer: statemachine.Reject, Why: "the run has ended"},
-	{On: Elapsed, Answer: statemachine.Reject, Why: "only AskPeers, AskStore and Claim wait"},
-}
+// Elsewhere answers where Table has no row: each event ends the work of the states that await it. In Ready every event is ignored.
+var Elsewhere = statemachine.RejectElsewhere(Table)
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
 func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Payload] {
@@ -300,27 +254,15 @@ var States = []statemachine.StateInfo{
 	{Name: Refused, Meaning: "etcd may not; one sentence says why, and nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// drawing is how recovery is drawn.
-var drawing = statemachine.Drawing{
-	Name: "recovery", Source: "etcd-wrapper --dump-fsm --machine=recovery", States: States, Initial: Resume, Final: Ready, Aside: Refused,
+// Drawing is how recovery is drawn.
+var Drawing = statemachine.Drawing{
+	Name: "recovery", Source: "etcd-wrapper --dump-fsm --machine=recovery", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
 	Shapes: map[State]string{
 		Ready:   `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
 		Refused: `peripheries=2, fillcolor="#f8e8e8", color="#804040", `,
 	},
-	Defaults: Elsewhere,
+	Defaults: Elsewhere, Picture: picture,
 }
-
-// DOT is the table as a Graphviz graph, the same byte for byte every time.
-func DOT() string { return drawing.DOT(Table) }
-
-// Mermaid is the table as a Mermaid state diagram.
-func Mermaid() string { return drawing.Mermaid(Table) }
-
-// JSON is the table, its states and the answers where there is no row, for programs.
-func JSON() (string, error) { return drawing.JSON(Table) }
 
 //go:embed recovery.svg
 var picture string
-
-// SVG is the picture that Graphviz made of DOT when the table was last changed.
-func SVG() string { return statemachine.Picture(picture).SVG() }

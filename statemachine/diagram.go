@@ -7,16 +7,20 @@ import (
 	"strings"
 )
 
-// Drawing is what there is to know about a machine, beside its table, to draw it and to explain it.
+// Drawing is what there is to know about a machine to draw it and to explain it.
 type Drawing struct {
 	Name     string // of the graph
 	Source   string // the command that prints it
+	Table    []Row
 	States   []StateInfo
 	Initial  State
 	Final    State
 	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
 	Aside    State            // arrows to this one lead away from the goal and are drawn paler
 	Defaults []Default
+	// Picture is an embedded file with what Graphviz made of DOT, behind a line that says of which. It is embedded, since there is no small
+	// library that lays a graph out as well; a test of the machine fails when it is not the current one.
+	Picture string
 }
 
 // StateInfo describes a state to people.
@@ -56,10 +60,10 @@ type reasonGroup struct {
 }
 
 // arrows folds the table into arrows, in the table's order.
-func (d *Drawing) arrows(table []Row) []*arrow {
+func (d *Drawing) arrows() []*arrow {
 	var folded []*arrow
-	for i := range table {
-		row := &table[i]
+	for i := range d.Table {
+		row := &d.Table[i]
 		at := slices.IndexFunc(folded, func(a *arrow) bool { return a.from == row.From && a.to == row.To })
 		if at < 0 {
 			at = len(folded)
@@ -93,10 +97,10 @@ func (d *Drawing) deadline(row *Row) string {
 
 // DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
 // written into the state; what has no row is in the matrix, not in the picture.
-func (d *Drawing) DOT(table []Row) string {
+func (d *Drawing) DOT() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
-	folded := d.arrows(table)
+	folded := d.arrows()
 	for _, state := range d.States {
 		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, d.Shapes[state.Name], dotState(state, folded))
 	}
@@ -197,11 +201,11 @@ func wrap(text string) []string {
 
 // Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README. It leaves out reasons, actions and
 // what makes the machine stay, to be readable where it can't be enlarged.
-func (d *Drawing) Mermaid(table []Row) string {
+func (d *Drawing) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
 	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
-	for _, a := range d.arrows(table) {
+	for _, a := range d.arrows() {
 		if a.from != a.to {
 			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
 		}
@@ -219,17 +223,20 @@ func (a *arrow) mermaid() string {
 }
 
 // JSON is the table, its states and the answers where there is no row, for programs.
-func (d *Drawing) JSON(table []Row) (string, error) {
+func (d *Drawing) JSON() string {
 	document := struct {
 		States      []StateInfo `json:"states"`
 		Transitions []Row       `json:"transitions"`
 		Elsewhere   []Default   `json:"elsewhere"`
-	}{d.States, table, d.Defaults}
-	text, err := json.MarshalIndent(document, "", "  ")
-	if err != nil {
-		return "", fmt.Errorf("cannot write transition table: %w", err)
-	}
-	return string(text) + "\n", nil
+	}{d.States, d.Table, d.Defaults}
+	text, _ := json.MarshalIndent(document, "", "  ") // it is made of texts, so nothing can fail
+	return string(text) + "\n"
+}
+
+// SVG is the picture. States have the id "state_NAME", arrows "edge_FROM_TO".
+func (d *Drawing) SVG() string {
+	_, svg, _ := strings.Cut(d.Picture, "\n")
+	return svg
 }
 
 // Matrix writes out what the machine answers in every state to every event, for reviewers: a change of behaviour is a
@@ -277,14 +284,4 @@ func (row *Row) line() string {
 		where += ": " + does(row.Do)
 	}
 	return fmt.Sprintf("  %-20s %s (%s)\n", row.On, where, row.Why)
-}
-
-// Picture is an embedded file with what Graphviz made of a machine's DOT, behind a line that says of which. It is embedded,
-// since there is no small library that lays a graph out as well; a test of the machine fails when it is not the current one.
-type Picture string
-
-// SVG is the picture. States have the id "state_NAME", arrows "edge_FROM_TO".
-func (p Picture) SVG() string {
-	_, svg, _ := strings.Cut(string(p), "\n")
-	return svg
 }

@@ -5,6 +5,11 @@
 // Nothing here does I/O, knows a clock or starts anything.
 package statemachine
 
+import (
+	"slices"
+	"strings"
+)
+
 // State is a documented phase of a machine.
 type State string
 
@@ -66,6 +71,23 @@ type Default struct {
 	On     Event  `json:"on"`
 	Answer Answer `json:"answer"`
 	Why    string `json:"why"`
+}
+
+// RejectElsewhere are the answers of a machine whose events come only where a row awaits them, as they end the work of a state.
+func RejectElsewhere(table []Row) (answers []Default) {
+	awaits := map[Event][]string{}
+	for _, row := range table {
+		if len(awaits[row.On]) == 0 {
+			answers = append(answers, Default{On: row.On, Answer: Reject})
+		}
+		if from := string(row.From); !slices.Contains(awaits[row.On], from) {
+			awaits[row.On] = append(awaits[row.On], from)
+		}
+	}
+	for i := range answers {
+		answers[i].Why = "only " + strings.Join(awaits[answers[i].On], ", ") + " awaits it"
+	}
+	return answers
 }
 
 // Source is where a row of a table may start: a State, or a Group of them.

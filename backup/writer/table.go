@@ -272,28 +272,16 @@ var Elsewhere = []statemachine.Default{
 	{On: fullLost, Answer: statemachine.Ignore, Why: "there is a chain without it"},
 }
 
-// drawing is how the writer is drawn.
-var drawing = statemachine.Drawing{
-	Name: "backup", Source: "etcd-wrapper --dump-fsm --machine=backup", States: States, Initial: unknown, Final: drained, Aside: foreign,
+// Drawing is how the writer is drawn.
+var Drawing = statemachine.Drawing{
+	Name: "backup", Source: "etcd-wrapper --dump-fsm --machine=backup", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{
 		drained: `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
 		foreign: `fillcolor="#f8e8e8", color="#804040", `,
 		ended:   `peripheries=2, fillcolor="#f8e8e8", color="#804040", `,
 	},
-	Defaults: Elsewhere,
+	Defaults: Elsewhere, Picture: picture,
 }
-
-// DOT is the table as a Graphviz graph, the same byte for byte every time.
-func DOT() string { return drawing.DOT(Table) }
-
-// Mermaid is the table as a Mermaid state diagram.
-func Mermaid() string { return drawing.Mermaid(Table) }
-
-// JSON is the table, its states and the answers where there is no row, for programs.
-func JSON() (string, error) { return drawing.JSON(Table) }
 
 //go:embed backup.svg
 var picture string
-
-// SVG is the picture that Graphviz made of DOT when the table was last changed.
-func SVG() string { return statemachine.Picture(picture).SVG() }

@@ -55,7 +55,7 @@ func TestNoWordIsForgotten(t *testing.T) {
 }
 
 func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../../docs/backup.dot", DOT())
+	statemachinetest.AssertGenerated(t, "../../docs/backup.dot", Drawing.DOT())
 }
 
 func TestTheCommittedMatrixIsTheTables(t *testing.T) {
@@ -63,17 +63,15 @@ func TestTheCommittedMatrixIsTheTables(t *testing.T) {
 }
 
 func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "backup.svg", DOT())
-	assert.True(t, strings.HasPrefix(SVG(), "<svg"))
+	tested.AssertPicture(t, "backup.svg", Drawing.DOT())
+	assert.True(t, strings.HasPrefix(Drawing.SVG(), "<svg"))
 }
 
 func TestTheJSONIsTheTable(t *testing.T) {
-	text, err := JSON()
-	require.NoError(t, err)
 	var document struct{ Transitions []Row }
-	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
 	assert.Len(t, document.Transitions, len(Table))
-	assert.True(t, strings.HasPrefix(Mermaid(), "stateDiagram-v2\n"))
+	assert.True(t, strings.HasPrefix(Drawing.Mermaid(), "stateDiagram-v2\n"))
 }
 
 // sentence is one expectation of the writer: standing in a state and knowing given, when on happens, the machine goes to a

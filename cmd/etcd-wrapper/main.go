@@ -25,6 +25,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/readiness/status/terminal"
 	"etcd-wrapper/recovery"
+	"etcd-wrapper/statemachine"
 )
 
 func main() {
@@ -216,11 +217,7 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 type dumpCommand struct{ machine, format string }
 
 func (c dumpCommand) execute(s streams) exitcode.Code {
-	text, err := c.draw()
-	if err == nil {
-		_, err = fmt.Fprint(s.out, text)
-	}
-	if err != nil {
+	if _, err := fmt.Fprint(s.out, c.draw()); err != nil {
 		log := s.logger()
 		log.Error().Err(err).Msg("cannot print the state machine")
 		return exitcode.NotTold
@@ -228,32 +225,20 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// machine is what a state machine can be printed as.
-type machine struct {
-	dot, mermaid, svg func() string
-	json              func() (string, error)
-}
+// machines are those that can be printed.
+var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
 
-var machines = map[string]machine{
-	"lifecycle": {
-		dot: func() string { return lifecycle.DOT(lifecycle.Table) }, mermaid: func() string { return lifecycle.Mermaid(lifecycle.Table) },
-		svg: lifecycle.SVG, json: func() (string, error) { return lifecycle.JSON(lifecycle.Table) },
-	},
-	"recovery": {dot: recovery.DOT, mermaid: recovery.Mermaid, svg: recovery.SVG, json: recovery.JSON},
-	"backup":   {dot: writer.DOT, mermaid: writer.Mermaid, svg: writer.SVG, json: writer.JSON},
-}
-
-func (c dumpCommand) draw() (string, error) {
+func (c dumpCommand) draw() string {
 	is := machines[c.machine]
 	switch c.format {
 	case "mermaid":
-		return is.mermaid(), nil
+		return is.Mermaid()
 	case "svg":
-		return is.svg(), nil
+		return is.SVG()
 	case "json":
-		return is.json()
+		return is.JSON()
 	default:
-		return is.dot(), nil
+		return is.DOT()
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package certificates knows the certificate files in use and when what is in them ends. It reads them again by itself, as
+// Package certificates knows the certificate files in use and when what is in them begins and ends. It reads them again by itself, as
 // they are renewed while the program runs, and warns of each that ends soon.
 //
 // The command names the files, at the start and once etcd's configuration is known; the status document shows them.
@@ -55,10 +55,12 @@ type Files struct {
 // file is what is in a certificate file.
 type file struct {
 	status.Certificate
-	leafEnds time.Time // when the first certificate in it ends, the one that is shown to the other side
-	lastEnds time.Time // when none of them is valid any longer
-	digest   [sha256.Size]byte
+	leaf   validity // of the first certificate in it, the one that is shown to the other side
+	any    validity // from when on the first of them is valid, and until when the last
+	digest [sha256.Size]byte
 }
+
+type validity struct{ begins, ends time.Time }
 
 // isPool tells whether a file has the authorities that etcd checks others with.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
@@ -139,7 +141,7 @@ func (f *Files) read() {
 }
 
 func look(name, path string, known []file) (content file, ok bool) {
-	content, err := ends(path)
+	content, err := dates(path)
 	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, smallfile.ErrHangs) {
 		return known[before], true
 	}
@@ -151,6 +153,7 @@ func look(name, path string, known []file) (content file, ok bool) {
 const (
 	renew   = "renew it in its Secret, the file is read again by itself"
 	restart = "renew it in its Secret, and restart this member: etcd reads it once, at its start"
+	early   = "set this machine's clock, or have it issued again"
 )
 
 func (f file) advice() string {
@@ -179,8 +182,8 @@ func (f *Files) warn(c file, now time.Time) {
 		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.Expires), c.advice())
 }
 
-// ends are when the certificates in a PEM file do.
-func ends(path string) (is file, err error) {
+// dates are when the certificates in a PEM file begin and end.
+func dates(path string) (is file, err error) {
 	content, err := smallfile.Read(path, maxBytes)
 	if err != nil {
 		return is, err
@@ -191,16 +194,26 @@ func ends(path string) (is file, err error) {
 		if unreadable != nil {
 			continue
 		}
-		at := certificate.NotAfter
+		of := validity{certificate.NotBefore, certificate.NotAfter}
 		if err != nil {
-			is.Expires, is.leafEnds, is.lastEnds, err = at, at, at, nil
+			is.Begins, is.Expires, is.leaf, is.any, err = of.begins, of.ends, of, of, nil
 		}
-		if at.Before(is.Expires) {
-			is.Expires = at
-		}
-		if at.After(is.lastEnds) {
-			is.lastEnds = at
-		}
+		is.Begins, is.Expires = later(is.Begins, of.begins), earlier(is.Expires, of.ends)
+		is.any = validity{earlier(is.any.begins, of.begins), later(is.any.ends, of.ends)}
 	}
 	return is, err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -85,6 +85,7 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 			after       time.Duration
 			ended, soon string
 		}{
+			{-25 * time.Hour, "^etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC, so that no client can connect; set this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; set "},
 			{0, "^$", "^$"},
 			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC; renew it in its Secret, the file is read again by itself$`},
 			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; renew it .*; etcd_server .* has expired on .* UTC; renew it "},
@@ -119,8 +120,10 @@ func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
 		assert.Empty(t, ended)
 		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd read it at its start: restart this member", soon)
 		ended, _ = files.Judge(now.Add(90 * time.Hour))
-		assert.Contains(t, ended, "no client with a certificate can connect")
-		assert.Contains(t, ended, "restart this member")
+		assert.Contains(t, ended, "no client with a certificate can connect; restart this member: ", "it is renewed already")
+		ended, _ = files.Judge(now.Add(-25 * time.Hour))
+		assert.Equal(t, "the authorities of "+clients+" that etcd read at its start are not valid before 1999-12-31 00:00 UTC, so that no client with a certificate can connect; "+
+			"set this machine's clock, or have it issued again", ended)
 
 		files.Use(nil) // the next etcd
 		ended, soon = files.Judge(now.Add(90 * time.Hour))

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Judge says, from memory, what is wrong with the files at now. ended is why no client can connect to etcd any more, empty if they
-// can: the certificate that its client listener shows has ended, or all that it checks clients' with. soon names every other one that
-// has ended, or will within 72 hours, and authorities that etcd does not know yet; it is empty if there is none. Other members whom the
-// ended authorities of peers shut out are no reason to send clients away: connections that stand go on, and a read through a quorum
-// tells when they do not.
+// Judge says, from memory, what is wrong with the files at now. ended is why no client can connect to etcd, empty if they can: the
+// certificate that its client listener shows has ended or not begun, or all that it checks clients' with. soon names every other one of
+// which that is so, or that ends within 72 hours, and authorities that etcd does not know yet; it is empty if there is none. Other members
+// whom the ended authorities of peers shut out are no reason to send clients away: connections that stand go on, and a read through a
+// quorum tells when they do not.
 //
 // Of a certificate with its key the file counts, which etcd reads again for each connection. Those of authorities it reads once, when
 // it starts.
@@ -20,28 +20,43 @@ func (f *Files) Judge(now time.Time) (ended, soon string) {
 	defer f.mu.Unlock()
 	var rest []string
 	for _, each := range f.found {
-		pool, loaded := f.pools[each.Name]
-		switch {
-		case loaded && !now.Before(pool.lastEnds):
-			why := fmt.Sprintf("the authorities of %s that etcd read at its start have expired on %s, so that no %s can connect; %s",
-				each.Path, date(pool.lastEnds), others[each.Name], restart)
-			if each.Name == EtcdServerCA {
-				ended = why
-			} else {
-				rest = append(rest, why)
-			}
-		case loaded && pool.digest != each.digest:
-			rest = append(rest, fmt.Sprintf("%s %s has changed since etcd read it at its start: restart this member", each.Name, each.Path))
-		case each.Name == EtcdServer && !now.Before(each.leafEnds):
-			ended = fmt.Sprintf("etcd's server certificate %s has expired on %s, so that no client can connect; renew it in its Secret, etcd reads it again by itself",
-				each.Path, date(each.leafEnds))
-		case !now.Before(each.Expires):
-			rest = append(rest, fmt.Sprintf("%s %s has expired on %s; %s", each.Name, each.Path, date(each.Expires), each.advice()))
-		case each.ExpiresSoon(now):
-			rest = append(rest, fmt.Sprintf("%s %s expires on %s; %s", each.Name, each.Path, date(each.Expires), each.advice()))
+		switch why, clients := each.judge(f.pools[each.Name], now); {
+		case clients:
+			ended = why
+		case why != "":
+			rest = append(rest, why)
 		}
 	}
 	return ended, strings.Join(rest, "; ")
+}
+
+// judge says what is wrong with a file, of which etcd has read read if it is one of authorities, and whether that shuts clients out.
+func (f file) judge(read file, now time.Time) (why string, clients bool) {
+	loaded := read.Path != ""
+	shuts := func(is, wayOut string) (string, bool) {
+		return fmt.Sprintf("the authorities of %s that etcd read at its start %s, so that no %s can connect; %s", f.Path, is, others[f.Name], wayOut), f.Name == EtcdServerCA
+	}
+	switch {
+	case loaded && !now.Before(read.any.ends) && read.digest != f.digest:
+		return shuts("have expired on "+date(read.any.ends), "restart this member: they are renewed already")
+	case loaded && !now.Before(read.any.ends):
+		return shuts("have expired on "+date(read.any.ends), restart)
+	case loaded && now.Before(read.any.begins):
+		return shuts("are not valid before "+date(read.any.begins), early)
+	case loaded && read.digest != f.digest:
+		return fmt.Sprintf("%s %s has changed since etcd read it at its start: restart this member", f.Name, f.Path), false
+	case f.Name == EtcdServer && !now.Before(f.leaf.ends):
+		return fmt.Sprintf("etcd's server certificate %s has expired on %s, so that no client can connect; %s", f.Path, date(f.leaf.ends), renew), true
+	case f.Name == EtcdServer && now.Before(f.leaf.begins):
+		return fmt.Sprintf("etcd's server certificate %s is not valid before %s, so that no client can connect; %s", f.Path, date(f.leaf.begins), early), true
+	case !now.Before(f.Expires):
+		return fmt.Sprintf("%s %s has expired on %s; %s", f.Name, f.Path, date(f.Expires), f.advice()), false
+	case now.Before(f.Begins):
+		return fmt.Sprintf("%s %s is not valid before %s; %s", f.Name, f.Path, date(f.Begins), early), false
+	case f.ExpiresSoon(now):
+		return fmt.Sprintf("%s %s expires on %s; %s", f.Name, f.Path, date(f.Expires), f.advice()), false
+	}
+	return "", false
 }
 
 // others are whom a pool of authorities lets in.

@@ -18,10 +18,8 @@ import (
 	"etcd-wrapper/readiness/page"
 )
 
-func handler(t *testing.T) http.Handler {
-	table, err := lifecycle.JSON(lifecycle.Table)
-	require.NoError(t, err)
-	return page.Handler(lifecycle.Overview(), table)
+func handler() http.Handler {
+	return page.Handler(lifecycle.Overview(), lifecycle.Drawing.JSON())
 }
 
 // get asks with headers, given as names and values in turn.
@@ -35,7 +33,7 @@ func get(asked http.Handler, headers ...string) *httptest.ResponseRecorder {
 }
 
 func TestThePolicyAllowsWhatThePageHasAndNothingElse(t *testing.T) {
-	reply := get(handler(t))
+	reply := get(handler())
 	policy, body := reply.Header().Get("Content-Security-Policy"), reply.Body.String()
 	require.Contains(t, body, lifecycle.Overview())
 	require.Contains(t, policy, "default-src 'none'")
@@ -62,7 +60,7 @@ func TestNoTextOfTheTableEndsTheElementThatItStandsIn(t *testing.T) {
 }
 
 func TestThePageIsSentCompressedToWhoeverTakesIt(t *testing.T) {
-	asked := handler(t)
+	asked := handler()
 	plain := get(asked)
 	require.Empty(t, plain.Header().Get("Content-Encoding"))
 	for _, accept := range []string{"gzip", "br, gzip;q=0.5", "deflate,GZIP ; q=1"} {
@@ -83,7 +81,7 @@ func TestThePageIsSentCompressedToWhoeverTakesIt(t *testing.T) {
 }
 
 func TestABrowserThatHasThePageGetsNothingAgain(t *testing.T) {
-	asked := handler(t)
+	asked := handler()
 	tag := get(asked, "Accept-Encoding", "gzip").Header().Get("ETag")
 	require.NotEqual(t, tag, get(asked).Header().Get("ETag"), "each form has its own")
 	again := get(asked, "Accept-Encoding", "gzip", "If-None-Match", `"other", W/`+tag)
@@ -95,9 +93,9 @@ func TestABrowserThatHasThePageGetsNothingAgain(t *testing.T) {
 }
 
 func TestThePictureMayDoNothing(t *testing.T) {
-	reply := get(page.Picture(lifecycle.SVG()))
+	reply := get(page.Picture(lifecycle.Drawing.SVG()))
 	require.Equal(t, "image/svg+xml", reply.Header().Get("Content-Type"))
 	require.True(t, strings.HasPrefix(reply.Header().Get("Content-Security-Policy"), "default-src 'none'"))
-	require.Equal(t, lifecycle.SVG(), reply.Body.String())
+	require.Equal(t, lifecycle.Drawing.SVG(), reply.Body.String())
 	require.NotContains(t, reply.Body.String(), " style=", "the policy would refuse it")
 }

@@ -137,6 +137,7 @@ type DataVersion struct {
 type Certificate struct {
 	Name    string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
 	Path    string    `json:"path"`
+	Begins  time.Time `json:"begins"`  // the latest in the file
 	Expires time.Time `json:"expires"` // the earliest in the file
 }
 

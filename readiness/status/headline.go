@@ -140,10 +140,8 @@ func concerns(d Document) (all []string) {
 	if d.State == "Serving" {
 		all = append(found(d.Checks, "failed"), found(d.Checks, "degraded")...)
 	}
-	for _, file := range d.Certificates { // in Serving there is a check of them
-		if d.State == "StartEtcd" && !file.Expires.After(time.Now()) {
-			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
-		}
+	if d.State == "StartEtcd" { // in Serving there is a check of them
+		all = append(all, invalid(d.Certificates, time.Now())...)
 	}
 	if d.State == "Serving" && nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
 		all = append(all, fmt.Sprintf("database: %d%% of its quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota))
@@ -166,6 +164,19 @@ func concerns(d Document) (all []string) {
 		if lease.Trouble != nil {
 			all = append(all, fmt.Sprintf("lease %s: %s", lease.Name, lease.Trouble.Message))
 			break // the others fail for the same reason, as a rule
+		}
+	}
+	return all
+}
+
+// invalid are the certificates that are not valid at now.
+func invalid(files []Certificate, now time.Time) (all []string) {
+	for _, file := range files {
+		switch {
+		case !file.Expires.After(now):
+			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
+		case file.Begins.After(now):
+			all = append(all, fmt.Sprintf("certificate %s %s is not valid yet: set this machine's clock, or have it issued again", file.Name, file.Path))
 		}
 	}
 	return all

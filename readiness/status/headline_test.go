@@ -49,6 +49,13 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"StartEtcd, not ready: certificate etcd_peer_ca /ca.crt has expired: renew it in its Secret, and restart this member",
 		},
 		{
+			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
+				{Name: "etcd_peer", Path: "/tls.crt", Begins: time.Now().Add(time.Minute), Expires: time.Now().Add(time.Hour)},
+			}},
+			"failed",
+			"StartEtcd, not ready: certificate etcd_peer /tls.crt is not valid yet: set this machine's clock, or have it issued again",
+		},
+		{
 			status.Document{State: "Serving", Ready: true, Oddities: []string{
 				"member-name-prefix is no key that etcd knows; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 			}},

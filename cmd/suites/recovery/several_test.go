@@ -2,7 +2,6 @@ package recovery_test
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -157,12 +156,9 @@ func (c *trio) ask() {
 }
 
 func (c *trio) draw() misfortune {
-	for {
-		drawn := misfortunes[c.dice.IntN(len(misfortunes))]
-		if strings.Contains(drawn.name, *only) && (drawn.possible == nil || drawn.possible(c)) {
-			return drawn
-		}
-	}
+	return draw(c.t, c.dice, misfortunes, "disaster", *only, func(one misfortune) (string, bool) {
+		return one.name, one.possible == nil || one.possible(c)
+	})
 }
 
 // pass lets a random time pass.
