@@ -96,7 +96,9 @@ func (w *world) loseAll() {
 	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
 	for _, name := range names {
-		require.NoError(w.t, w.node.Kill(w.pods()[name], "etcd"), "nobody is asked to end")
+		pod := w.pods()[name]
+		require.NoError(w.t, w.node.Cut(pod), "none gets its data from another that is yet to lose its own")
+		require.NoError(w.t, w.node.Kill(pod, "etcd"), "nobody is asked to end")
 	}
 	for _, name := range names {
 		w.loseVolume(name)
