@@ -11,7 +11,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/internal/steady"
 )
 
@@ -375,7 +374,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	if w.fulls.making != f {
 		return // it was given up
 	}
-	if errors.Is(err, spool.ErrFull) {
+	if errors.Is(err, ErrSpoolFull) {
 		w.dropFull(ctx, err)
 		return
 	}
