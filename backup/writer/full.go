@@ -374,19 +374,17 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	if w.fulls.making != f {
 		return // it was given up
 	}
-	if errors.Is(err, spool.ErrFull) {
+	switch {
+	case errors.Is(err, spool.ErrFull):
 		w.dropFull(ctx, err)
 		return
-	}
-	if errors.Is(err, archive.ErrEnded) {
+	case errors.Is(err, archive.ErrEnded):
 		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
 		return
-	}
-	if errors.Is(err, archive.ErrMoved) {
+	case errors.Is(err, archive.ErrMoved):
 		w.take(ctx, overtaken, payload{err: err})
 		return
-	}
-	if err != nil {
+	case err != nil:
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
 		wait := w.rest(f, w.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
 		w.fulls.after = time.Now().Add(wait)
